@@ -1,0 +1,123 @@
+"""penstock: a reactive, transactional backend for Python that lives in your own database.
+
+The public names. Nothing is defined here, and nothing is imported before it is used: importing the client loads
+neither the server nor a driver.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.app import App, Backend
+    from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
+    from penstock.config import Config
+    from penstock.errors import (
+        ApplicationError,
+        ArgumentsInvalid,
+        CallTimeout,
+        ConfigError,
+        Conflict,
+        ConstraintViolation,
+        ContextError,
+        CursorInvalid,
+        DataError,
+        DatabaseBusy,
+        DatabaseFull,
+        DatabaseUnavailable,
+        DeclarationError,
+        FunctionNotFound,
+        IdInvalid,
+        InputError,
+        JobError,
+        LeaseLost,
+        LimitExceeded,
+        NonRetryableError,
+        NotUnique,
+        Overloaded,
+        PenstockError,
+        ResultInvalid,
+        RowInvalid,
+        RowNotFound,
+        SchemaMismatch,
+        TryAgain,
+        UnawaitedCall,
+        UniqueViolation,
+        UsageError,
+        ValueInvalid,
+        WorkerLost,
+    )
+    from penstock.jobs.job import JobId, JobStatus
+    from penstock.jobs.retry import Retry
+    from penstock.jobs.states import JobState
+    from penstock.schema.ids import Id
+    from penstock.schema.index import Index
+    from penstock.schema.table import Table
+    from penstock.transaction.pages import Page
+    from penstock.transaction.ranges import Range, between, gt, gte, lt, lte
+
+_HOMES = {
+    "penstock.app": ("App", "Backend"),
+    "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
+    "penstock.config": ("Config",),
+    "penstock.errors": (
+        "ApplicationError",
+        "ArgumentsInvalid",
+        "CallTimeout",
+        "ConfigError",
+        "Conflict",
+        "ConstraintViolation",
+        "ContextError",
+        "CursorInvalid",
+        "DataError",
+        "DatabaseBusy",
+        "DatabaseFull",
+        "DatabaseUnavailable",
+        "DeclarationError",
+        "FunctionNotFound",
+        "IdInvalid",
+        "InputError",
+        "JobError",
+        "LeaseLost",
+        "LimitExceeded",
+        "NonRetryableError",
+        "NotUnique",
+        "Overloaded",
+        "PenstockError",
+        "ResultInvalid",
+        "RowInvalid",
+        "RowNotFound",
+        "SchemaMismatch",
+        "TryAgain",
+        "UnawaitedCall",
+        "UniqueViolation",
+        "UsageError",
+        "ValueInvalid",
+        "WorkerLost",
+    ),
+    "penstock.jobs.job": ("JobId", "JobStatus"),
+    "penstock.jobs.retry": ("Retry",),
+    "penstock.jobs.states": ("JobState",),
+    "penstock.schema.ids": ("Id",),
+    "penstock.schema.index": ("Index",),
+    "penstock.schema.table": ("Table",),
+    "penstock.transaction.pages": ("Page",),
+    "penstock.transaction.ranges": ("Range", "between", "gt", "gte", "lt", "lte"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

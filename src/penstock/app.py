@@ -1,0 +1,320 @@
+"""The app: what a program declares, and the backend that runs it. The one file that wires all rooms."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import ModuleType
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
+from penstock.calls.dispatch import Dispatch
+from penstock.calls.engine import Engine
+from penstock.calls.run import Runner
+from penstock.calls.scheduler import Scheduler
+from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+from penstock.clock import Clock, SystemClock
+from penstock.config import Config, load_config
+from penstock.errors import DeclarationError
+from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
+from penstock.functions.registry import Registry
+from penstock.jobs.job import JobId, JobStatus, job_uuid
+from penstock.schema.table import Table, TableDefinition, definition_of
+from penstock.services.group import Group
+from penstock.services.pruner import Pruner
+from penstock.services.worker import Worker
+from penstock.store.migrate import push
+from penstock.store.open import make_store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+ServiceName = Literal["worker", "pruner"]
+SERVICES: tuple[ServiceName, ...] = ("worker", "pruner")
+
+
+class _QueryDecorator(Protocol):
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[QueryCtx, P], Awaitable[R]], /
+    ) -> QueryFunction[QueryCtx, P, R, Awaitable[R]]: ...
+    @overload
+    def __call__(self, handler: Callable[Concatenate[SyncQueryCtx, P], R], /) -> QueryFunction[SyncQueryCtx, P, R, R]: ...
+
+
+class _MutationDecorator(Protocol):
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[MutationCtx, P], Awaitable[R]], /
+    ) -> MutationFunction[MutationCtx, P, R, Awaitable[R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[SyncMutationCtx, P], R], /
+    ) -> MutationFunction[SyncMutationCtx, P, R, R]: ...
+
+
+class _ActionDecorator(Protocol):
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
+    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
+    @overload
+    def __call__(self, handler: Callable[Concatenate[SyncActionCtx, P], R], /) -> ActionFunction[SyncActionCtx, P, R, R]: ...
+
+
+class App:
+    """What a program declares: its functions, its tables and its settings.
+
+    Args:
+        tables: Tables beside those that the modules of its functions name, which are found by themselves.
+        **settings: Settings of `Config` that this program fixes; see there for those that are left open.
+    """
+
+    def __init__(self, *, tables: Iterable[type[Table]] = (), **settings: Any) -> None:
+        self.registry = Registry()
+        self._tables = list(tables)
+        self._settings = settings
+
+    # ----- functions
+
+    @property
+    def query(self) -> _QueryDecorator:
+        """Declare a public query: it reads one snapshot, and anyone who reaches the server may call it."""
+        return lambda handler: self._add(QueryFunction(handler, public=True))
+
+    @property
+    def internal_query(self) -> _QueryDecorator:
+        """Declare a query that only this program may call."""
+        return lambda handler: self._add(QueryFunction(handler, public=False))
+
+    @property
+    def mutation(self) -> _MutationDecorator:
+        """Declare a public mutation: it reads and writes in one serializable transaction, and anyone may call it."""
+        return lambda handler: self._add(MutationFunction(handler, public=True))
+
+    @property
+    def internal_mutation(self) -> _MutationDecorator:
+        """Declare a mutation that only this program may call."""
+        return lambda handler: self._add(MutationFunction(handler, public=False))
+
+    @overload
+    def action(
+        self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
+    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
+    @overload
+    def action(self, handler: Callable[Concatenate[SyncActionCtx, P], R], /) -> ActionFunction[SyncActionCtx, P, R, R]: ...
+    @overload
+    def action(self, *, runtime: Runtime) -> _ActionDecorator: ...
+    def action(self, handler: Any = None, /, *, runtime: Runtime = "thread") -> Any:
+        """Declare a public action: it may call the outside world, has no transaction, and anyone may call it.
+
+        Args:
+            handler: The function.
+            runtime: For CPU-bound actions written with def: ``"process"`` runs them in a process of their own.
+        """
+        return self._action(handler, public=True, runtime=runtime)
+
+    @overload
+    def internal_action(
+        self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
+    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
+    @overload
+    def internal_action(
+        self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
+    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
+    @overload
+    def internal_action(self, *, runtime: Runtime) -> _ActionDecorator: ...
+    def internal_action(self, handler: Any = None, /, *, runtime: Runtime = "thread") -> Any:
+        """Declare an action that only this program may call; see `action`."""
+        return self._action(handler, public=False, runtime=runtime)
+
+    def _action(self, handler: Any, *, public: bool, runtime: Runtime) -> Any:
+        def declare(handler: Callable[..., Any]) -> Any:
+            return self._add(ActionFunction(handler, public=public, runtime=runtime))
+
+        return declare if handler is None else declare(handler)
+
+    def _add(self, function: Any) -> Any:
+        self.registry.add(function)
+        return function
+
+    # ----- tables
+
+    def definitions(self) -> list[TableDefinition]:
+        """What its tables mean: those given, and those that the modules of its functions name or import.
+
+        Raises:
+            DeclarationError: Two of them have one name, or a field cannot be stored.
+        """
+        found: dict[str, type[Table]] = {}
+        for table in (*self._tables, *_tables_of(self.registry)):
+            known = found.setdefault(table.__declared__.sql_name, table)
+            if known is not table:
+                raise _same_name(known, table)
+        return [definition_of(table) for table in found.values()]
+
+    # ----- running
+
+    def config(self, **settings: Any) -> Config:
+        """The settings in force: those given here, then those of `App`, the environment and the project files."""
+        given = {key: value for key, value in settings.items() if value is not None}
+        return load_config({**self._settings, **given})
+
+    @asynccontextmanager
+    async def open(
+        self,
+        database: str | None = None,
+        *,
+        services: Sequence[ServiceName] = (),
+        push_schema: bool = True,
+        clock: Clock | None = None,
+        config: Config | None = None,
+        **settings: Any,
+    ) -> AsyncIterator[Backend]:
+        """Run this app for the time of a block.
+
+        Args:
+            database: URL of its database; by default as the settings say.
+            services: Which services to run in this process, such as ``("worker",)``; none by default.
+            push_schema: Whether to bring the database's tables up to the declared ones.
+            clock: The time; the machine's by default.
+            config: All settings at once, instead of `settings`.
+            **settings: Settings that differ here; see `Config`.
+
+        Raises:
+            DatabaseUnavailable: The database cannot be reached.
+            SchemaMismatch: Its tables do not fit, and changing them would lose or break data.
+        """
+        backend = Backend(self, config or self.config(database=database, **settings), clock or SystemClock())
+        await backend.start(services, push_schema=push_schema)
+        try:
+            yield backend
+        finally:
+            await backend.stop()
+
+
+class Backend:
+    """A running app.
+
+    Attributes:
+        app: The app.
+        config: The settings in force.
+        engine: Store, functions and clock.
+        scheduler: Functions to run later, each as a job stored at once.
+    """
+
+    def __init__(self, app: App, config: Config, clock: Clock) -> None:
+        self.app = app
+        self.config = config
+        self.engine = Engine(make_store(config, clock), app.registry, config, clock)
+        self.runner = Runner(self.engine)
+        self.dispatch = Dispatch(self.runner)
+        self.scheduler = Scheduler(self.runner, None)
+        self.services = Group([], self.engine.store.signals)
+
+    async def start(self, services: Sequence[ServiceName] = (), *, push_schema: bool = True) -> None:
+        """Open the database, bring its tables up to date, and start services."""
+        for function in self.app.registry:
+            function.signature  # noqa: B018 - what cannot be checked is refused now
+        definitions = self.app.definitions()
+        store = self.engine.store
+        for definition in definitions:
+            store.check_definition(definition)
+        await store.open()
+        try:
+            if push_schema:
+                await push(store, definitions)
+        except BaseException:
+            await store.close()
+            raise
+        self.services = Group([self.make_service(name) for name in services], store.signals)
+        self.services.start()
+
+    async def stop(self) -> None:
+        """Stop services, then close the database."""
+        await self.services.stop()
+        await self.engine.close()
+        await self.engine.store.close()
+
+    async def kill(self) -> None:
+        """End at once, leaving jobs and leases as they are, as a crash does."""
+        await self.services.kill()
+        await self.engine.close()
+        await self.engine.store.close()
+
+    def make_service(self, name: ServiceName) -> Worker | Pruner:
+        """A service of this backend, not yet started."""
+        if name == "worker":
+            return Worker(self.runner, f"{socket.gethostname()}:{os.getpid()}", self.config.worker_jobs)
+        return Pruner(self.runner)
+
+    async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a query in a snapshot."""
+        return await self.runner.run_query(function, args, kwargs)
+
+    async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a mutation in a serializable transaction, again if it conflicts.
+
+        Raises:
+            Conflict: It conflicted more often than the settings allow.
+            DatabaseUnavailable: The database was lost; ``facts["uncertain"]`` says whether it may have taken effect.
+        """
+        return await self.runner.run_mutation(function, args, kwargs)
+
+    async def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an action."""
+        return await self.runner.run_action(function, args, kwargs)
+
+    async def job(self, job: JobId) -> JobStatus | None:
+        """How a job stands; None if it is unknown, or its status has expired."""
+        return await self.runner.find_job(job_uuid(job))
+
+    async def jobs(self, state: str | None = None, limit: int = 100) -> list[JobStatus]:
+        """Jobs in one state (pending, running, success, failed, canceled) or in all, newest first."""
+        session = await self.engine.store.begin_read()
+        try:
+            return await self.engine.store.jobs.list(session, state, limit, self.engine.clock.now())
+        finally:
+            await session.rollback()
+
+    async def job_counts(self) -> Mapping[str, int]:
+        """How many jobs are ready, scheduled, running, and in each finished state."""
+        session = await self.engine.store.begin_read()
+        try:
+            return await self.engine.store.jobs.count(session, self.engine.clock.now())
+        finally:
+            await session.rollback()
+
+
+def _tables_of(registry: Registry) -> list[type[Table]]:
+    """Tables that the modules of functions name: directly, or through modules of the same package."""
+    found: dict[type[Table], None] = {}
+    for function in registry:
+        module = function.handler.__globals__
+        root = str(module.get("__name__", "")).partition(".")[0]
+        for value in list(module.values()):
+            if isinstance(value, ModuleType) and value.__name__.partition(".")[0] == root:
+                found.update(dict.fromkeys(_tables_in(vars(value))))
+        found.update(dict.fromkeys(_tables_in(module)))
+    return list(found)
+
+
+def _tables_in(namespace: Mapping[str, Any]) -> list[type[Table]]:
+    return [
+        value
+        for value in list(namespace.values())
+        if isinstance(value, type) and issubclass(value, Table) and value is not Table and "__declared__" in vars(value)
+    ]
+
+
+def _same_name(first: type[Table], second: type[Table]) -> Exception:
+
+
+    return DeclarationError(
+        f"Two tables are named {first.__declared__.sql_name}: {first.__module__}.{first.__qualname__} and "
+        f"{second.__module__}.{second.__qualname__}.",
+        fix='Give one of them another name="…".',
+    )
+
+

@@ -1,0 +1,62 @@
+"""What every call needs: the store, the functions, the settings, the clock, and threads for functions written with def.
+
+Owns threads and processes. Built and closed by `app`; the rest of `calls` only uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from penstock.calls.processes import Processes
+from penstock.clock import Clock, SystemClock
+from penstock.config import Config
+from penstock.functions.registry import Registry
+from penstock.store.contract import Store
+from penstock.store.statements import Statements
+
+R = TypeVar("R")
+
+
+class Engine:
+    """The parts of a running app that calls use.
+
+    Attributes:
+        clock: The app's time; a test may move it.
+        machine: The machine's own time, for waits inside one call.
+    """
+
+    def __init__(self, store: Store, registry: Registry, config: Config, clock: Clock) -> None:
+        self.store = store
+        self.registry = registry
+        self.config = config
+        self.clock = clock
+        self.machine = SystemClock()
+        self.statements = Statements(store.dialect)
+        self.processes = Processes(config)
+        self._threads: dict[int, ThreadPoolExecutor] = {}
+
+    async def in_thread(self, depth: int, work: Callable[[], R]) -> R:
+        """Run blocking work in a thread.
+
+        Each depth of nested calls has threads of its own, so that a function that waits for another one never
+        holds the thread which that one needs.
+        """
+        threads = self._threads.get(depth)
+        if threads is None:
+            threads = self._threads[depth] = ThreadPoolExecutor(self.config.threads, f"penstock-def-{depth}")
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(work))
+
+    async def close(self) -> None:
+        """End the threads and processes; waits for what still runs in them."""
+        for threads in self._threads.values():
+            await asyncio.to_thread(threads.shutdown)
+        self._threads.clear()
+        await self.processes.close()
+
+
+AnyWork = Callable[[], Any]

@@ -1,0 +1,85 @@
+"""Runs one claimed job, and tells what became of it.
+
+A mutation settles itself: its effects and the end of its job commit together. What an action did is told to the
+worker, which settles many at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from datetime import timedelta
+
+from penstock.calls.run import Runner
+from penstock.errors import LeaseLost, LimitExceeded, NonRetryableError
+from penstock.functions.function import AnyFunction
+from penstock.jobs.job import Job, Outcome, Settlement
+from penstock.jobs.settle import settle
+from penstock.jobs.states import JobEvent
+from penstock.observe.logs import event as log_event
+
+_PARKED_FOR = timedelta(seconds=30)
+_LONGEST_ERROR = 10_000
+
+
+async def run_job(runner: Runner, job: Job, lease: int, cancelled: asyncio.Event) -> Outcome | None:
+    """Run a job under a lease; what became of it, or None if it has settled itself or is not ours any more."""
+    function = runner.engine.registry.find(job.function)
+    if function is None:
+        log_event("job.parked", logging.WARNING, job=str(job.id), function=job.function, reason="unknown function")
+        return Outcome(JobEvent.SNOOZED, delay=_PARKED_FOR)
+    try:
+        if function.kind.value == "mutation":
+            await _run_mutation(runner, function, job, lease)
+            return None
+        arguments = function.signature.check_json(job.args)
+        result = await runner.action(function, arguments, cancelled=cancelled)
+        return Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
+    except LeaseLost:
+        log_event("job.lost", logging.WARNING, job=str(job.id), function=job.function, lease=lease)
+        return None
+    except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
+        if cancelled.is_set():
+            return Outcome(JobEvent.CANCELED)
+        return failure(error)
+
+
+def failure(error: BaseException) -> Outcome:
+    """The outcome of a job that raised."""
+    text = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+    trace = "".join(traceback.format_exception(error))[-_LONGEST_ERROR:]
+    return Outcome(
+        JobEvent.RAISED, error=_storable(text), traceback=_storable(trace), retryable=not isinstance(error, NonRetryableError)
+    )
+
+
+async def _run_mutation(runner: Runner, function: AnyFunction, job: Job, lease: int) -> None:
+    def settled(result: object) -> Settlement:
+        outcome = Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
+        return settle(job, outcome, runner.now(), 0.0, keep(runner))
+
+    await runner.mutation(function, lambda: function.signature.check_json(job.args), lease=lease, settle=settled)
+
+
+def keep(runner: Runner) -> timedelta:
+    """How long the status of a finished job is kept."""
+    return timedelta(seconds=runner.engine.config.job_status_ttl)
+
+
+def _result(runner: Runner, function: AnyFunction, result: object) -> str:
+    text = function.signature.result_json(result).decode()
+    limit = runner.engine.config.max_result_bytes
+    if len(text) > limit:
+        raise LimitExceeded(
+            f"{function.name} returned {len(text)} bytes; a job's result may have {limit}.",
+            fix="Store the data in a table, and return its id.",
+            limit=limit,
+        )
+    return text
+
+
+def _storable(text: str) -> str:
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+

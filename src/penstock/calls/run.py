@@ -1,0 +1,309 @@
+"""Runs functions: queries in a snapshot, mutations in a transaction that is tried again, actions in neither.
+
+Owns the three kinds of run, at the top and nested. Every road to user code leads through here: HTTP, Python, jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar, cast
+from uuid import UUID
+
+from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
+from penstock.calls.engine import Engine
+from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+from penstock.clock import Random, random_of
+from penstock.errors import Conflict, ContextError, DatabaseUnavailable
+from penstock.functions.function import ActionFunction, AnyFunction, Function, FunctionKind, MutationFunction, QueryFunction
+from penstock.jobs.job import JobStatus, NewJob, Settlement
+from penstock.jobs.retry import Retry, backoff
+from penstock.observe import points
+from penstock.transaction.commit import commit
+from penstock.transaction.transaction import Scope, Transaction
+from penstock.values import encode_json
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_CONFLICT = Retry(max_attempts=1, initial_backoff=0.005, base=2.0, max_backoff=1.0)
+_FOR_EVER = 1 << 62
+
+SettleResult = Callable[[Any], Settlement]
+
+
+class Runner:
+    """Runs the functions of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def now(self) -> datetime:
+        """The app's time."""
+        return self.engine.clock.now()
+
+    def random(self) -> Random:
+        """Random numbers for one execution."""
+        return random_of(self.engine.clock.seed())
+
+    # ----- at the top
+
+    async def run_query(
+        self, function: QueryFunction[Any, P, R, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], depth: int = 0
+    ) -> R:
+        """Run a query in a snapshot of its own."""
+        _expect(function, FunctionKind.QUERY)
+        arguments = function.signature.check(function.signature.bind(args, kwargs))
+        return cast("R", await self.query(function, arguments, depth))
+
+    async def run_mutation(
+        self, function: MutationFunction[Any, P, R, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], depth: int = 0
+    ) -> R:
+        """Run a mutation in a transaction of its own, again if it conflicts."""
+        _expect(function, FunctionKind.MUTATION)
+        given = function.signature.bind(args, kwargs)
+        return cast("R", await self.mutation(function, lambda: function.signature.check(given), depth))
+
+    async def run_action(
+        self,
+        function: ActionFunction[Any, P, R, Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        depth: int = 0,
+        cancelled: asyncio.Event | None = None,
+    ) -> R:
+        """Run an action."""
+        _expect(function, FunctionKind.ACTION)
+        arguments = function.signature.check(function.signature.bind(args, kwargs))
+        return cast("R", await self.action(function, arguments, depth, cancelled))
+
+    async def query(self, function: AnyFunction, arguments: dict[str, Any], depth: int = 0) -> Any:
+        """Run a query on checked arguments; on another connection if one was lost."""
+        attempt = 1
+        while True:
+            try:
+                return await self._query_once(function, arguments, depth)
+            except DatabaseUnavailable:
+                if attempt >= self.engine.config.conflict_attempts:
+                    raise
+            await self._pause(attempt)
+            attempt += 1
+
+    async def mutation(
+        self,
+        function: AnyFunction,
+        check: Callable[[], dict[str, Any]],
+        depth: int = 0,
+        *,
+        lease: int | None = None,
+        settle: SettleResult | None = None,
+    ) -> Any:
+        """Run a mutation, from scratch each time it conflicts, with the same time and chance.
+
+        Args:
+            function: The mutation.
+            check: Gives its checked arguments, anew for each attempt.
+            depth: How many calls it is nested in.
+            lease: For a job: the lease it runs under.
+            settle: For a job: from the result to what is written about the job, in the same transaction.
+
+        Raises:
+            Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
+        """
+        now, seed = self.engine.clock.now(), self.engine.clock.seed()
+        most = _FOR_EVER if settle else self.engine.config.conflict_attempts
+        attempt = 1
+        while True:
+            try:
+                return await self._mutation_once(function, check(), now, seed, depth, lease, settle)
+            except Conflict as error:
+                if attempt >= most:
+                    raise Conflict(
+                        f"{function.name}: what it read or wrote was changed by others in each of {attempt} attempts.",
+                        fix="Try again; and read less, or spread what all callers write over several rows.",
+                    ) from error
+            except DatabaseUnavailable as error:
+                # The fence of a job tells its next attempt whether this one was committed.
+                if attempt >= most or (error.facts.get("uncertain") and settle is None):
+                    raise
+            await self._pause(attempt)
+            attempt += 1
+
+    async def action(
+        self, function: AnyFunction, arguments: dict[str, Any], depth: int = 0, cancelled: asyncio.Event | None = None
+    ) -> Any:
+        """Run an action on checked arguments."""
+        if function.runtime == "process":
+            text = encode_json(arguments, f"The arguments of {function.name}").encode()
+            return function.signature.result_of_json(await self.engine.processes.run(function, text))
+        ctx = ActionCtx(self, function.name, depth, cancelled)
+        if function.is_async:
+            result = await function.handler(ctx, **arguments)
+        else:
+            result = await self._in_thread(function, SyncActionCtx(ctx, asyncio.get_running_loop()), arguments, depth)
+        ctx._end()  # noqa: SLF001 - the run belongs to this file
+        return function.signature.check_result(result)
+
+    # ----- nested in a transaction
+
+    async def nested_query(
+        self, scope: Scope, depth: int, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run a query in the transaction of another function."""
+        _expect(function, FunctionKind.QUERY)
+        arguments = function.signature.check(function.signature.bind(args, kwargs))
+        inner = Scope(scope.transaction, function.name, writable=False)
+        async with scope.lock:
+            scope.holder = asyncio.current_task()
+            try:
+                return await self._in_scope(function, inner, arguments, depth + 1)
+            finally:
+                scope.holder = None
+
+    async def nested_mutation(
+        self, scope: Scope, depth: int, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run a mutation as a sub-transaction of another."""
+        _expect(function, FunctionKind.MUTATION)
+        arguments = function.signature.check(function.signature.bind(args, kwargs))
+        transaction = scope.transaction
+        async with scope.lock:
+            scope.holder = asyncio.current_task()
+            branch = await transaction.begin_branch()
+            try:
+                inner = Scope(transaction, function.name, writable=True)
+                result = await self._in_scope(function, inner, arguments, depth + 1)
+            except Exception:
+                await transaction.undo_branch(branch)
+                raise
+            else:
+                await transaction.keep_branch(branch)
+                return result
+            finally:
+                scope.holder = None
+
+    # ----- for schedulers outside a transaction
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> None:
+        """Store jobs in a transaction of their own."""
+
+        async def write(transaction: Transaction) -> None:
+            transaction.jobs.extend(jobs)
+
+        await self._internal(write)
+
+    async def request_cancel(self, ids: Sequence[UUID]) -> None:
+        """Ask for jobs to be canceled, in a transaction of its own."""
+
+        async def write(transaction: Transaction) -> None:
+            transaction.cancels.extend(ids)
+
+        await self._internal(write)
+
+    async def find_job(self, job_id: UUID) -> JobStatus | None:
+        """How a job stands."""
+        session = await self.engine.store.begin_read()
+        try:
+            return await self.engine.store.jobs.find(session, job_id, self.now())
+        finally:
+            await session.rollback()
+
+    # ----- steps
+
+    async def _query_once(self, function: AnyFunction, arguments: dict[str, Any], depth: int) -> Any:
+        engine = self.engine
+        session = await engine.store.begin_read()
+        try:
+            transaction = Transaction(
+                session, engine.store, engine.statements, engine.config, engine.clock, self.now(), engine.clock.seed()
+            )
+            scope = Scope(transaction, function.name, writable=False)
+            return await self._in_scope(function, scope, arguments, depth)
+        finally:
+            await session.rollback()
+
+    async def _mutation_once(
+        self,
+        function: AnyFunction,
+        arguments: dict[str, Any],
+        now: datetime,
+        seed: int,
+        depth: int,
+        lease: int | None,
+        settle: SettleResult | None,
+    ) -> Any:
+        engine = self.engine
+        session = await engine.store.begin_write()
+        try:
+            transaction = Transaction(
+                session, engine.store, engine.statements, engine.config, engine.clock, now, seed
+            )
+            scope = Scope(transaction, function.name, writable=True)
+            try:
+                result = await self._in_scope(function, scope, arguments, depth)
+            except Exception:
+                if transaction.failure is not None:
+                    raise transaction.failure from None
+                raise
+            if points.armed:
+                await points.reach("mutation.ran", function=function.name)
+            await commit(transaction, lease, settle(result) if settle else None)
+        finally:
+            await session.rollback()
+        return result
+
+    async def _in_scope(self, function: AnyFunction, scope: Scope, arguments: dict[str, Any], depth: int) -> Any:
+        ctx = MutationCtx(self, scope, depth) if scope.writable else QueryCtx(self, scope, depth)
+        try:
+            if function.is_async:
+                result = await function.handler(ctx, **arguments)
+            else:
+                loop = asyncio.get_running_loop()
+                twin = (
+                    SyncMutationCtx(ctx, loop) if isinstance(ctx, MutationCtx) else SyncQueryCtx(ctx, loop)
+                )
+                result = await self._in_thread(function, twin, arguments, depth)
+            scope.end()
+        except BaseException:
+            scope.abandon()
+            raise
+        return function.signature.check_result(result)
+
+    async def _in_thread(self, function: AnyFunction, ctx: Any, arguments: dict[str, Any], depth: int) -> Any:
+        return await self.engine.in_thread(depth, lambda: function.handler(ctx, **arguments))
+
+    async def _internal(self, write: Callable[[Transaction], Awaitable[None]]) -> None:
+        """Write by penstock itself, again if it conflicts."""
+        engine = self.engine
+        for attempt in range(1, engine.config.conflict_attempts + 1):
+            session = await engine.store.begin_write()
+            try:
+                transaction = Transaction(
+                    session, engine.store, engine.statements, engine.config, engine.clock, self.now(), 0
+                )
+                await write(transaction)
+                await commit(transaction)
+            except Conflict:
+                if attempt == engine.config.conflict_attempts:
+                    raise
+            else:
+                return
+            finally:
+                await session.rollback()
+            await self._pause(attempt)
+
+    async def _pause(self, attempt: int) -> None:
+        machine = self.engine.machine
+        await machine.sleep(backoff(_CONFLICT, attempt, machine.random()))
+
+
+def _expect(function: AnyFunction, kind: FunctionKind) -> None:
+    if not isinstance(function, Function):
+        raise ContextError(f"{function!r} is not a function of an app.", fix=f"Decorate it with @app.{kind.value}.")
+    if function.kind is not kind:
+        raise ContextError(
+            f"{function.name} is a {function.kind.value}.", fix=f"Run it with run_{function.kind.value}."
+        )
+
+

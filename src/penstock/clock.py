@@ -1,0 +1,113 @@
+"""The only door to time, waiting and chance.
+
+Owns the wall clock, the monotonic clock, sleeping and random numbers, so that a test can move time and repeat
+chance. Nothing else in penstock imports `time` or `random`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+Random = random.Random
+
+_RANDOM_BITS = 74
+_VERSION = 7 << 76
+_VARIANT = 2 << 62
+_LOW_BITS = (1 << 62) - 1
+
+
+class Clock(Protocol):
+    """Time, waiting and chance, as penstock asks for them."""
+
+    def now(self) -> datetime:
+        """The wall clock, aware, in UTC."""
+
+    def monotonic(self) -> float:
+        """Seconds that never run backwards; only differences mean something."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for this many seconds."""
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        """Wait for an event, at most this many seconds; say whether it came."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+
+    def seed(self) -> int:
+        """A seed for the random numbers of one execution."""
+
+    def uuid7(self) -> int:
+        """The 128 bits of a UUIDv7: time-ordered, unguessable, rising within this clock."""
+
+
+class SystemClock:
+    """The machine's clock, set by `offset` to the database's: all machines on one database agree on the time."""
+
+    def __init__(self) -> None:
+        self.offset = timedelta(0)
+        self._last_ms = 0
+        self._last_random = 0
+
+    def now(self) -> datetime:
+        """The wall clock, aware, in UTC."""
+        return datetime.now(UTC) + self.offset
+
+    def monotonic(self) -> float:
+        """Seconds that never run backwards."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for this many seconds."""
+        await asyncio.sleep(seconds)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        """Wait for an event, at most this many seconds; say whether it came."""
+        try:
+            async with asyncio.timeout(seconds):
+                await event.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+        return random.random()  # noqa: S311 - jitter, not a secret
+
+    def seed(self) -> int:
+        """A seed for the random numbers of one execution."""
+        return random.getrandbits(64)
+
+    def uuid7(self) -> int:
+        """The 128 bits of a UUIDv7, rising within this process even inside one millisecond."""
+        ms = time.time_ns() // 1_000_000
+        if ms > self._last_ms:
+            self._last_ms = ms
+            self._last_random = int.from_bytes(os.urandom(10), "big") >> 6
+        else:
+            self._last_random += 1 + (int.from_bytes(os.urandom(4), "big"))
+            if self._last_random >> _RANDOM_BITS:
+                self._last_ms += 1
+                self._last_random &= (1 << _RANDOM_BITS) - 1
+        return layout_uuid7(self._last_ms, self._last_random)
+
+
+def layout_uuid7(ms: int, chance: int) -> int:
+    """The bits of a UUIDv7 from 48 bits of milliseconds and 74 bits of chance (RFC 9562, section 5.7)."""
+    high, low = chance >> 62, chance & _LOW_BITS
+    return ms << 80 | _VERSION | high << 64 | _VARIANT | low
+
+
+def profile_timer() -> float:
+    """Seconds for measuring how long a piece of work took; never moved by tests."""
+    return time.perf_counter()
+
+
+def random_of(seed: int) -> Random:
+    """Random numbers that repeat themselves for the same seed."""
+    return random.Random(seed)  # noqa: S311 - repeatable, not secret

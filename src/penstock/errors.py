@@ -1,0 +1,268 @@
+"""Every error that penstock raises: one tree, each with a stable code, its facts and the next step.
+
+PenstockError
+├── UsageError                    you: the program is written or configured wrongly
+│   ├── DeclarationError          a table, an index or a function is declared wrongly
+│   ├── ConfigError               a setting, a database URL or a project file is wrong
+│   ├── SchemaMismatch            the declared tables do not fit the stored ones, and changing them would lose data
+│   ├── ContextError              a ctx was used where or when it must not be
+│   │   └── UnawaitedCall         a function ended while ctx calls it had made were not awaited
+│   └── ResultInvalid             a function returned what its return annotation does not allow
+├── InputError                    they: a caller sent something that cannot be taken
+│   ├── FunctionNotFound          no public function has this name
+│   ├── ArgumentsInvalid          arguments that the signature refuses
+│   ├── IdInvalid                 an id that is malformed, or of another table
+│   ├── ValueInvalid              a value that cannot be stored
+│   ├── CursorInvalid             a pagination cursor of another query
+│   └── LimitExceeded             more rows, bytes or jobs than one transaction, row or call may have
+├── DataError                     the data is not as the function expected it
+│   ├── RowNotFound               the row to patch, replace or delete does not exist
+│   ├── NotUnique                 unique() found more than one row
+│   ├── UniqueViolation           a unique index already holds this key
+│   ├── ConstraintViolation       a constraint of a user-owned table refused the row
+│   └── RowInvalid                a stored row does not fit its declared table
+├── ApplicationError              raised by your functions for their callers; its data reaches them
+├── TryAgain                      nothing is wrong with the call; the same call may succeed later
+│   ├── Conflict                  another transaction changed what this one read, more often than it may be retried
+│   ├── DatabaseUnavailable       the database cannot be reached, is starting or shutting down
+│   ├── DatabaseBusy              another process holds the database's write lock for too long
+│   ├── DatabaseFull              no space is left for the database
+│   ├── CallTimeout               the call took longer than it may
+│   └── Overloaded                more calls are waiting than this process takes on
+└── JobError                      why a job ended
+    ├── NonRetryableError         raise it in a job: no further attempt is made
+    ├── WorkerLost                the worker that ran the job died or lost its lease
+    └── LeaseLost                 a worker tried to settle a job that is not its own any more
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class PenstockError(Exception):
+    """The root of the tree.
+
+    Args:
+        what: What happened, and to what; a whole sentence.
+        fix: What to do next; a whole sentence, or empty.
+        facts: The same as data, for programs.
+
+    Attributes:
+        code: Stable name of the error, for programs and logs.
+    """
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, what: str, *, fix: str = "", **facts: Any) -> None:
+        super().__init__(what)
+        self.what = what
+        self.fix = fix
+        self.facts = facts
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.fix}".rstrip()
+
+
+class UsageError(PenstockError):
+    """The program is written or configured wrongly."""
+
+    code = "usage"
+
+
+class DeclarationError(UsageError):
+    """A table, an index or a function is declared wrongly; raised at import."""
+
+    code = "declaration"
+
+
+class ConfigError(UsageError):
+    """A setting, a database URL or a project file is wrong."""
+
+    code = "config"
+
+
+class SchemaMismatch(UsageError):
+    """The declared tables do not fit the stored ones, and changing them would lose or break data."""
+
+    code = "schema_mismatch"
+
+
+class ContextError(UsageError):
+    """A ctx was used where or when it must not be."""
+
+    code = "context"
+
+
+class UnawaitedCall(ContextError):
+    """A function ended while ctx calls it had made were not awaited; its transaction was rolled back."""
+
+    code = "unawaited_call"
+
+
+class ResultInvalid(UsageError):
+    """A function returned what its return annotation does not allow; its transaction was rolled back."""
+
+    code = "result_invalid"
+
+
+class InputError(PenstockError):
+    """A caller sent something that cannot be taken; nothing was done."""
+
+    code = "input"
+
+
+class FunctionNotFound(InputError):
+    """No public function has this name. Internal functions give the same answer to callers from outside."""
+
+    code = "function_not_found"
+
+
+class ArgumentsInvalid(InputError):
+    """Arguments that the function's signature refuses: unknown, missing or wrongly typed."""
+
+    code = "arguments_invalid"
+
+
+class IdInvalid(InputError):
+    """An id that is malformed, or of another table."""
+
+    code = "id_invalid"
+
+
+class ValueInvalid(InputError):
+    """A value that cannot be stored: NUL characters, NaN, integers over 64 bits, naive datetimes and the like."""
+
+    code = "value_invalid"
+
+
+class CursorInvalid(InputError):
+    """A pagination cursor that is malformed, or of another query."""
+
+    code = "cursor_invalid"
+
+
+class LimitExceeded(InputError):
+    """More rows, bytes, nesting or jobs than one transaction, row or call may have."""
+
+    code = "limit_exceeded"
+
+
+class DataError(PenstockError):
+    """The data is not as the function expected it."""
+
+    code = "data"
+
+
+class RowNotFound(DataError):
+    """The row to patch, replace or delete does not exist."""
+
+    code = "row_not_found"
+
+
+class NotUnique(DataError):
+    """``unique()`` found more than one row."""
+
+    code = "not_unique"
+
+
+class UniqueViolation(DataError):
+    """A unique index already holds this key."""
+
+    code = "unique_violation"
+
+
+class ConstraintViolation(DataError):
+    """A constraint of a user-owned table (foreign key, check, not null) refused the row."""
+
+    code = "constraint_violation"
+
+
+class RowInvalid(DataError):
+    """A stored row does not fit its declared table."""
+
+    code = "row_invalid"
+
+
+class ApplicationError(PenstockError):
+    """Raised by your functions for their callers: unlike every other error, its data reaches them.
+
+    Args:
+        data: Any value that JSON can say; the client sees it as ``errorData``.
+    """
+
+    code = "application"
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data if isinstance(data, str) else f"ApplicationError: {data!r}")
+        self.data = data
+
+
+class TryAgain(PenstockError):
+    """Nothing is wrong with the call; the same call may succeed later."""
+
+    code = "try_again"
+
+
+class Conflict(TryAgain):
+    """Another transaction changed what this one read, more often than it may be retried."""
+
+    code = "conflict"
+
+
+class DatabaseUnavailable(TryAgain):
+    """The database cannot be reached, is starting or is shutting down.
+
+    ``facts["uncertain"]`` is true if the connection was lost while a commit was under way, so that nobody
+    can tell whether the transaction took effect.
+    """
+
+    code = "database_unavailable"
+
+
+class DatabaseBusy(TryAgain):
+    """Another process holds the database's write lock for too long."""
+
+    code = "database_busy"
+
+
+class DatabaseFull(TryAgain):
+    """No space is left for the database."""
+
+    code = "database_full"
+
+
+class CallTimeout(TryAgain):
+    """The call took longer than it may."""
+
+    code = "call_timeout"
+
+
+class Overloaded(TryAgain):
+    """More calls are waiting than this process takes on."""
+
+    code = "overloaded"
+
+
+class JobError(PenstockError):
+    """Why a job ended."""
+
+    code = "job"
+
+
+class NonRetryableError(JobError):
+    """Raise it in a job: the job ends failed, and no further attempt is made."""
+
+    code = "non_retryable"
+
+
+class WorkerLost(JobError):
+    """The worker that ran the job died or lost its lease before the job had ended."""
+
+    code = "worker_lost"
+
+
+class LeaseLost(JobError):
+    """A worker tried to settle a job that is not its own any more; its transaction was rolled back."""
+
+    code = "lease_lost"

@@ -1,0 +1,114 @@
+"""Functions as a user declares them: a kind, a visibility, a handler, and the check of its arguments and result.
+
+Owns the declaration. Leaves running to `calls`, and the decorators to `app`.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
+
+from penstock.errors import DeclarationError
+from penstock.functions.signature import Signature, check_declaration
+
+C = TypeVar("C")
+P = ParamSpec("P")
+R = TypeVar("R")
+X = TypeVar("X")
+
+Runtime = Literal["thread", "process"]
+
+
+class FunctionKind(enum.Enum):
+    """What a function may do."""
+
+    QUERY = "query"
+    MUTATION = "mutation"
+    ACTION = "action"
+
+
+class Function(Generic[C, P, R, X]):
+    """A declared function. Calling it with a ctx runs the handler as a plain helper, in the caller's transaction.
+
+    Attributes:
+        name: ``module:function``, by which it is called from outside and stored in jobs.
+        kind: Query, mutation or action.
+        public: Whether callers from outside may call it.
+        is_async: Whether the handler is ``async def``; a ``def`` handler runs in a thread, with a synchronous ctx.
+        runtime: Where a ``def`` handler runs: in a thread, or in a process of its own for CPU-bound actions.
+    """
+
+    kind: FunctionKind
+
+    def __init__(
+        self, handler: Callable[..., X], *, public: bool, name: str | None = None, runtime: Runtime = "thread"
+    ) -> None:
+        self.handler = handler
+        self.public = public
+        self.is_async = inspect.iscoroutinefunction(handler)
+        self.runtime = runtime
+        self.name = name or name_of(handler)
+        check_declaration(handler, self.name, self.kind.value, public)
+        if runtime == "process" and (self.is_async or self.kind is not FunctionKind.ACTION):
+            raise DeclarationError(
+                f'{self.name}: runtime="process" is for CPU-bound actions written with def, not async def.'
+            )
+        functools.update_wrapper(self, handler)
+
+    def __call__(self, ctx: C, /, *args: P.args, **kwargs: P.kwargs) -> X:
+        return self.handler(ctx, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{'' if self.public else 'internal '}{self.kind.value} {self.name}>"
+
+    @functools.cached_property
+    def signature(self) -> Signature:
+        """The check of its arguments and result; built on first use, when all types it names exist."""
+        return Signature(self.handler, self.name)
+
+
+class QueryFunction(Function[C, P, R, X]):
+    """A function that reads one snapshot."""
+
+    kind = FunctionKind.QUERY
+
+
+class MutationFunction(Function[C, P, R, X]):
+    """A function that reads and writes in one serializable transaction."""
+
+    kind = FunctionKind.MUTATION
+
+
+class ActionFunction(Function[C, P, R, X]):
+    """A function that may call the outside world, and has no transaction of its own."""
+
+    kind = FunctionKind.ACTION
+
+
+AnyFunction = Function[Any, Any, Any, Any]
+
+
+def name_of(handler: Callable[..., Any]) -> str:
+    """The public name of a handler, ``module:function``.
+
+    Raises:
+        DeclarationError: It is nested in another function or class, so that no other process could find it.
+    """
+    if "." in handler.__qualname__ and "<locals>" not in handler.__qualname__:
+        raise DeclarationError(f"{handler.__qualname__} is a method; declare functions at the top of a module.")
+    return f"{_module_name(handler.__module__)}:{handler.__name__}"
+
+
+def _module_name(module: str) -> str:
+    if module != "__main__":
+        return module
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return Path(file).stem if file else "__main__"

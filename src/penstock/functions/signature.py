@@ -1,0 +1,188 @@
+"""Signatures: Python annotations as the check of arguments and results.
+
+Owns validation of what enters and leaves a function. Arguments come as Python values, or as JSON text (from the wire
+and from jobs), and are checked strictly in both forms: a string is no number.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, NotRequired
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator, from_json, to_json
+from typing_extensions import TypedDict
+
+from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
+from penstock.schema.tighten import tighten
+
+_STRICT = ConfigDict(strict=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_MAX_ERRORS = 20
+
+
+class Signature:
+    """Checks the arguments and the result of one function, as its annotations say."""
+
+    def __init__(self, handler: Callable[..., Any], name: str) -> None:
+        self.name = name
+        parameters = list(inspect.signature(handler).parameters.values())[1:]
+        self.parameters = tuple(parameter.name for parameter in parameters)
+        hints = _hints(handler, name)
+        fields = {
+            parameter.name: _annotation(hints, parameter)
+            for parameter in parameters
+        }
+        self._arguments = _build(name, lambda: _arguments_validator(name, fields))
+        result = hints.get("return", Any)
+        self.returns_nothing = result is None or result is type(None)
+        self._result = None if result is Any else _build(name, lambda: _result_adapter(result))
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Positional and named arguments as one dict, not yet checked.
+
+        Raises:
+            ArgumentsInvalid: More positional arguments than parameters, or one given twice.
+        """
+        if not args:
+            return dict(kwargs)
+        if len(args) > len(self.parameters):
+            raise ArgumentsInvalid(f"{self.name} takes {len(self.parameters)} arguments, but {len(args)} were given.")
+        bound = dict(zip(self.parameters, args, strict=False))
+        twice = bound.keys() & kwargs.keys()
+        if twice:
+            raise ArgumentsInvalid(f"{self.name}: {', '.join(sorted(twice))} is given twice.")
+        return {**bound, **kwargs}
+
+    def check(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments from Python, checked.
+
+        Raises:
+            ArgumentsInvalid: They are not what the signature says; `facts["errors"]` lists each.
+        """
+        try:
+            return self._arguments.validate_python(arguments)  # type: ignore[no-any-return]
+        except ValidationError as error:
+            raise self._refusal(error) from None
+
+    def check_json(self, text: str | bytes) -> dict[str, Any]:
+        """Arguments from JSON text, checked.
+
+        Raises:
+            ArgumentsInvalid: They are not what the signature says; `facts["errors"]` lists each.
+        """
+        try:
+            return self._arguments.validate_json(text)  # type: ignore[no-any-return]
+        except ValidationError as error:
+            raise self._refusal(error) from None
+
+    def check_result(self, value: Any) -> Any:
+        """What the function returned, checked.
+
+        Raises:
+            ResultInvalid: It is not what the return annotation says.
+        """
+        if self.returns_nothing:
+            if value is None:
+                return None
+        elif self._result is None:
+            return value
+        else:
+            try:
+                return self._result.validate_python(value)
+            except ValidationError as error:
+                details = _describe(error)
+                raise ResultInvalid(
+                    f"{self.name} returned what its annotation does not allow: {details}.", function=self.name
+                ) from None
+        raise ResultInvalid(f"{self.name} returned {type(value).__name__}, but is annotated to return None.")
+
+    def result_json(self, value: Any) -> bytes:
+        """A checked result as JSON text, for jobs.
+
+        Raises:
+            ResultInvalid: It cannot be said in JSON.
+        """
+        try:
+            if self._result is None:
+                return to_json(value, bytes_mode="base64")
+            return self._result.dump_json(value)
+        except (ValueError, TypeError) as error:
+            raise ResultInvalid(f"{self.name} returned what JSON cannot say: {error}.", function=self.name) from error
+
+    def result_of_json(self, text: bytes) -> Any:
+        """A result from the JSON text that `result_json` wrote."""
+        return from_json(text) if self._result is None else self._result.validate_json(text, strict=None)
+
+    def _refusal(self, error: ValidationError) -> ArgumentsInvalid:
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        return ArgumentsInvalid(
+            f"{self.name}: invalid arguments: {_describe(error)}.", function=self.name, errors=errors[:_MAX_ERRORS]
+        )
+
+
+def check_declaration(handler: Callable[..., Any], name: str, kind: str, public: bool) -> None:
+    """Refuse a handler whose signature could not be checked.
+
+    Raises:
+        DeclarationError: It has no ctx, takes ``*args``, or is public and not fully annotated.
+    """
+    signature = inspect.signature(handler)
+    parameters = list(signature.parameters.values())
+    if not parameters or parameters[0].kind not in {inspect.Parameter.POSITIONAL_ONLY, _NAMED[0]}:
+        raise DeclarationError(f"{name}: the first parameter of a {kind} is its ctx.", fix="Write (ctx, …).")
+    for parameter in parameters[1:]:
+        if parameter.kind not in _NAMED:
+            raise DeclarationError(f"{name}: {parameter} cannot be called by name; name every parameter.")
+    missing = [p.name for p in parameters[1:] if p.annotation is inspect.Parameter.empty]
+    if signature.return_annotation is inspect.Signature.empty:
+        missing.append("return")
+    if public and missing:
+        raise DeclarationError(
+            f"{name} is public, and {', '.join(missing)} has no annotation, so anything could be sent to it.",
+            fix=f"Annotate it, or declare an internal_{kind}.",
+        )
+
+
+def _hints(handler: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(handler, include_extras=True)
+    except NameError as error:
+        raise DeclarationError(
+            f"{name}: an annotation names {error.name!r}, which does not exist in its module.", fix="Import it."
+        ) from error
+
+
+def _annotation(hints: dict[str, Any], parameter: inspect.Parameter) -> Any:
+    annotation = hints.get(parameter.name, Any)
+    return annotation if parameter.default is inspect.Parameter.empty else NotRequired[annotation]
+
+
+def _arguments_validator(name: str, fields: dict[str, Any]) -> SchemaValidator:
+    shape = TypedDict(name.rpartition(":")[2], fields)  # type: ignore[operator]  # built from a signature
+    shape.__pydantic_config__ = _STRICT
+    return SchemaValidator(tighten(TypeAdapter(shape).core_schema))
+
+
+def _result_adapter(annotation: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(annotation, config=ConfigDict(strict=True, ser_json_bytes="base64", ser_json_inf_nan="strings"))
+    except PydanticUserError:  # a type with a config of its own, such as a model
+        return TypeAdapter(annotation)
+
+
+def _build(name: str, build: Callable[[], Any]) -> Any:
+    try:
+        return build()
+    except Exception as error:
+        raise DeclarationError(f"{name}: its annotations cannot be checked: {error}.") from error
+
+
+def _describe(error: ValidationError) -> str:
+    parts = []
+    for detail in error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_ERRORS]:
+        path = ".".join(map(str, detail["loc"])) or "value"
+        parts.append(f"{path}: {detail['msg']}")
+    return "; ".join(parts)

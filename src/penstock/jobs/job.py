@@ -1,0 +1,159 @@
+"""The values a job is made of: as enqueued, as claimed, what became of it, and what is to be written about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from penstock.jobs.retry import Retry
+from penstock.jobs.states import JobEvent, JobState
+from penstock.schema.ids import Id, format_id, parse_id
+
+JOB_PREFIX = "job"
+DEFAULT_POOL = "default"
+
+Kind = Literal["query", "mutation", "action"]
+
+
+class JobId(Id[Any]):
+    """The id of a job: a string such as ``job_01jd3k4v5w6x7y8z9a0b1c2d3e``."""
+
+    __slots__ = ()
+
+
+def job_id(uuid: UUID) -> JobId:
+    """The public spelling of a job's UUID."""
+    return JobId(format_id(JOB_PREFIX, uuid.int))
+
+
+def job_uuid(text: str) -> UUID:
+    """The UUID of a job's public id.
+
+    Raises:
+        IdInvalid: It is not an id of a job.
+    """
+    return UUID(int=parse_id(JOB_PREFIX, text))
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be stored.
+
+    Attributes:
+        args: Arguments as a JSON object, checked against the function's signature.
+        retry: When to try again after a failure; None for one attempt.
+    """
+
+    id: UUID
+    function: str
+    kind: Kind
+    args: str
+    run_at: datetime
+    pool: str = DEFAULT_POOL
+    priority: int = 0
+    retry: Retry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job that a worker holds under its lease.
+
+    Attributes:
+        attempt: Which attempt this is, from 1.
+        enqueued_at: When the transaction that enqueued it ran.
+    """
+
+    id: UUID
+    function: str
+    kind: Kind
+    args: str
+    run_at: datetime
+    pool: str
+    priority: int
+    retry: Retry | None
+    attempt: int
+    enqueued_at: datetime
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one attempt.
+
+    Attributes:
+        event: One of returned, raised, snoozed, handed back, lost or canceled; whether an attempt is left is not
+            yet considered.
+        result: For returned: the result as JSON.
+        error: For raised: type and message.
+        traceback: For raised: where.
+        retryable: For raised: whether a further attempt makes sense.
+        delay: For snoozed: how long.
+    """
+
+    event: JobEvent
+    result: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    retryable: bool = True
+    delay: timedelta = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What is to be written about a job whose attempt has ended.
+
+    Attributes:
+        state: Its new state.
+        attempt: Attempts that count so far.
+        run_at: For pending: when it may run again.
+    """
+
+    id: UUID
+    state: JobState
+    event: JobEvent
+    attempt: int
+    run_at: datetime
+    finished_at: datetime
+    expires_at: datetime
+    result: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+
+    def without_result(self, error: str) -> Settlement:
+        """The same, failed because its result cannot be kept."""
+        return replace(self, state=JobState.FAILED, event=JobEvent.EXHAUSTED, result=None, error=error)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job as seen from outside.
+
+    Attributes:
+        id: Its id.
+        function: Name of its function.
+        args: Its arguments.
+        state: Where it stands.
+        attempt: Attempts begun so far.
+        run_at: When it may run, or might have run, at the earliest.
+        enqueued_at: When it was enqueued.
+        started_at: When its last attempt began, if one did.
+        finished_at: When it ended, if it has.
+        result: What its function returned, if it succeeded; as JSON can say it.
+        error: Type and message of its last error.
+        traceback: Where that happened.
+    """
+
+    id: JobId
+    function: str
+    args: dict[str, Any]
+    state: JobState
+    attempt: int
+    run_at: datetime
+    enqueued_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    result: Any = None
+    error: str | None = None
+    traceback: str | None = None

@@ -1,0 +1,40 @@
+"""Named moments of the engine at which a test may hold an execution, to stage a race instead of sleeping for it.
+
+Owns the list of moments. In production nothing is armed and a moment costs one comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+POINTS = frozenset({
+    "mutation.ran",  # the user's function has returned, nothing is committed
+    "commit.before",  # all statements are sent, the commit is not
+    "commit.after",  # the commit is known to have succeeded
+    "worker.claimed",  # jobs are claimed, none has started
+    "worker.outcome",  # a job has an outcome, nothing is settled
+    "lease.renew",  # a worker is about to renew its lease
+})
+
+Hold = Callable[..., Awaitable[None]]
+armed: dict[str, Hold] = {}
+
+
+def arm(name: str, hold: Hold) -> None:
+    """Let `hold` be awaited each time the moment comes."""
+    if name not in POINTS:
+        raise KeyError(name)
+    armed[name] = hold
+
+
+def disarm(name: str) -> None:
+    """Let the moment pass again."""
+    armed.pop(name, None)
+
+
+async def reach(name: str, **facts: Any) -> None:
+    """Come to a named moment; callers on hot paths look at `armed` first."""
+    hold = armed.get(name)
+    if hold is not None:
+        await hold(**facts)

@@ -1,0 +1,481 @@
+"""What has to be done so that a stored table fits its declaration, and what must not be done to it.
+
+Owns the rules of a schema push: additions happen by themselves; what would lose or break data is a problem, some of it
+only if rows stand against it. Leaves counting those rows to the catalogs, and the SQL of each step to `store/ddl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from penstock.errors import DeclarationError, PenstockError
+from penstock.schema.fields import Column
+from penstock.schema.index import Index
+from penstock.schema.stored import (
+    MAX_SQL_NAME,
+    StoredColumn,
+    StoredIndex,
+    StoredTable,
+    choices_name,
+    index_name,
+    next_name,
+    required_name,
+)
+from penstock.schema.table import TableDefinition
+
+Rule = Literal["any", "null", "not null", "other", "duplicate"]
+_EMPTY_CONTAINERS = (list, dict, set, frozenset, tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """The table does not exist yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    """A new column; `fill` is what the rows that exist get, in the form a store takes, or None for NULL."""
+
+    column: Column
+    fill: Any
+
+
+@dataclass(frozen=True, slots=True)
+class RelaxColumn:
+    """A column may hold NULL from now on."""
+
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class RequireColumn:
+    """A column may hold NULL no longer."""
+
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class AddChoices:
+    """A column is limited to its choices from now on."""
+
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceChoices:
+    """A column has other choices than before."""
+
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateChoices:
+    """The choices of a column hold for new rows, but were never checked against the old ones."""
+
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class DropCheck:
+    """A check that is not declared any more, or that an interrupted push has left behind."""
+
+    name: str
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class CreateIndex:
+    """A new index."""
+
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceIndex:
+    """An index whose columns or uniqueness have changed: it stands until the new one can take its place."""
+
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class DropInvalidIndex:
+    """What an interrupted push has left behind."""
+
+    name: str
+
+
+Step = (
+    CreateTable
+    | AddColumn
+    | RelaxColumn
+    | RequireColumn
+    | AddChoices
+    | ReplaceChoices
+    | ValidateChoices
+    | DropCheck
+    | CreateIndex
+    | ReplaceIndex
+    | DropInvalidIndex
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a table cannot be changed to fit its declaration.
+
+    Attributes:
+        what: What does not fit, as a whole sentence.
+        fix: The way out.
+        column: The column, or the columns, it is about.
+        index: The index it is about.
+        rows: How many rows stand against it, where that is the reason.
+    """
+
+    table: str
+    what: str
+    fix: str
+    column: str = ""
+    index: str = ""
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Rows that a step would lose or break; they have to be counted before.
+
+    Attributes:
+        rule: Which rows offend: any, those with NULL or with a value in the columns, those with other values than
+            the choices, those that are not unique in the columns.
+        what: The problem as a sentence that lacks the number of rows at its end.
+        always: Whether it is a problem even if no row offends.
+    """
+
+    rule: Rule
+    table: str
+    what: str
+    fix: str
+    columns: tuple[str, ...] = ()
+    choices: tuple[str | int, ...] = ()
+    index: str = ""
+    always: bool = False
+
+    def problem(self, rows: int) -> Problem | None:
+        """The problem it is if this many rows offend."""
+        if not rows and not self.always:
+            return None
+        what = f"{self.what} {rows} row{'' if rows == 1 else 's'}."
+        return Problem(self.table, what, self.fix, ", ".join(self.columns), self.index, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What lies between a declaration and the stored table.
+
+    Attributes:
+        declared: The declaration in the form of a stored table.
+        stored: The table as it is; None if it does not exist.
+        steps: What to do, in order.
+        guards: Rows that must not exist for it.
+        problems: Why it cannot be done, whatever the rows are.
+        notes: What is left alone.
+    """
+
+    definition: TableDefinition
+    declared: StoredTable
+    stored: StoredTable | None
+    steps: tuple[Step, ...] = ()
+    guards: tuple[Guard, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def check_names(definitions: Sequence[TableDefinition]) -> None:
+    """Refuse names that databases would cut off, or that would stand for two things: tables and indexes share them.
+
+    Raises:
+        DeclarationError: An index's name with its table's is too long, or two tables or indexes get the same name.
+    """
+    taken: dict[str, str] = {}
+    for definition in definitions:
+        if not definition.managed:
+            continue
+        table = definition.table.__name__
+        names = {definition.name: f"table {table}", f"{definition.name}_pkey": f"the primary key of table {table}"}
+        for index in definition.indexes.values():
+            name = index_name(definition.name, index.name)
+            if len(name) > MAX_SQL_NAME:
+                raise DeclarationError(
+                    f"Table {table}: the SQL name of index {index.name}, {name}, has {len(name)} characters; "
+                    f"databases take {MAX_SQL_NAME}.",
+                    fix="Give the index or the table a shorter name.",
+                )
+            _take_name(names, name, f"index {table}.{index.name}")
+        for name, what in names.items():
+            _take_name(taken, name, what)
+
+
+def _take_name(taken: dict[str, str], name: str, what: str) -> None:
+    if name in taken:
+        raise DeclarationError(
+            f"In SQL {what} would be named {name}, and so would {taken[name]}.", fix="Give one of them another name."
+        )
+    taken[name] = what
+
+
+def diff(definition: TableDefinition, declared: StoredTable, stored: StoredTable | None) -> Difference:
+    """Compare a table's declaration with what is stored.
+
+    Args:
+        definition: The declaration.
+        declared: The same in the form of a stored table, with the store's types and index columns.
+        stored: The table as it is; None if it does not exist.
+    """
+    comparison = _Comparison(definition, declared)
+    if not definition.managed:
+        comparison.check_owned(stored)
+    elif stored is None:
+        comparison.steps.append(CreateTable())
+    elif comparison.check_form(stored):
+        comparison.compare(stored)
+    return Difference(
+        definition,
+        declared,
+        stored,
+        tuple(comparison.steps),
+        tuple(comparison.guards),
+        tuple(comparison.problems),
+        tuple(comparison.notes),
+    )
+
+
+@dataclass
+class _Comparison:
+    """Gathers what one table needs."""
+
+    definition: TableDefinition
+    declared: StoredTable
+    steps: list[Step] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def table(self) -> str:
+        return self.definition.name
+
+    # ----- the table as a whole
+
+    def check_owned(self, stored: StoredTable | None) -> None:
+        """A table of another program has to be there, with the declared columns; it is never changed."""
+        if stored is None:
+            self._problem(
+                f"Table {self.table} does not exist, but {self.definition.table.__name__} is declared with managed=False.",
+                "Create it with the program that owns it, or correct source=.",
+            )
+            return
+        missing = [column.name for key, column in self._columns() if key not in stored.columns]
+        if missing:
+            listed = ", ".join(missing)
+            self._problem(
+                f"{self.table} has no column {listed}, which {self.definition.table.__name__} declares.",
+                f"Its columns are {', '.join(column.name for column in stored.columns.values())}.",
+                column=listed,
+            )
+
+    def check_form(self, stored: StoredTable) -> bool:
+        """Whether it is a table that penstock can keep rows in."""
+        if stored.kind != "table":
+            self._problem(
+                f"{self.table} is a {stored.kind}, not a table.", 'Give the table another name="…", or drop what is there.'
+            )
+            return False
+        if stored.key != self.declared.key:
+            self._problem(
+                f"{self.table} exists, and its primary key is ({', '.join(stored.key)}) instead of (id): another program "
+                "has created it.",
+                'Declare it with managed=False, source= and key=; or give the table another name="…".',
+            )
+            return False
+        return True
+
+    def compare(self, stored: StoredTable) -> None:
+        """A table of penstock's own, column by column and index by index."""
+        added, changed = set(), set()
+        for key, column in self._columns():
+            found, wanted = stored.columns.get(key), self.declared.columns[key]
+            if found is None:
+                added.add(column.name)
+                self._add(column)
+            elif found.type.casefold() != wanted.type.casefold():
+                changed.add(column.name)
+                self._refuse_type(column, found, wanted)
+            else:
+                self._compare_nullable(column, found)
+        for _key, column in self._columns():
+            if column.name not in changed:
+                self._compare_choices(column, stored, new=column.name in added)
+        self._note_undeclared_columns(stored)
+        self._compare_indexes(stored, added)
+
+    # ----- columns
+
+    def _columns(self) -> Iterator[tuple[str, Column]]:
+        return zip(self.declared.columns, self.definition.columns, strict=True)
+
+    def _add(self, column: Column) -> None:
+        where = f"{self.table}.{column.name}"
+        factory = column.info.default_factory if column.info else None
+        make_optional = "make it optional (… | None), fill it with a mutation, and require it after that."
+        if not column.optional and column.required:
+            what = f"{where} is new and required, but there is no value for it in"
+            self._guard("any", what, f"Give it a default; or {make_optional}", column)
+        elif not column.optional and factory is not None and factory not in _EMPTY_CONTAINERS:
+            what = f"{where} is new, and its default_factory would have to be called for each of"
+            self._guard("any", what, f"Give it a constant default; or {make_optional}", column)
+        elif factory is None or factory in _EMPTY_CONTAINERS:
+            self.steps.append(AddColumn(column, self._fill(column)))
+            return
+        self.steps.append(AddColumn(column, None))
+
+    def _fill(self, column: Column) -> Any:
+        where = f"{self.table}.{column.name}"
+        try:
+            fill = column.default()
+        except (PenstockError, TypeError, ValueError, AttributeError) as error:
+            self._problem(f"The default of {where} cannot be stored: {error}", "Correct it.", column=column.name)
+            return None
+        if fill is None and not column.optional:
+            self._problem(f"The default of {where} is None, but it is not optional.", "Correct it.", column=column.name)
+        elif fill is not None and column.choices and fill not in column.choices:
+            self._problem(f"The default of {where}, {fill!r}, is none of its choices.", "Correct it.", column=column.name)
+        return fill
+
+    def _refuse_type(self, column: Column, found: StoredColumn, wanted: StoredColumn) -> None:
+        self._guard(
+            "not null",
+            f"{self.table}.{column.name} is declared as {wanted.type}, but stored as {found.type}, with a value in",
+            "Declare it as before and add a column of another name for the new type; copy the values with a mutation. "
+            "Or alter the column by hand.",
+            column,
+            always=True,
+        )
+
+    def _compare_nullable(self, column: Column, found: StoredColumn) -> None:
+        if column.optional and not found.nullable:
+            self.steps.append(RelaxColumn(column))
+        elif not column.optional and found.nullable:
+            self.steps.append(RequireColumn(column))
+            self._guard(
+                "null",
+                f"{self.table}.{column.name} is no longer optional, but it is NULL in",
+                "Give these rows a value first, or declare it optional: … | None.",
+                column,
+            )
+
+    def _note_undeclared_columns(self, stored: StoredTable) -> None:
+        for key, column in stored.columns.items():
+            if key in self.declared.columns:
+                continue
+            where = f"{self.table}.{column.name}"
+            if column.nullable or column.filled or column.generated:
+                self.notes.append(f"{where} is stored, but not declared any more; it is left alone.")
+            else:
+                self._problem(
+                    f"{where} is not declared any more, but it is stored as NOT NULL without a default: inserts would fail.",
+                    f"Declare it again, as optional if rows should do without it. Or, if nobody needs its values: "
+                    f'alter table "{self.table}" drop column "{column.name}".',
+                    column=column.name,
+                )
+
+    # ----- choices
+
+    def _compare_choices(self, column: Column, stored: StoredTable, *, new: bool) -> None:
+        name = choices_name(self.table, column.name)
+        leftovers = {next_name(name), required_name(self.table, column.name)} & stored.checks.keys()
+        self.steps += [DropCheck(leftover, column) for leftover in sorted(leftovers)]
+        found = stored.checks.get(name)
+        if not column.choices:
+            self.steps += [DropCheck(name, column)] if found else []
+        elif found is None:
+            self.steps.append(AddChoices(column))
+            if not new:
+                self._guard_choices(column)
+        elif found.choices != frozenset(column.choices):
+            self.steps.append(ReplaceChoices(column))
+            if not found.choices or not found.choices <= frozenset(column.choices):
+                self._guard_choices(column)
+        elif not found.valid:
+            self.steps.append(ValidateChoices(column))
+            self._guard_choices(column)
+
+    def _guard_choices(self, column: Column) -> None:
+        choices = ", ".join(map(repr, column.choices))
+        self._guard(
+            "other",
+            f"{self.table}.{column.name} is limited to {choices}, but has another value in",
+            "Change these rows first, or keep their values among the choices.",
+            column,
+            choices=column.choices,
+        )
+
+    # ----- indexes
+
+    def _compare_indexes(self, stored: StoredTable, added: set[str]) -> None:
+        names = {index_name(self.table, index.name): index for index in self.definition.indexes.values()}
+        leftovers = sorted({next_name(name) for name in names} & stored.indexes.keys())
+        self.steps += [DropInvalidIndex(name) for name in leftovers]
+        for name, index in names.items():
+            found = stored.indexes.get(name)
+            if found is not None and found.valid:
+                if _same(found, self.declared.indexes[name]):
+                    continue
+                self.steps.append(ReplaceIndex(index))
+            else:
+                self.steps += [DropInvalidIndex(name)] if found else []
+                self.steps.append(CreateIndex(index))
+            self._guard_unique(index, added)
+        for name, found in stored.indexes.items():
+            if name not in names and name not in leftovers and name.startswith(f"{self.table}_"):
+                invalid = "" if found.valid else ", and an interrupted build has left it invalid"
+                self.notes.append(f"Index {name} is stored, but not declared any more{invalid}; it is left alone.")
+
+    def _guard_unique(self, index: Index, added: set[str]) -> None:
+        if not index.unique:
+            return
+        fills = {step.column.name: step.fill for step in self.steps if isinstance(step, AddColumn)}
+        if any(fills[name] is None for name in index.columns if name in added):
+            return  # the new column is NULL in all rows, so none of them counts; or there must be no rows at all
+        self.guards.append(
+            Guard(
+                "duplicate",
+                self.table,
+                f"The unique index {self.table}.{index.name} cannot be built: its values ({', '.join(index.columns)}) "
+                "are not unique in",
+                "Change or delete these rows first, or declare the index without unique=True.",
+                tuple(name for name in index.columns if name not in added),
+                index=index.name,
+            )
+        )
+
+    # ----- findings
+
+    def _problem(self, what: str, fix: str, *, column: str = "") -> None:
+        self.problems.append(Problem(self.table, what, fix, column))
+
+    def _guard(
+        self,
+        rule: Rule,
+        what: str,
+        fix: str,
+        column: Column,
+        *,
+        choices: tuple[str | int, ...] = (),
+        always: bool = False,
+    ) -> None:
+        self.guards.append(Guard(rule, self.table, what, fix, (column.name,), choices, always=always))
+
+
+def _same(found: StoredIndex, declared: StoredIndex) -> bool:
+    return (found.columns, found.unique, found.extra) == (declared.columns, declared.unique, declared.extra)

@@ -1,0 +1,287 @@
+"""Columns: what each annotated field of a table is in SQL, and how its value is checked on the way there.
+
+Owns the mapping from annotations to column kinds, and the form in which a value reaches a store: None, str, int,
+float, bool, bytes, datetime, date, timedelta, Decimal, UUID, or JSON text. Leaves SQL type names and the last step
+to each database's own form to the stores' dialects.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import cached_property
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from uuid import UUID
+
+from pydantic import AwareDatetime, PydanticUserError, TypeAdapter
+from pydantic.fields import FieldInfo
+
+from penstock.errors import DeclarationError, ValueInvalid
+from penstock.schema.ids import Id, id_prefix_of, is_id
+from penstock.values import INT64_MAX, INT64_MIN, check_text, encode_json
+
+
+class Kind(enum.Enum):
+    """What a column is in SQL; each store's dialect says by which type."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    REAL = "real"
+    BOOLEAN = "boolean"
+    BYTES = "bytes"
+    DATETIME = "datetime"
+    DATE = "date"
+    INTERVAL = "interval"
+    DECIMAL = "decimal"
+    UUID = "uuid"
+    JSON = "json"
+
+
+PLAIN: dict[Any, Kind] = {
+    str: Kind.TEXT,
+    int: Kind.INTEGER,
+    float: Kind.REAL,
+    bool: Kind.BOOLEAN,
+    bytes: Kind.BYTES,
+    datetime: Kind.DATETIME,
+    date: Kind.DATE,
+    timedelta: Kind.INTERVAL,
+    Decimal: Kind.DECIMAL,
+    UUID: Kind.UUID,
+}
+_CHOICE_KINDS: dict[type, Kind] = {str: Kind.TEXT, int: Kind.INTEGER}
+
+Encode = Callable[[Any], Any]
+Decode = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        name: The field's name, and the column's.
+        kind: What it is in SQL.
+        optional: Whether it may hold None (NULL).
+        choices: For an Enum or Literal, the stored values it is limited to; each store adds a CHECK.
+        required: Whether an insert must name it; otherwise `default` fills it.
+        encode: From a valid Python value to the form a store takes; None passes unchanged through both.
+        decode: From that form to the Python value; None where both are the same.
+    """
+
+    name: str
+    kind: Kind
+    optional: bool
+    choices: tuple[str | int, ...] = ()
+    required: bool = True
+    encode: Encode = field(default=lambda value: value, repr=False, compare=False)
+    decode: Decode | None = field(default=None, repr=False, compare=False)
+    info: FieldInfo | None = field(default=None, repr=False, compare=False)
+
+    def check(self, value: Any) -> Any:
+        """A Python value that may be one of this column.
+
+        Raises:
+            ValueError: It is not.
+        """
+        return self.adapter.validate_python(value)
+
+    @cached_property
+    def adapter(self) -> TypeAdapter[Any]:
+        """The check of the field's annotation alone, strict."""
+        annotation = {"id": str, "creation_time": AwareDatetime}[self.name] if self.info is None else self.info.annotation
+        try:
+            return TypeAdapter(annotation, config={"strict": True})
+        except PydanticUserError:  # a type with a config of its own
+            return TypeAdapter(annotation)
+
+    def default(self) -> Any:
+        """The declared default in the form a store takes; the function that makes it is called."""
+        if self.info is None or self.required:
+            return None
+        value = self.info.get_default(call_default_factory=True)
+        return None if value is None else self.encode(value)
+
+
+def column_of(table: str, name: str, info: FieldInfo) -> Column:
+    """The column of a field.
+
+    Raises:
+        DeclarationError: The annotation cannot be stored.
+    """
+    where = f"{table}.{name}"
+    annotation, optional = _strip_optional(info.annotation)
+    kind, choices, encode, decode = _convert(where, annotation, info)
+    return Column(name, kind, optional, choices, info.is_required(), encode, decode, info)
+
+
+def _strip_optional(annotation: Any) -> tuple[Any, bool]:
+    annotation = _strip_annotated(annotation)
+    if get_origin(annotation) not in {Union, types.UnionType}:
+        return annotation, annotation is type(None)
+    members = [member for member in get_args(annotation) if member is not type(None)]
+    if len(members) == len(get_args(annotation)):
+        return annotation, False
+    return (_strip_annotated(members[0]), True) if len(members) == 1 else (Union[tuple(members)], True)  # noqa: UP007
+
+
+def _strip_annotated(annotation: Any) -> Any:
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+        elif isinstance(annotation, getattr(typing, "TypeAliasType", ())):
+            annotation = annotation.__value__
+        elif hasattr(annotation, "__supertype__"):  # NewType
+            annotation = annotation.__supertype__
+        else:
+            return annotation
+
+
+def _convert(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[str | int, ...], Encode, Decode | None]:
+    if get_origin(annotation) is Id or annotation is Id:
+        return Kind.TEXT, (), _id_encoder(where, annotation), Id
+    if get_origin(annotation) is Literal:
+        return _literal(where, annotation, info)
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return _enumeration(where, annotation, info)
+    kind = PLAIN.get(annotation)
+    if kind is not None:
+        return kind, (), ENCODERS[kind](where), None
+    return Kind.JSON, (), *_json(where, annotation, info)
+
+
+def _choice_kind(values: tuple[Any, ...]) -> Kind | None:
+    kinds = {_CHOICE_KINDS.get(type(value)) for value in values}
+    return next(iter(kinds)) if len(kinds) == 1 else None
+
+
+def _literal(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[str | int, ...], Encode, Decode | None]:
+    values = tuple(value for value in get_args(annotation) if value is not None)
+    kind = _choice_kind(values)
+    if kind is None:
+        return Kind.JSON, (), *_json(where, annotation, info)
+    return kind, values, ENCODERS[kind](where), None
+
+
+def _enumeration(
+    where: str, annotation: type[enum.Enum], info: FieldInfo
+) -> tuple[Kind, tuple[str | int, ...], Encode, Decode | None]:
+    values = tuple(member.value for member in annotation)
+    kind = _choice_kind(values)
+    if kind is None or issubclass(annotation, enum.Flag):
+        return Kind.JSON, (), *_json(where, annotation, info)
+    check = ENCODERS[kind](where)
+    return kind, values, lambda value: check(value.value), annotation
+
+
+def _json(where: str, annotation: Any, info: FieldInfo) -> tuple[Encode, Decode]:
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(
+            Annotated[annotation, *info.metadata] if info.metadata else annotation,
+            config=None if _has_config(annotation) else {"ser_json_bytes": "base64", "val_json_bytes": "base64"},
+        )
+    except Exception as error:
+        raise DeclarationError(
+            f"{where}: {annotation!r} cannot be stored: {error}.",
+            fix="Use a type that pydantic can validate and write as JSON.",
+        ) from error
+    return lambda value: encode_json(value, where), adapter.validate_json
+
+
+def _has_config(annotation: Any) -> bool:
+    return isinstance(annotation, type) and hasattr(annotation, "__pydantic_config__") or hasattr(annotation, "model_config")
+
+
+def _id_encoder(where: str, annotation: Any) -> Encode:
+    target = next(iter(get_args(annotation)), None)
+
+    def encode(value: str) -> str:
+        prefix = id_prefix_of(target)
+        if prefix is not None and not is_id(prefix, value):
+            raise ValueInvalid(f"{where}: {value!r} is not an id of table {prefix}.", table=prefix)
+        check_text(value, where)
+        return str(value)
+
+    return encode
+
+
+def _text(where: str) -> Encode:
+    def encode(value: str) -> str:
+        if "\0" in value or not value.isascii():
+            check_text(value, where)
+        return value
+
+    return encode
+
+
+def _integer(where: str) -> Encode:
+    def encode(value: int) -> int:
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise ValueInvalid(f"{where}: {value} does not fit into 64 bits.")
+        return int(value)
+
+    return encode
+
+
+def _real(where: str) -> Encode:
+    def encode(value: float) -> float:
+        if value != value:  # noqa: PLR0124 - NaN
+            raise ValueInvalid(f"{where}: NaN cannot be stored, as it has no place in an order.", fix="Use None.")
+        return float(value)
+
+    return encode
+
+
+def _datetime(where: str) -> Encode:
+    def encode(value: datetime) -> datetime:
+        if value.tzinfo is None:
+            raise ValueInvalid(f"{where}: {value} has no time zone.", fix="Use datetime.now(UTC), or attach a tzinfo.")
+        try:
+            return value.astimezone(UTC)
+        except OverflowError as error:
+            raise ValueInvalid(f"{where}: {value} lies outside the years 1 to 9999 in UTC.") from error
+
+    return encode
+
+
+def _interval(where: str) -> Encode:
+    def encode(value: timedelta) -> timedelta:
+        if abs(value) > timedelta(days=100_000_000):
+            raise ValueInvalid(f"{where}: {value} is longer than 100,000,000 days.")
+        return value
+
+    return encode
+
+
+def _decimal(where: str) -> Encode:
+    def encode(value: Decimal) -> Decimal:
+        if not value.is_finite():
+            raise ValueInvalid(f"{where}: {value} is not a number that can be stored.")
+        if value.adjusted() > 1000 or value.as_tuple().exponent < -1000:  # type: ignore[operator]  # noqa: PLR2004
+            raise ValueInvalid(f"{where}: {value} has more than 1,000 digits before or after the point.")
+        return value
+
+    return encode
+
+
+def _unchanged(_where: str) -> Encode:
+    return lambda value: value
+
+
+ENCODERS: dict[Kind, Callable[[str], Encode]] = {
+    Kind.TEXT: _text,
+    Kind.INTEGER: _integer,
+    Kind.REAL: _real,
+    Kind.BOOLEAN: _unchanged,
+    Kind.BYTES: _unchanged,
+    Kind.DATETIME: _datetime,
+    Kind.DATE: _unchanged,
+    Kind.INTERVAL: _interval,
+    Kind.DECIMAL: _decimal,
+    Kind.UUID: _unchanged,
+}

@@ -1,0 +1,99 @@
+"""Ids of rows and jobs: readable, unguessable, time-ordered, and bound to their table.
+
+Owns their spelling: a prefix, an underscore, and a UUIDv7 in 26 characters of Crockford's base 32 (the TypeID
+form). Leaves making the UUID to the clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ForwardRef, Generic, TypeVar, get_args
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from penstock.errors import IdInvalid
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
+_VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
+_LENGTH = 26
+_SHIFTS = range(120, -1, -10)
+
+T = TypeVar("T")
+
+
+class Id(str, Generic[T]):
+    """The id of a row of table `T`: a string such as ``booking_01jd3k4v5w6x7y8z9a0b1c2d3e``.
+
+    In annotations `Id[Booking]` is checked where it enters: an id of another table, or a malformed one, is
+    refused. For a user-owned table (``managed=False``) it is the key as text, and only its form is checked.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        target = next(iter(get_args(source)), None)
+        return core_schema.no_info_after_validator_function(
+            _Checker(target),
+            core_schema.str_schema(strict=True, max_length=1024),
+            serialization=core_schema.to_string_ser_schema(),
+        )
+
+
+class _Checker:
+    """Checks that a text is an id of a table, which may be named before its class exists."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def __call__(self, text: str) -> Id[Any]:
+        prefix = id_prefix_of(self.target)
+        if prefix is not None and not is_id(prefix, text):
+            raise PydanticCustomError(
+                "id_of_another_table",
+                "Input should be an id of table {table}, like {table}_01jd3k4v5w6x7y8z9a0b1c2d3e",
+                {"table": prefix},
+            )
+        return Id(text)
+
+
+def id_prefix_of(target: Any) -> str | None:
+    """The prefix of ids of a table class; None if any id fits: no table is named, or it is user-owned."""
+    if isinstance(target, str | ForwardRef | TypeVar) or target in {None, Any}:
+        return None
+    prefix: str | None = getattr(target, "__id_prefix__", None)
+    return prefix
+
+
+def format_id(prefix: str, bits: int) -> str:
+    """Spell 128 bits as an id."""
+    return prefix + "_" + "".join([_PAIRS[bits >> shift & 1023] for shift in _SHIFTS])
+
+
+def is_id(prefix: str, text: str) -> bool:
+    """Whether a text is a well-formed id with this prefix."""
+    start = len(prefix) + 1
+    return (
+        len(text) == start + _LENGTH
+        and text.startswith(prefix)
+        and text[start - 1] == "_"
+        and text[start] in "01234567"  # 26 characters hold 130 bits; an id has 128
+        and not text[start:].strip(_ALPHABET)
+    )
+
+
+def parse_id(prefix: str, text: str) -> int:
+    """The 128 bits of an id.
+
+    Raises:
+        IdInvalid: It is malformed, or has another prefix.
+    """
+    if not isinstance(text, str) or not is_id(prefix, text):
+        raise IdInvalid(
+            f"{text!r} is not an id of {prefix}.", fix=f"Pass an id that begins with {prefix}_.", table=prefix
+        )
+    bits = 0
+    for letter in text[-_LENGTH:]:
+        bits = bits << 5 | _VALUES[letter]
+    return bits

@@ -1,0 +1,114 @@
+"""Tables as a database has them: what a schema push compares a declaration with, and the names it gives.
+
+Owns the form of this description, which is the same for what is stored and for what is declared, and the names of
+indexes and checks. Leaves reading it to the stores' catalogs, and comparing to `diff`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2s
+
+MAX_SQL_NAME = 63
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumn:
+    """A column as the database has it.
+
+    Attributes:
+        type: Its SQL type with its collation, as the store spells it.
+        filled: Whether the database fills it when an insert does not name it: a default, an identity, a formula.
+        generated: Whether it is a formula over other columns, which nobody writes.
+        sql: Its text in CREATE TABLE; only on SQLite, where a table is changed by writing it anew.
+    """
+
+    name: str
+    type: str
+    nullable: bool
+    filled: bool = False
+    generated: bool = False
+    sql: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIndex:
+    """An index as the database has it.
+
+    Attributes:
+        columns: Its columns as SQL, with what it says of their order.
+        valid: False for an index whose building was interrupted.
+        extra: What penstock's indexes never have: a condition, a method, included columns.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    unique: bool
+    valid: bool = True
+    extra: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheck:
+    """A CHECK as the database has it.
+
+    Attributes:
+        choices: The values it allows in a column; empty if it says something else.
+        valid: False for one that was never checked against the rows that stood there before it.
+    """
+
+    name: str
+    choices: frozenset[str | int] = frozenset()
+    valid: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """A table as the database has it. Names are keys in the form in which the database compares them.
+
+    Attributes:
+        schema: The schema it lies in; empty on SQLite.
+        kind: ``table``, or what else bears its name, such as ``view``.
+        key: The columns of its primary key.
+        constraints: Constraints of the table as a whole, as SQL; only on SQLite.
+        options: What follows its columns in CREATE TABLE; only on SQLite.
+        attached: Its indexes and triggers as SQL, by name; only on SQLite.
+    """
+
+    name: str
+    columns: Mapping[str, StoredColumn]
+    indexes: Mapping[str, StoredIndex] = field(default_factory=dict)
+    checks: Mapping[str, StoredCheck] = field(default_factory=dict)
+    key: tuple[str, ...] = ("id",)
+    kind: str = "table"
+    schema: str = ""
+    constraints: tuple[str, ...] = ()
+    options: str = ""
+    attached: Mapping[str, str] = field(default_factory=dict)
+
+
+def index_name(table: str, index: str) -> str:
+    """The SQL name of a declared index; `diff.check_names` has seen that it fits."""
+    return f"{table}_{index}"
+
+
+def choices_name(table: str, column: str) -> str:
+    """The name of the CHECK that limits a column to its choices."""
+    return _fit(f"{table}_{column}_choices")
+
+
+def required_name(table: str, column: str) -> str:
+    """The name of the passing CHECK under which PostgreSQL proves that a column holds no NULL."""
+    return _fit(f"{table}_{column}~required")
+
+
+def next_name(name: str) -> str:
+    """The passing name of what is built to take another's place; the tilde keeps it apart from declared names."""
+    return _fit(f"{name}~next")
+
+
+def _fit(name: str) -> str:
+    if len(name) <= MAX_SQL_NAME:
+        return name
+    return f"{name[:50]}~{blake2s(name.encode(), digest_size=6).hexdigest()}"

@@ -1,0 +1,325 @@
+"""Tables: pydantic models that are stored as real SQL tables, one typed column per field.
+
+Owns the declaration and what it means: name, key, columns, indexes. Leaves SQL to the stores and access to rows to
+`transaction/database`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema
+
+from penstock.errors import DeclarationError, IdInvalid, ValueInvalid
+from penstock.schema.fields import Column, Kind, column_of
+from penstock.schema.ids import Id, is_id
+from penstock.schema.index import Index
+from penstock.schema.tighten import tighten
+from penstock.values import check_text
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+_MAX_NAME = 48
+_MAX_COLUMNS = 1024
+SYSTEM_COLUMNS = ("id", "creation_time")
+_RESERVED_PREFIXES = ("penstock", "pg_", "sqlite_", "_")
+
+_set = object.__setattr__
+
+
+class Table(BaseModel):
+    """A row of a typed SQL table; subclass it to declare one.
+
+    Each annotated field is a column of a fitting SQL type; nested models, lists, dicts and unions become JSON.
+    `Index(...)` attributes are its indexes. penstock adds `id` and `creation_time`, and sets both on insert. A row is
+    a value: it is frozen, and changes are made with ``ctx.db.patch`` and ``ctx.db.replace``.
+
+    Class arguments:
+        name: The SQL table's name; the class name in snake case by default.
+        source: A table that exists already, such as ``"shop.orders"``; only with ``managed=False``.
+        key: The column that identifies its rows; with `source`, required.
+        managed: Whether penstock creates and changes the table (the default). A table that some other program
+            owns is declared with ``managed=False``: it has no system fields, and its rows' ids are its keys.
+
+    Raises:
+        DeclarationError: At import, for a name, a field or an index that cannot be.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, ignored_types=(Index,), ser_json_bytes="base64", val_json_bytes="base64"
+    )
+
+    __id_prefix__: ClassVar[str | None] = None
+    __declared__: ClassVar[_Declared]
+    __indexes__: ClassVar[tuple[Index, ...]] = ()
+    __definition__: ClassVar[TableDefinition | None] = None
+
+    if TYPE_CHECKING:
+
+        @property
+        def id(self) -> Id[Self]:
+            """The id that insert gave to this row."""
+
+        @property
+        def creation_time(self) -> datetime:
+            """When this row was inserted: the ``ctx.now()`` of its mutation."""
+
+    def __init_subclass__(cls, **_arguments: Any) -> None:
+        super().__init_subclass__()
+
+    @classmethod
+    def __pydantic_init_subclass__(
+        cls,
+        *,
+        name: str | None = None,
+        source: str | None = None,
+        key: str | None = None,
+        managed: bool = True,
+        **unknown: Any,
+    ) -> None:
+        if unknown:
+            raise DeclarationError(f"Table {cls.__name__}: unknown class argument {', '.join(unknown)}.")
+        cls.__declared__ = _declare(cls, name, source, key, managed)
+        cls.__id_prefix__ = cls.__declared__.sql_name if managed else None
+        cls.__indexes__ = tuple(_indexes(cls))
+        cls.__definition__ = None
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return tighten(handler(source))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in SYSTEM_COLUMNS:
+            raise AttributeError(
+                f"This {type(self).__name__} has no {name} yet: ctx.db.insert stores it and returns its id."
+            )
+        return super().__getattr__(name)  # type: ignore[misc]  # BaseModel hides it from type checkers
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name in SYSTEM_COLUMNS:
+            if name in self.__dict__:
+                yield name, self.__dict__[name]
+        yield from super().__repr_args__()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.__dict__["id"])) if "id" in self.__dict__ else super().__hash__()
+
+
+@dataclass(frozen=True)
+class _Declared:
+    sql_name: str
+    key: str
+    managed: bool
+
+
+@dataclass(frozen=True)
+class TableDefinition:
+    """What a table class means: everything a store needs to know of it.
+
+    Attributes:
+        name: The SQL name; with a schema before a dot for some user-owned tables.
+        key: The column that identifies a row: `id`, or the user-owned table's own.
+        columns: All columns in order, the system's first.
+        indexes: The declared indexes by name.
+        managed: Whether penstock creates and changes the table.
+    """
+
+    table: type[Table]
+    name: str
+    key: str
+    managed: bool
+    columns: tuple[Column, ...]
+    indexes: Mapping[str, Index]
+    positions: Mapping[str, int] = field(repr=False)
+
+    def column(self, name: str) -> Column:
+        """The column of this name.
+
+        Raises:
+            ValueInvalid: The table has none.
+        """
+        position = self.positions.get(name)
+        if position is None:
+            raise ValueInvalid(
+                f"Table {self.table.__name__} has no column {name!r}.", fix=f"Its columns are {', '.join(self.positions)}."
+            )
+        return self.columns[position]
+
+    def order_of(self, index: Index | None) -> tuple[str, ...]:
+        """The columns by which rows of an index, or of the whole table, are ordered: always a total order."""
+        columns = index.columns if index else ()
+        return columns if self.key in columns else (*columns, self.key)
+
+    def encode_key(self, row_id: str) -> Any:
+        """The key that an id stands for, in the form a store takes.
+
+        Raises:
+            IdInvalid: It is malformed, or an id of another table.
+        """
+        if self.managed:
+            if isinstance(row_id, str) and is_id(self.name, row_id):
+                return str(row_id)
+        elif isinstance(row_id, str):
+            check_text(row_id, f"{self.name}.{self.key}")
+            column = self.columns[self.positions[self.key]]
+            if column.kind is Kind.TEXT:
+                return row_id
+            try:
+                return column.encode(TypeAdapter(column.info and column.info.annotation).validate_python(row_id))
+            except ValidationError:
+                pass
+        raise IdInvalid(
+            f"{row_id!r} is not an id of table {self.name}.",
+            fix=f"Pass an id of {self.name}, as insert and rows of {self.table.__name__} give it.",
+            table=self.name,
+        )
+
+    def make_row(self, fields: dict[str, Any]) -> Table:
+        """A row from its fields as stored. Those of a managed table are trusted, and not validated again.
+
+        Raises:
+            ValidationError: A user-owned row does not fit its declaration.
+        """
+        if self.managed:
+            return make_row(self.table, fields)
+        row = self.table.__pydantic_validator__.validate_python(_aware(fields), strict=False)
+        row.__dict__["id"] = Id(fields[self.key])
+        return cast("Table", row)
+
+    def encode_row(self, row: Table, row_id: str, now: datetime) -> tuple[Any, ...]:
+        """The column values of a row, in the form a store takes."""
+        fields = row.__dict__
+        values = [row_id, now] if self.managed else []
+        for column in self.columns[len(values) :]:
+            value = fields[column.name]
+            if value is None and not column.optional:
+                raise ValueInvalid(f"{self.name}.{column.name} cannot be None.")
+            values.append(None if value is None else column.encode(value))
+        return tuple(values)
+
+
+def make_row(table: type[Table], fields: dict[str, Any]) -> Table:
+    """A row of these fields, without validating them."""
+    row = table.__new__(table)
+    _set(row, "__dict__", fields)
+    _set(row, "__pydantic_fields_set__", set())
+    _set(row, "__pydantic_extra__", None)
+    _set(row, "__pydantic_private__", None)
+    return row
+
+
+def _aware(fields: dict[str, Any]) -> dict[str, Any]:
+    """A user-owned column without time zone holds UTC."""
+    return {
+        name: value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
+        for name, value in fields.items()
+    }
+
+
+def definition_of(table: type[Table]) -> TableDefinition:
+    """What a table class means; worked out on first use, when all classes it refers to exist.
+
+    Raises:
+        DeclarationError: A field cannot be stored.
+    """
+    found = table.__dict__.get("__definition__")
+    return found if found is not None else _define(table)
+
+
+def _define(table: type[Table]) -> TableDefinition:
+    if not isinstance(table, type) or not issubclass(table, Table) or table is Table:
+        raise DeclarationError(f"{table!r} is not a table.", fix="Declare a class that inherits from Table.")
+    if not table.__pydantic_complete__:
+        table.model_rebuild()
+    declared = table.__declared__
+    columns = [*_system_columns(declared)]
+    columns += [column_of(declared.sql_name, name, info) for name, info in table.model_fields.items()]
+    definition = TableDefinition(
+        table=table,
+        name=declared.sql_name,
+        key=declared.key,
+        managed=declared.managed,
+        columns=tuple(columns),
+        indexes={index.name: index for index in table.__indexes__},
+        positions={column.name: position for position, column in enumerate(columns)},
+    )
+    _check_indexed_kinds(definition)
+    table.__definition__ = definition
+    return definition
+
+
+def _system_columns(declared: _Declared) -> list[Column]:
+    if not declared.managed:
+        return []
+    return [Column("id", Kind.TEXT, optional=False, decode=Id), Column("creation_time", Kind.DATETIME, optional=False)]
+
+
+def _declare(cls: type[Table], name: str | None, source: str | None, key: str | None, managed: bool) -> _Declared:
+    if managed and (source or key):
+        raise DeclarationError(
+            f"Table {cls.__name__}: source= and key= name a table that another program owns.", fix="Add managed=False."
+        )
+    if not managed and not (source and key):
+        raise DeclarationError(f"Table {cls.__name__}: managed=False needs source= and key=.")
+    if not managed and key not in cls.model_fields:
+        raise DeclarationError(f"Table {cls.__name__}: its key {key!r} is not one of its fields.")
+    sql_name = source or name or _snake_case(cls.__name__)
+    if managed:
+        _check_name(f"Table {cls.__name__}", sql_name)
+        if sql_name.startswith(_RESERVED_PREFIXES):
+            raise DeclarationError(f"Table {cls.__name__}: the name {sql_name!r} is reserved.", fix='Give another name="…".')
+    _check_fields(cls, managed)
+    return _Declared(sql_name, key or "id", managed)
+
+
+def _check_fields(cls: type[Table], managed: bool) -> None:
+    for field_name in cls.model_fields:
+        if managed and field_name in SYSTEM_COLUMNS:
+            raise DeclarationError(f"Table {cls.__name__}: the field {field_name} is penstock's own.")
+        if managed:
+            _check_name(f"Table {cls.__name__}: field", field_name)
+    if len(cls.model_fields) > _MAX_COLUMNS:
+        raise DeclarationError(f"Table {cls.__name__} has more than {_MAX_COLUMNS} fields.")
+
+
+def _check_name(what: str, name: str) -> None:
+    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
+        raise DeclarationError(
+            f"{what} cannot be named {name!r} in SQL.",
+            fix=f"Use lower-case letters, digits and underscores, at most {_MAX_NAME} of them.",
+        )
+
+
+def _indexes(cls: type[Table]) -> Iterator[Index]:
+    names = {*cls.model_fields, *(SYSTEM_COLUMNS if cls.__declared__.managed else ())}
+    for owner in reversed(cls.__mro__):
+        for name, index in vars(owner).items():
+            if not isinstance(index, Index):
+                continue
+            _check_name(f"Table {cls.__name__}: index", name)
+            unknown = [column for column in index.columns if column not in names]
+            if unknown:
+                raise DeclarationError(
+                    f"Table {cls.__name__}: index {name} names {', '.join(unknown)}, which is no field of the table."
+                )
+            yield index
+
+
+def _check_indexed_kinds(definition: TableDefinition) -> None:
+    for index in definition.indexes.values():
+        for name in index.columns:
+            if definition.column(name).kind is Kind.JSON:
+                raise DeclarationError(
+                    f"Table {definition.table.__name__}: index {index.name} contains {name}, which is stored as JSON "
+                    "and has no order.",
+                    fix="Keep the value to look for in a field of its own.",
+                )
+
+
+def _snake_case(name: str) -> str:
+    spaced = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()

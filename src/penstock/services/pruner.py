@@ -1,0 +1,28 @@
+"""The pruner: forgets finished jobs whose status has expired, a bounded piece at a time."""
+
+from __future__ import annotations
+
+from penstock.calls.run import Runner
+from penstock.observe.logs import event as log_event
+from penstock.services.service import Service
+
+_AT_ONCE = 1000
+_SOON = 0.1
+_LATER = 600.0
+
+
+class Pruner(Service):
+    """Deletes what has had its time."""
+
+    name = "pruner"
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner.engine.clock)
+        self._store = runner.engine.store
+
+    async def tick(self) -> float:
+        """Forget one piece; seconds until the next look."""
+        count = await self._store.jobs.prune(self.clock.now(), _AT_ONCE)
+        if count:
+            log_event("pruner.pruned", jobs=count)
+        return _SOON if count >= _AT_ONCE else _LATER

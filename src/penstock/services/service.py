@@ -1,0 +1,86 @@
+"""A service: something that runs by itself, one bounded tick at a time. The loop around ticks is written once, here.
+
+Owns when to look again, what follows an error, and how a service is woken and stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from penstock.clock import Clock
+from penstock.errors import TryAgain
+from penstock.jobs.retry import Retry, backoff
+from penstock.observe.logs import event as log_event
+
+_AFTER_ERROR = Retry(max_attempts=1, initial_backoff=0.1, base=2.0, max_backoff=5.0)
+
+
+class Service:
+    """Runs ticks until it is stopped.
+
+    Attributes:
+        name: What it is called in log events.
+        wake: Set it to have the next tick at once.
+    """
+
+    name = "service"
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.wake = asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self._errors = 0
+
+    async def tick(self) -> float:
+        """Do one bounded piece of work; seconds until the next look."""
+        raise NotImplementedError
+
+    async def finish(self) -> None:
+        """Leave nothing behind after the last tick."""
+
+    def start(self) -> None:
+        """Begin to run on the current event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"penstock-{self.name}")
+
+    async def stop(self) -> None:
+        """Finish the current tick, then what `finish` does."""
+        self._stopping = True
+        self.wake.set()
+        if self._task is not None:
+            await self._task
+            self._task = None
+
+    async def kill(self) -> None:
+        """End at once and leave everything as it is, as a crash does."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            self.wake.clear()
+            pause = await self._guarded_tick()
+            if pause > 0 and not self._stopping:
+                await self.clock.wait(self.wake, pause)
+        await self.finish()
+
+    async def _guarded_tick(self) -> float:
+        try:
+            pause = await self.tick()
+        except Exception as error:  # noqa: BLE001 - a service outlives every error, and tells of it
+            self._errors += 1
+            pause = backoff(_AFTER_ERROR, self._errors, self.clock.random())
+            known = isinstance(error, TryAgain)
+            log_event(
+                f"{self.name}.tick_failed",
+                logging.WARNING if known else logging.ERROR,
+                exc_info=None if known else error,
+                error=f"{type(error).__name__}: {error}",
+                again_in=round(pause, 3),
+            )
+        else:
+            self._errors = 0
+        return pause

@@ -1,0 +1,227 @@
+"""The worker: claims jobs under a lease, runs them, and settles them in batches. Any number may run on one database.
+
+Owns its lease and the jobs that run under it. Leaves what a job's end means to `jobs/settle`, and running one to
+`calls/job`. A worker that cannot renew its lease stops its jobs before the lease ends; any worker takes over the jobs
+of leases that have run out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID
+
+from penstock.calls.job import failure, keep, run_job
+from penstock.calls.run import Runner
+from penstock.errors import TryAgain
+from penstock.jobs.job import Job, Outcome, Settlement
+from penstock.jobs.settle import settle
+from penstock.jobs.states import JobEvent
+from penstock.observe import points
+from penstock.observe.logs import event as log_event
+from penstock.services.service import Service
+
+_CANCELS_AT_ONCE = 1000
+_RENEW_PART = 1 / 3
+_STOP_PART = 0.8
+
+
+@dataclass(slots=True)
+class Running:
+    """A job under way."""
+
+    job: Job
+    task: asyncio.Task[None]
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Worker(Service):
+    """Runs jobs.
+
+    Args:
+        runner: Runs functions.
+        name: How this worker is called in its lease.
+        jobs: How many jobs it runs at once.
+    """
+
+    name = "worker"
+
+    def __init__(self, runner: Runner, name: str, jobs: int) -> None:
+        super().__init__(runner.engine.clock)
+        self.lease: int | None = None
+        self.running: dict[UUID, Running] = {}
+        self._runner = runner
+        self._store = runner.engine.store
+        self._label = name
+        self._jobs = jobs
+        self._ttl = timedelta(seconds=runner.engine.config.lease)
+        self._poll = runner.engine.config.poll
+        self._renewed_at = 0.0
+        self._looked_at = -1e9
+        self._outcomes: list[tuple[Job, Outcome]] = []
+
+    async def tick(self) -> float:
+        """Keep the lease, settle what has ended, claim and start what may run."""
+        await self._keep_lease()
+        await self._settle_outcomes()
+        await self._look_after_others()
+        pause = await self._claim()
+        return min(pause, self._until_renewal())
+
+    async def finish(self) -> None:
+        """Let running jobs end within the grace time, hand back the others, and give the lease back."""
+        tasks = [running.task for running in self.running.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._runner.engine.config.grace)
+        for running in self.running.values():
+            running.task.cancel()
+        await asyncio.gather(*(running.task for running in self.running.values()), return_exceptions=True)
+        left = [(running.job, _interrupted(running.job)) for running in self.running.values()]
+        self.running.clear()
+        self._outcomes += left
+        try:
+            await self._settle_outcomes()
+            if self.lease is not None:
+                await self._store.leases.give_back(self.lease)
+        except TryAgain as error:
+            log_event("worker.not_settled", logging.WARNING, lease=self.lease, error=error)
+        if left:
+            self._store.signals.notify()
+        log_event("worker.stopped", lease=self.lease, handed_back=len(left))
+        self.lease = None
+
+    async def kill(self) -> None:
+        """End at once and leave everything as it is, as a crash does."""
+        await super().kill()
+        await self._stop_jobs()
+
+    # ----- the lease
+
+    async def _keep_lease(self) -> None:
+        now = self.clock.monotonic()
+        if self.lease is None:
+            self.lease = await self._store.leases.take(self._label, self._ttl, self.clock.now())
+            self._renewed_at = now
+            log_event("worker.started", lease=self.lease, worker=self._label)
+            return
+        if now - self._renewed_at < self._ttl.total_seconds() * _RENEW_PART:
+            return
+        try:
+            if points.armed:
+                await points.reach("lease.renew", lease=self.lease)
+            await self._store.synchronize()
+            held = await self._store.leases.renew(self.lease, self._ttl, self.clock.now())
+        except TryAgain:
+            if self.clock.monotonic() - self._renewed_at > self._ttl.total_seconds() * _STOP_PART:
+                await self._lose_lease("it could not be renewed in time")
+            raise
+        if held:
+            self._renewed_at = now
+        else:
+            await self._lose_lease("another worker took it over")
+
+    def _until_renewal(self) -> float:
+        return max(0.01, self._renewed_at + self._ttl.total_seconds() * _RENEW_PART - self.clock.monotonic())
+
+    async def _lose_lease(self, reason: str) -> None:
+        log_event("worker.lease_lost", logging.ERROR, lease=self.lease, reason=reason, jobs=len(self.running))
+        await self._stop_jobs()
+        self.lease = None
+
+    async def _stop_jobs(self) -> None:
+        tasks = [running.task for running in self.running.values()]
+        for task in tasks:
+            task.cancel()
+        self.running.clear()
+        self._outcomes.clear()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ----- settle
+
+    async def _settle_outcomes(self) -> None:
+        outcomes, self._outcomes = self._outcomes, []
+        if not outcomes or self.lease is None:
+            return
+        now, chance, kept = self.clock.now(), self.clock.random, keep(self._runner)
+        settlements = [settle(job, outcome, now, chance(), kept) for job, outcome in outcomes]
+        try:
+            won = await self._store.jobs.settle(self.lease, settlements)
+        except BaseException:
+            self._outcomes = outcomes + self._outcomes
+            raise
+        for settlement in settlements:
+            if settlement.id not in won:
+                log_event("job.lost", logging.WARNING, job=str(settlement.id), lease=self.lease)
+            elif settlement.error is not None:
+                log_event("job.failed", logging.WARNING, job=str(settlement.id), error=settlement.error)
+
+    # ----- what concerns all workers
+
+    async def _look_after_others(self) -> None:
+        """Carry out cancels, and now and then take over the jobs of leases that have run out."""
+        now = self.clock.now()
+        for job_id in await self._store.jobs.cancel_pending(now, now + keep(self._runner), _CANCELS_AT_ONCE):
+            if job_id in self.running:
+                self.running[job_id].cancelled.set()
+        if self.clock.monotonic() - self._looked_at < self._ttl.total_seconds() * _RENEW_PART:
+            return
+        self._looked_at = self.clock.monotonic()
+        for lease in await self._store.leases.expired(now):
+            if lease != self.lease:
+                count = await self._store.leases.rescue(lease, now, self._settle_lost)
+                log_event("worker.rescued", logging.WARNING, lease=lease, jobs=count)
+
+    def _settle_lost(self, jobs: list[Job]) -> list[Settlement]:
+        now, kept = self.clock.now(), keep(self._runner)
+        lost = Outcome(JobEvent.LOST, error="WorkerLost: the worker that ran this job died or lost its lease")
+        return [settle(job, lost, now, self.clock.random(), kept) for job in jobs]
+
+    # ----- claim and run
+
+    async def _claim(self) -> float:
+        """Claim as many jobs as may start, and start them; seconds until the next look."""
+        free = self._jobs - len(self.running)
+        if free <= 0 or self.lease is None or self._stopping:
+            return self._poll
+        now = self.clock.now()
+        claim = await self._store.jobs.claim(self.lease, free, now)
+        if points.armed and claim.jobs:
+            await points.reach("worker.claimed", jobs=claim.jobs)
+        for job in claim.jobs:
+            self._start_job(job)
+        if len(claim.jobs) == free:
+            return self._poll  # all places are taken: the first job to end wakes this worker
+        if claim.next_run_at is None:
+            return self._poll
+        return min(self._poll, max(0.0, (claim.next_run_at - self.clock.now()).total_seconds()))
+
+    def _start_job(self, job: Job) -> None:
+        cancelled = asyncio.Event()
+        task = asyncio.get_running_loop().create_task(self._run_job(job, cancelled))
+        self.running[job.id] = Running(job, task, cancelled)
+
+    async def _run_job(self, job: Job, cancelled: asyncio.Event) -> None:
+        lease = self.lease
+        if lease is None:
+            return
+        try:
+            outcome = await run_job(self._runner, job, lease, cancelled)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - SystemExit and the like in a job end the job, not the worker
+            outcome = failure(error)
+        if points.armed:
+            await points.reach("worker.outcome", job=job, outcome=outcome)
+        if outcome is not None:
+            self._outcomes.append((job, outcome))
+        self.running.pop(job.id, None)
+        self.wake.set()
+
+
+def _interrupted(job: Job) -> Outcome:
+    """What is known of a job that was stopped midway: a mutation left no trace, an action may have."""
+    if job.kind == "mutation":
+        return Outcome(JobEvent.HANDED_BACK)
+    return Outcome(JobEvent.LOST, error="WorkerLost: the worker stopped before this job had ended")

@@ -1,0 +1,226 @@
+"""The promises of a store: one small protocol per noun. Both stores keep them; `testing/conformance` checks them.
+
+A statement is SQL with numbered parameters; a row is a tuple of values in the store's own form, which the dialect
+converts. Errors of a driver leave a store only as errors of penstock's tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
+from penstock.schema.stored import StoredTable
+from penstock.schema.table import TableDefinition
+from penstock.store.dialect import Dialect
+
+Row = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL with numbered parameters.
+
+    Attributes:
+        bounded: Whether it touches few rows through an index, whatever the size of the table. SQLite runs such
+            statements on the event loop, and all others in a thread.
+    """
+
+    sql: str
+    bounded: bool = True
+
+
+class Session(Protocol):
+    """One database transaction: a snapshot to read, or a serializable transaction to write."""
+
+    async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
+        """Run a statement; its rows."""
+
+    async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
+        """Run a statement; the number of rows it changed."""
+
+    async def fetch_read_only(self, sql: str, args: Sequence[Any], limit: int) -> tuple[list[str], Sequence[Row]]:
+        """Run any SQL that only reads; its column names and at most `limit` + 1 rows. Writing is refused."""
+
+    async def savepoint(self, name: str) -> None:
+        """Remember this point of the transaction."""
+
+    async def release(self, name: str) -> None:
+        """Forget a savepoint; its changes stay part of the transaction."""
+
+    async def rollback_to(self, name: str) -> None:
+        """Undo all since a savepoint, and forget it. Works after a failed statement too."""
+
+    async def commit(self) -> None:
+        """Make all of it durable, or raise: `Conflict` to try again, `DatabaseUnavailable` if nobody can know."""
+
+    async def rollback(self) -> None:
+        """Undo all of it; never raises for a connection that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one look for work found.
+
+    Attributes:
+        jobs: Jobs now running under the lease.
+        next_run_at: When the next scheduled job is due, if there is one.
+    """
+
+    jobs: list[Job]
+    next_run_at: datetime | None
+
+
+class Jobs(Protocol):
+    """Jobs at rest. Transactions of users only insert here; services move."""
+
+    async def enqueue(self, session: Session, jobs: Sequence[NewJob], now: datetime) -> None:
+        """Store jobs in a transaction, in one statement on Postgres."""
+
+    async def request_cancel(self, session: Session, ids: Sequence[UUID], now: datetime) -> None:
+        """Ask in a transaction that jobs be canceled; once it commits, those pending never start."""
+
+    async def claim(self, lease: int, limit: int, now: datetime) -> Claim:
+        """Move due jobs to ready, and up to `limit` ready jobs to running under a lease, oldest first."""
+
+    async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
+        """Write what became of running jobs; the ids that this lease still held."""
+
+    async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
+        """The same for one job, in the transaction that is its effect; False if the lease is lost."""
+
+    async def cancel_pending(self, now: datetime, expires_at: datetime, limit: int) -> list[UUID]:
+        """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
+
+    async def find(self, session: Session, job_id: UUID, now: datetime) -> JobStatus | None:
+        """One job, wherever it stands; None if unknown, or its time is over."""
+
+    async def list(self, session: Session, state: str | None, limit: int, now: datetime) -> list[JobStatus]:
+        """Jobs in one state, or in all, newest first."""
+
+    async def count(self, session: Session, now: datetime) -> dict[str, int]:
+        """How many jobs stand in each place: ready, scheduled, running, finished."""
+
+    async def prune(self, now: datetime, limit: int) -> int:
+        """Forget finished jobs whose time is over, in one bounded step; how many."""
+
+
+class Leases(Protocol):
+    """Leases of workers: who may move which running jobs, and until when."""
+
+    async def take(self, worker: str, ttl: timedelta, now: datetime) -> int:
+        """A new lease; its number fences everything done under it."""
+
+    async def renew(self, lease: int, ttl: timedelta, now: datetime) -> bool:
+        """Extend a lease; False if it was lost."""
+
+    async def give_back(self, lease: int) -> None:
+        """End a lease under which no job runs any more."""
+
+    async def expired(self, now: datetime) -> list[int]:
+        """Leases that have run out."""
+
+    async def rescue(self, lease: int, now: datetime, settle: SettleLost) -> int:
+        """End an expired lease: settle every job that still runs under it as `settle` decides; how many."""
+
+
+class SettleLost(Protocol):
+    """Decides what becomes of jobs whose lease has run out."""
+
+    def __call__(self, jobs: list[Job]) -> list[Settlement]:
+        """One settlement for each job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A piece of a schema push: statements that take effect together, or one that runs alone.
+
+    Attributes:
+        table: What it changes, for errors and logs.
+        alone: Whether it runs outside a transaction: it may take long, but keeps nobody from reading and writing.
+        undo: Takes away what a statement run alone leaves behind when it fails.
+    """
+
+    table: str
+    statements: tuple[str, ...]
+    alone: bool = False
+    undo: str = ""
+
+
+class Description(Protocol):
+    """The database's own description of its tables."""
+
+    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
+        """Those of the named tables and views that exist, in one query; views and tables of others too."""
+
+    async def applied_migrations(self) -> set[str]:
+        """Names of penstock's own migrations that are applied."""
+
+    async def count(self, sql: str) -> int:
+        """The number that a query gives: rows that a change would lose or break."""
+
+
+class Catalog(Description, Protocol):
+    """The description of tables, and the way to change them."""
+
+    def lock(self) -> AbstractAsyncContextManager[SchemaLock]:
+        """Keep all other processes from changing the schema; `DatabaseBusy` if one does so for too long."""
+
+
+class SchemaLock(Description, Protocol):
+    """The right to change the schema. On SQLite all that is done under it is one transaction."""
+
+    async def migrate(self, name: str, sql: str) -> None:
+        """Apply one of penstock's own migrations, and remember that it is applied."""
+
+    async def apply(self, change: Change) -> None:
+        """Make one change; `UniqueViolation` or `ConstraintViolation` if rows stand against it."""
+
+
+class Signals(Protocol):
+    """Wake-ups between processes. Lost wake-ups only cost time: services also look by themselves."""
+
+    def notify(self) -> None:
+        """Tell the services of all processes that there is work; coalesced, after commit, never waits."""
+
+    def subscribe(self, event: asyncio.Event) -> None:
+        """Set an event at each wake-up."""
+
+    def unsubscribe(self, event: asyncio.Event) -> None:
+        """Stop doing so."""
+
+
+class Store(Protocol):
+    """A database that remembers."""
+
+    dialect: Dialect
+    jobs: Jobs
+    leases: Leases
+    catalog: Catalog
+    signals: Signals
+
+    async def open(self) -> None:
+        """Connect. Raises `DatabaseUnavailable` if that cannot be."""
+
+    async def close(self) -> None:
+        """Release all connections; nothing may be under way."""
+
+    async def begin_read(self) -> Session:
+        """A read-only snapshot."""
+
+    async def begin_write(self) -> Session:
+        """A serializable transaction."""
+
+    async def synchronize(self) -> None:
+        """Set the clock by the database's, so that all machines on it agree on the time."""
+
+    async def ping(self) -> None:
+        """Raise unless the database answers."""
+
+    def check_definition(self, definition: TableDefinition) -> None:
+        """Raise `DeclarationError` for a table that this store cannot hold."""

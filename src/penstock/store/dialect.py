@@ -1,0 +1,65 @@
+"""Where the SQL of the two stores parts: parameters, types, and the form of values. Everything else is shared.
+
+Owns the list of differences. Each store fills in one instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.schema.fields import Kind
+
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one database spells what penstock says.
+
+    Attributes:
+        name: ``sqlite`` or ``postgres``.
+        parameter: What stands before the number of a parameter.
+        types: The SQL type of each kind of column.
+        encode: For kinds that the driver does not take as they are.
+        decode: For kinds that the driver does not give as they are.
+        collate: Collation by which columns of a kind are ordered.
+        index_nulls: What an index says after an optional column, so that NULL comes first.
+        casts: Parameters of these kinds are cast, as user-owned columns may have another type.
+        sum: The function that adds values of a kind.
+        max_key_bytes: Longest total of text and bytes in the columns of an index.
+    """
+
+    name: str
+    parameter: str
+    types: Mapping[Kind, str]
+    encode: Mapping[Kind, Convert] = field(default_factory=dict)
+    decode: Mapping[Kind, Convert] = field(default_factory=dict)
+    collate: Mapping[Kind, str] = field(default_factory=dict)
+    index_nulls: str = ""
+    order_nulls: Mapping[str, str] = field(default_factory=dict)
+    casts: Mapping[Kind, str] = field(default_factory=dict)
+    sum: Mapping[Kind, str] = field(default_factory=dict)
+    schemas: bool = False
+    max_key_bytes: int = 2048
+
+    def quote(self, name: str) -> str:
+        """A name as an SQL identifier."""
+        return '"' + name.replace('"', '""') + '"'
+
+    def table(self, name: str) -> str:
+        """The name of a table as an SQL identifier, with its schema if the store has schemas."""
+        if self.schemas:
+            return ".".join(map(self.quote, name.split(".")))
+        return self.quote(name)
+
+    def encode_value(self, kind: Kind, value: Any) -> Any:
+        """A value in the neutral form, as the driver takes it."""
+        convert = self.encode.get(kind)
+        return value if convert is None or value is None else convert(value)
+
+    def decode_value(self, kind: Kind, value: Any) -> Any:
+        """A value as the driver gives it, in the neutral form."""
+        convert = self.decode.get(kind)
+        return value if convert is None or value is None else convert(value)

@@ -1,0 +1,145 @@
+"""Connections to PostgreSQL: opened when needed, used again, dropped when broken.
+
+Owns the count of connections and who waits for one. asyncpg's own pool resets each connection at each release, a
+round trip that sessions, which always end their transaction, do not need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import asyncpg
+
+from penstock.clock import Clock
+from penstock.errors import DatabaseUnavailable, Overloaded
+from penstock.store.postgres.errors import is_connection_lost, translate
+
+Connection = Any  # asyncpg has no type information
+
+_SETTINGS = {
+    "application_name": "penstock",
+    "timezone": "UTC",
+    # A sequential scan reads every row, so under SERIALIZABLE it conflicts with every write: small tables would
+    # conflict without need. Scans without an index still work.
+    "enable_seqscan": "off",
+    "jit": "off",
+}
+
+
+class Connections:
+    """At most `size` connections; those who find none free wait their turn.
+
+    Args:
+        url: Where to connect.
+        size: How many connections at most.
+        wait: Seconds to wait for a free connection, or for the database to come back, before giving up.
+        statement_timeout: Seconds after which a statement that has not answered is given up.
+    """
+
+    def __init__(self, url: str, clock: Clock, *, size: int, wait: float, statement_timeout: float) -> None:
+        self._url = url
+        self._clock = clock
+        self._size = size
+        self._wait = wait
+        self._statement_timeout = statement_timeout
+        self._free: list[Connection] = []
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._open = 0
+        self._closed = False
+
+    async def connect(self) -> Connection:
+        """A connection of the caller's own, outside the count. Waits a while for a database that is starting."""
+        deadline = self._clock.monotonic() + self._wait
+        pause = 0.02
+        while True:
+            try:
+                return await asyncpg.connect(
+                    self._url, server_settings=_SETTINGS, timeout=self._wait, command_timeout=self._statement_timeout
+                )
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                refused = isinstance(error, asyncpg.PostgresError) and not is_connection_lost(error)
+                if refused or isinstance(error, asyncpg.ClientConfigurationError) or self._closed:
+                    raise _refusal(error) from error
+                if self._clock.monotonic() + pause > deadline:
+                    raise _refusal(error) from error
+            await self._clock.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    async def acquire(self) -> Connection:
+        """A connection, to be given back with `release`.
+
+        Raises:
+            Overloaded: None was free in time.
+            DatabaseUnavailable: The database cannot be reached.
+        """
+        while self._free:
+            connection = self._free.pop()
+            if not connection.is_closed():
+                return connection
+            self._open -= 1
+        if self._open >= self._size:
+            await self._wait_turn()
+            return await self.acquire()
+        self._open += 1
+        try:
+            return await self.connect()
+        except BaseException:
+            self._open -= 1
+            self._wake_one()
+            raise
+
+    def release(self, connection: Connection, *, broken: bool = False) -> None:
+        """Give a connection back; a broken one is dropped."""
+        if broken or self._closed or connection.is_closed():
+            connection.terminate()
+            self._open -= 1
+        else:
+            self._free.append(connection)
+        self._wake_one()
+
+    def drop_free(self) -> None:
+        """Drop all free connections: one of them was found broken, so the database has probably restarted."""
+        while self._free:
+            self._free.pop().terminate()
+            self._open -= 1
+
+    async def close(self) -> None:
+        """Close all free connections, and others as they are given back."""
+        self._closed = True
+        free, self._free = self._free, []
+        for connection in free:
+            await connection.close(timeout=5)
+            self._open -= 1
+
+    async def _wait_turn(self) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            async with asyncio.timeout(self._wait):
+                await turn
+        except TimeoutError:
+            raise Overloaded(
+                f"No database connection was free for {self._wait:g} seconds: all {self._size} are in use.",
+                fix="Raise max_connections, or look for transactions that stay open.",
+            ) from None
+        finally:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+
+    def _wake_one(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+
+def _refusal(error: BaseException) -> BaseException:
+    meant = translate(error)
+    if isinstance(meant, DatabaseUnavailable) or not isinstance(error, asyncpg.PostgresError):
+        return DatabaseUnavailable(
+            f"Cannot connect to the database: {error}.", fix="Check that it runs, and the database URL."
+        )
+    return DatabaseUnavailable(f"The database refused the connection: {error}.", fix="Check the database URL.")

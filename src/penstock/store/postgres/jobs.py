@@ -1,0 +1,156 @@
+"""Jobs at rest on PostgreSQL. Each verb is one statement; the SQL says what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from penstock.jobs.job import DEFAULT_POOL, JobStatus, NewJob, Settlement
+from penstock.store.contract import Claim, Row, Session, Statement
+from penstock.store.jobrows import expired_slot, job_of, retry_text, slot_of, status_of
+from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.errors import is_connection_lost, translate
+from penstock.store.postgres.session import BEGIN_INTERNAL, begin
+from penstock.store.queries import Query, load_queries
+
+_PROMOTE_MOST = 1000
+_LONG_SLOT_TABLE = "finished_job_{slot}"
+
+
+class PostgresJobs:
+    """See `store.contract.Jobs`."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._queries = load_queries("penstock.store.postgres", "jobs", "$")
+
+    async def enqueue(self, session: Session, jobs: Sequence[NewJob], now: datetime) -> None:
+        """Store jobs in a transaction."""
+        query = self._queries["enqueue"]
+        values = {
+            "ids": [job.id for job in jobs],
+            "pools": [job.pool for job in jobs],
+            "functions": [job.function for job in jobs],
+            "kinds": [job.kind for job in jobs],
+            "args": [job.args for job in jobs],
+            "priorities": [job.priority for job in jobs],
+            "run_ats": [job.run_at for job in jobs],
+            "retries": [retry_text(job.retry) for job in jobs],
+            "now": now,
+        }
+        await session.execute(query.statement, query.args(values))
+
+    async def request_cancel(self, session: Session, ids: Sequence[UUID], now: datetime) -> None:
+        """Ask in a transaction that jobs be canceled."""
+        query = self._queries["request_cancel"]
+        await session.execute(query.statement, query.args({"ids": list(ids), "now": now}))
+
+    async def claim(self, lease: int, limit: int, now: datetime) -> Claim:
+        """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
+        rows = await self._claim(lease, limit, now)
+        next_run_at: datetime | None = rows[0][0]
+        if next_run_at is not None and next_run_at <= now:
+            await self._run("promote", now=now, limit=_PROMOTE_MOST)
+            taken = sum(row[1] is not None for row in rows)
+            more = await self._claim(lease, limit - taken, now) if taken < limit else []
+            next_run_at = more[0][0] if more else next_run_at
+            rows = [*rows, *more]
+        return Claim([job_of(row[1:]) for row in rows if row[1] is not None], next_run_at)
+
+    async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
+        """Write what became of running jobs; the ids that this lease still held."""
+        rows = await self._run("settle", lease=lease, **_settle_arrays(settlements))
+        return {row[0] for row in rows}
+
+    async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
+        """The same for one job, in the transaction that is its effect."""
+        return await self.settle_all_within(session, lease, [settlement]) == 1
+
+    async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
+        """The same for many jobs; how many the lease still held."""
+        query = self._queries["settle"]
+        return len(await session.fetch(query.statement, query.args({"lease": lease, **_settle_arrays(settlements)})))
+
+    async def cancel_pending(self, now: datetime, expires_at: datetime, limit: int) -> list[UUID]:
+        """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
+        rows = await self._run(
+            "cancel_pending", now=now, expires_at=expires_at, slot=slot_of(expires_at, now), limit=limit
+        )
+        return [row[0] for row in rows]
+
+    async def find(self, session: Session, job_id: UUID, now: datetime) -> JobStatus | None:
+        """One job, wherever it stands."""
+        query = self._queries["find"]
+        rows = await session.fetch(query.statement, query.args({"id": job_id, "now": now}))
+        return status_of(rows[-1]) if rows else None
+
+    async def list(self, session: Session, state: str | None, limit: int, now: datetime) -> list[JobStatus]:
+        """Jobs in one state, or in all, newest first."""
+        query = self._queries["list"]
+        rows = await session.fetch(query.statement, query.args({"state": state, "limit": limit, "now": now}))
+        return [status_of(row) for row in rows]
+
+    async def count(self, session: Session, now: datetime) -> dict[str, int]:
+        """How many jobs stand in each place."""
+        query = self._queries["count"]
+        rows = await session.fetch(query.statement, query.args({"now": now}))
+        return {place: count for place, count in rows}  # noqa: C416 - rows are records, not pairs
+
+    async def prune(self, now: datetime, limit: int) -> int:
+        """Forget finished jobs whose time is over: truncate yesterday's partition, and a piece of the long one."""
+        table = _LONG_SLOT_TABLE.format(slot=expired_slot(now))
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            rows = await session.fetch(Statement(f"select count(*) from penstock.{table}"))
+            count: int = rows[0][0]
+            if count:
+                await session.execute(Statement("set local lock_timeout = '200ms'"))
+                await session.execute(Statement(f"truncate penstock.{table}"))
+            query = self._queries["prune"]
+            count += await session.execute(query.statement, query.args({"now": now, "limit": limit}))
+            await session.commit()
+        finally:
+            await session.rollback()
+        return count
+
+    async def _claim(self, lease: int, limit: int, now: datetime) -> Sequence[Row]:
+        return await self._run("claim", pool=DEFAULT_POOL, lease=lease, limit=limit, now=now)
+
+    async def _run(self, name: str, **values: Any) -> Sequence[Row]:
+        return await run(self._connections, self._queries[name], values)
+
+
+async def run(connections: Connections, query: Query, values: dict[str, Any]) -> Sequence[Row]:
+    """Run one query in a transaction of its own."""
+    connection = await connections.acquire()
+    broken = True
+    try:
+        rows: Sequence[Row] = await connection.fetch(query.statement.sql, *query.args(values))
+        broken = False
+    except BaseException as error:
+        broken = is_connection_lost(error) or not isinstance(error, asyncpg.PostgresError)
+        if broken:
+            connections.drop_free()
+        raise translate(error) from error
+    finally:
+        connections.release(connection, broken=broken)
+    return rows
+
+
+def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
+    return {
+        "ids": [item.id for item in settlements],
+        "states": [item.state.value for item in settlements],
+        "attempts": [item.attempt for item in settlements],
+        "run_ats": [item.run_at for item in settlements],
+        "finished_ats": [item.finished_at for item in settlements],
+        "expires_ats": [item.expires_at for item in settlements],
+        "slots": [slot_of(item.expires_at, item.finished_at) for item in settlements],
+        "results": [item.result for item in settlements],
+        "errors": [item.error for item in settlements],
+        "tracebacks": [item.traceback for item in settlements],
+    }

@@ -1,0 +1,60 @@
+"""Leases of workers on PostgreSQL."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from penstock.store.contract import Row, SettleLost
+from penstock.store.jobrows import job_of
+from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.jobs import PostgresJobs, run
+from penstock.store.postgres.session import BEGIN_INTERNAL, begin
+from penstock.store.queries import load_queries
+
+
+class PostgresLeases:
+    """See `store.contract.Leases`."""
+
+    def __init__(self, connections: Connections, jobs: PostgresJobs) -> None:
+        self._connections = connections
+        self._jobs = jobs
+        self._queries = load_queries("penstock.store.postgres", "leases", "$")
+
+    async def take(self, worker: str, ttl: timedelta, now: datetime) -> int:
+        """A new lease; its number fences everything done under it."""
+        rows = await self._run("take", worker=worker, now=now, expires_at=now + ttl)
+        lease: int = rows[0][0]
+        return lease
+
+    async def renew(self, lease: int, ttl: timedelta, now: datetime) -> bool:
+        """Extend a lease; False if it was lost."""
+        return bool(await self._run("renew", lease=lease, expires_at=now + ttl))
+
+    async def give_back(self, lease: int) -> None:
+        """End a lease under which no job runs any more."""
+        await self._run("give_back", lease=lease)
+
+    async def expired(self, now: datetime) -> list[int]:
+        """Leases that have run out."""
+        return [row[0] for row in await self._run("expired", now=now)]
+
+    async def rescue(self, lease: int, now: datetime, settle: SettleLost) -> int:
+        """End an expired lease: settle every job that still runs under it; how many."""
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            lock, running, remove = (self._queries[name] for name in ("lock_expired", "running", "remove"))
+            held = await session.fetch(lock.statement, lock.args({"lease": lease, "now": now}))
+            if held and not held[0][1]:
+                return 0  # renewed in the meantime
+            jobs = [job_of(row) for row in await session.fetch(running.statement, running.args({"lease": lease}))]
+            if jobs:
+                await self._jobs.settle_all_within(session, lease, settle(jobs))
+            await session.execute(remove.statement, remove.args({"lease": lease}))
+            await session.commit()
+            return len(jobs)
+        finally:
+            await session.rollback()
+
+    async def _run(self, name: str, **values: Any) -> list[Row]:
+        return list(await run(self._connections, self._queries[name], values))

@@ -1,0 +1,99 @@
+create schema if not exists penstock;
+
+-- Which of these migrations are applied. Written and read by migrations.
+create table penstock.migration (
+    name text primary key,
+    applied_at timestamptz not null default now()
+);
+
+-- Jobs that may start now. Written by transactions that enqueue (insert only) and by workers; read by workers.
+-- Small whatever else is stored: claiming reads nothing but the head of ready_job_order.
+create table penstock.ready_job (
+    seq bigint generated always as identity,
+    id uuid primary key,
+    pool text not null,
+    function text not null,
+    kind text not null check (kind in ('query', 'mutation', 'action')),
+    args text not null,
+    priority smallint not null,
+    run_at timestamptz not null,
+    retry text,
+    attempt integer not null,
+    enqueued_at timestamptz not null
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, fillfactor = 80);
+create index ready_job_order on penstock.ready_job (pool, priority desc, seq);
+
+-- Jobs that may start later. Written by transactions that enqueue (insert only) and by workers; read by workers.
+create table penstock.scheduled_job (
+    id uuid primary key,
+    pool text not null,
+    function text not null,
+    kind text not null check (kind in ('query', 'mutation', 'action')),
+    args text not null,
+    priority smallint not null,
+    run_at timestamptz not null,
+    retry text,
+    attempt integer not null,
+    enqueued_at timestamptz not null
+);
+create index scheduled_job_run_at on penstock.scheduled_job (run_at, id);
+
+-- Jobs that run, each under the lease of its worker. Written and read by workers.
+create table penstock.running_job (
+    id uuid primary key,
+    lease bigint not null,
+    pool text not null,
+    function text not null,
+    kind text not null,
+    args text not null,
+    priority smallint not null,
+    run_at timestamptz not null,
+    retry text,
+    attempt integer not null,
+    enqueued_at timestamptz not null,
+    started_at timestamptz not null
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, fillfactor = 80);
+
+-- Jobs that have ended, until their status expires. Written by workers and by the pruner; read by whoever asks.
+-- One partition for each day of expiry, used in a ring of 16 and truncated as a whole; -1 takes all that stays longer.
+create table penstock.finished_job (
+    slot smallint not null,
+    id uuid not null,
+    pool text not null,
+    function text not null,
+    kind text not null,
+    args text not null,
+    run_at timestamptz not null,
+    attempt integer not null,
+    enqueued_at timestamptz not null,
+    started_at timestamptz,
+    finished_at timestamptz not null,
+    expires_at timestamptz not null,
+    state text not null check (state in ('success', 'failed', 'canceled')),
+    result text,
+    error text,
+    traceback text,
+    primary key (id, slot)
+) partition by list (slot);
+create table penstock.finished_job_long partition of penstock.finished_job for values in (-1);
+do $$ begin
+    for slot in 0..15 loop
+        execute format('create table penstock.finished_job_%s partition of penstock.finished_job for values in (%s)', slot, slot);
+    end loop;
+end $$;
+create index finished_job_long_expires_at on penstock.finished_job_long (expires_at);
+
+-- Wishes that a job be canceled. Written by transactions that cancel (insert only); read and cleared by workers.
+create table penstock.cancel_request (
+    job_id uuid not null,
+    requested_at timestamptz not null
+);
+create index cancel_request_job on penstock.cancel_request (job_id);
+
+-- Leases of workers; the number fences every move of a job. Written and read by workers.
+create table penstock.lease (
+    id bigint generated always as identity primary key,
+    worker text not null,
+    started_at timestamptz not null,
+    expires_at timestamptz not null
+);

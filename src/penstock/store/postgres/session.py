@@ -1,0 +1,156 @@
+"""One transaction on PostgreSQL.
+
+Owns its connection until commit or rollback, and turns the driver's errors into penstock's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+
+from penstock.errors import ContextError, DatabaseUnavailable, DataError
+from penstock.store.contract import Row, Statement
+from penstock.store.postgres.connections import Connection, Connections
+from penstock.store.postgres.errors import is_connection_lost, translate
+
+BEGIN_READ = "begin isolation level repeatable read read only"
+BEGIN_WRITE = "begin isolation level serializable"
+BEGIN_INTERNAL = "begin isolation level read committed"
+
+
+async def begin(connections: Connections, how: str) -> PostgresSession:
+    """Start a transaction, on another connection if the first one turns out to be gone."""
+    while True:
+        connection = await connections.acquire()
+        try:
+            await connection.execute(how)
+        except BaseException as error:
+            connections.release(connection, broken=True)
+            if not is_connection_lost(error):
+                raise translate(error) from error
+            connections.drop_free()
+        else:
+            return PostgresSession(connections, connection)
+
+
+class PostgresSession:
+    """A transaction that has begun."""
+
+    __slots__ = ("_connection", "_connections", "_doubtful")
+
+    def __init__(self, connections: Connections, connection: Connection) -> None:
+        self._connections = connections
+        self._connection: Connection | None = connection
+        self._doubtful = False
+
+    async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
+        """Run a statement; its rows."""
+        try:
+            return await self._use().fetch(statement.sql, *args)  # type: ignore[no-any-return]
+        except BaseException as error:
+            raise self._failed(error) from error
+
+    async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
+        """Run a statement; the number of rows it changed."""
+        try:
+            status: str = await self._use().execute(statement.sql, *args)
+        except BaseException as error:
+            raise self._failed(error) from error
+        count = status.rpartition(" ")[2]
+        return int(count) if count.isdigit() else 0
+
+    async def fetch_read_only(self, sql: str, args: Sequence[Any], limit: int) -> tuple[list[str], Sequence[Row]]:
+        """Run any SQL that only reads; its column names and at most `limit` + 1 rows."""
+        connection = self._use()
+        try:
+            await connection.execute("savepoint penstock_sql; set transaction read only; set local enable_seqscan = on")
+            statement = await connection.prepare(sql)
+            names = [attribute.name for attribute in statement.get_attributes()]
+            rows: list[Row] = []
+            if names:
+                cursor = await statement.cursor(*args)
+                rows = await cursor.fetch(limit + 1)
+                del cursor
+            else:
+                raise DataError("ctx.sql takes a query that returns rows.", fix="Write with ctx.db.")
+        except BaseException as error:
+            failed = self._failed(error)
+            if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                failed = DataError("ctx.sql only reads.", fix="Write with ctx.db.")
+            elif isinstance(error, asyncpg.PostgresSyntaxError | asyncpg.InterfaceError) and not connection.is_closed():
+                failed = DataError(f"ctx.sql: {error}.")
+            if not connection.is_closed() and not isinstance(error, asyncio.CancelledError):
+                await connection.execute("rollback to savepoint penstock_sql; release savepoint penstock_sql")
+            raise failed from error
+        await connection.execute("rollback to savepoint penstock_sql; release savepoint penstock_sql")
+        return names, rows
+
+    async def savepoint(self, name: str) -> None:
+        """Remember this point of the transaction."""
+        await self._plain(f"savepoint {name}")
+
+    async def release(self, name: str) -> None:
+        """Forget a savepoint; its changes stay part of the transaction."""
+        await self._plain(f"release savepoint {name}")
+
+    async def rollback_to(self, name: str) -> None:
+        """Undo all since a savepoint, and forget it."""
+        await self._plain(f"rollback to savepoint {name}; release savepoint {name}")
+
+    async def commit(self) -> None:
+        """Make all of it durable."""
+        connection = self._use()
+        try:
+            status = await connection.execute("commit")
+        except BaseException as error:
+            meant = self._failed(error)
+            self._end(broken=not isinstance(error, asyncpg.PostgresError) or connection.is_closed())
+            if isinstance(meant, DatabaseUnavailable):
+                meant.facts["uncertain"] = True
+            raise meant from error
+        self._end(broken=False)
+        if status != "COMMIT":
+            raise ContextError(
+                "The transaction had failed before its commit, and was rolled back.",
+                fix="Do not catch database errors inside a mutation; run what may fail with ctx.run_mutation.",
+            )
+
+    async def rollback(self) -> None:
+        """Undo all of it; never raises for a connection that is gone."""
+        connection = self._connection
+        if connection is None:
+            return
+        broken = self._doubtful or connection.is_closed()
+        if not broken:
+            try:
+                await connection.execute("rollback")
+            except asyncio.CancelledError:
+                self._end(broken=True)
+                raise
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                broken = True
+        self._end(broken=broken)
+
+    def _use(self) -> Connection:
+        if self._connection is None:
+            raise ContextError("This transaction has ended.", fix="Use a ctx only while its function runs.")
+        return self._connection
+
+    async def _plain(self, sql: str) -> None:
+        try:
+            await self._use().execute(sql)
+        except BaseException as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: BaseException) -> BaseException:
+        # A call that was cut off may still be answered: the connection cannot be used again.
+        self._doubtful |= isinstance(error, asyncio.CancelledError | TimeoutError) or is_connection_lost(error)
+        return translate(error)
+
+    def _end(self, *, broken: bool) -> None:
+        if self._connection is not None:
+            self._connections.release(self._connection, broken=broken)
+            self._connection = None

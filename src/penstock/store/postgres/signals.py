@@ -1,0 +1,106 @@
+"""Wake-ups between processes by LISTEN and NOTIFY, on connections of their own.
+
+Owns one listening connection, which is watched and replaced when it breaks, and the sending of notifications outside
+any user's transaction, at most one per pause: a NOTIFY inside a transaction would make all commits wait in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+from penstock.clock import Clock
+from penstock.errors import PenstockError
+from penstock.observe.logs import event as log_event
+from penstock.store.postgres.connections import Connection, Connections
+from penstock.store.postgres.errors import translate
+
+_CHANNEL = "penstock"
+_PAUSE = 0.005
+_CHECK_EVERY = 10.0
+_RECONNECT_AFTER = 0.5
+
+
+class PostgresSignals:
+    """See `store.contract.Signals`."""
+
+    def __init__(self, connections: Connections, clock: Clock) -> None:
+        self._connections = connections
+        self._clock = clock
+        self._events: set[asyncio.Event] = set()
+        self._wanted = asyncio.Event()
+        self._sender: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
+
+    def notify(self) -> None:
+        """Tell the services of all processes that there is work."""
+        self._set_all()
+        self._wanted.set()
+        if self._sender is None:
+            self._sender = asyncio.get_running_loop().create_task(self._send_loop())
+
+    def subscribe(self, event: asyncio.Event) -> None:
+        """Set an event at each wake-up."""
+        self._events.add(event)
+        if self._listener is None:
+            self._listener = asyncio.get_running_loop().create_task(self._listen_loop())
+
+    def unsubscribe(self, event: asyncio.Event) -> None:
+        """Stop doing so."""
+        self._events.discard(event)
+
+    async def close(self) -> None:
+        """Stop listening and sending."""
+        tasks = [task for task in (self._sender, self._listener) if task is not None]
+        self._sender = self._listener = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _set_all(self, *_notification: Any) -> None:
+        for event in self._events:
+            event.set()
+
+    async def _listen_loop(self) -> None:
+        while True:
+            with contextlib.suppress(PenstockError):
+                await self._listen()
+            log_event("signals.lost", logging.WARNING)
+            self._set_all()  # something may have been missed
+            await self._clock.sleep(_RECONNECT_AFTER)
+
+    async def _listen(self) -> None:
+        connection = await self._connections.connect()
+        gone = asyncio.Event()
+        connection.add_termination_listener(lambda _connection: gone.set())
+        try:
+            await connection.add_listener(_CHANNEL, self._set_all)
+            self._set_all()
+            while not await self._clock.wait(gone, _CHECK_EVERY):
+                await connection.fetchval("select 1", timeout=_CHECK_EVERY)
+        except Exception as error:
+            raise translate(error) from error
+        finally:
+            connection.terminate()
+
+    async def _send_loop(self) -> None:
+        connection: Connection | None = None
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                try:
+                    if connection is None or connection.is_closed():
+                        connection = await self._connections.connect()
+                    await connection.execute("select pg_notify($1, '')", _CHANNEL)
+                except Exception as error:  # noqa: BLE001 - services also look by themselves; the next one tries again
+                    log_event("signals.send_failed", logging.WARNING, error=error)
+                    if connection is not None:
+                        connection.terminate()
+                    connection = None
+                await self._clock.sleep(_PAUSE)
+        finally:
+            if connection is not None:
+                connection.terminate()

@@ -1,0 +1,93 @@
+"""The PostgreSQL store: its parts put together."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from penstock.clock import Clock, SystemClock
+from penstock.config import Config
+from penstock.errors import ConfigError
+from penstock.schema.table import TableDefinition
+from penstock.store.contract import Statement
+from penstock.store.dialect import Dialect
+from penstock.store.postgres.catalog import PostgresCatalog
+from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.postgres.jobs import PostgresJobs
+from penstock.store.postgres.leases import PostgresLeases
+from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
+from penstock.store.postgres.signals import PostgresSignals
+
+_OLDEST = 130000
+
+
+class PostgresStore:
+    """See `store.contract.Store`. PostgreSQL 13 and newer."""
+
+    dialect: Dialect = POSTGRES
+
+    def __init__(self, url: str, config: Config, clock: Clock) -> None:
+        self._clock = clock
+        self._connections = Connections(
+            url,
+            clock,
+            size=config.max_connections,
+            wait=config.database_wait,
+            statement_timeout=config.statement_timeout,
+        )
+        self.jobs = PostgresJobs(self._connections)
+        self.leases = PostgresLeases(self._connections, self.jobs)
+        self.catalog = PostgresCatalog(self._connections)
+        self.signals = PostgresSignals(self._connections, clock)
+
+    async def open(self) -> None:
+        """Connect, and set the clock by the database's."""
+        connection = await self._connections.acquire()
+        self._connections.release(connection)
+        if connection.get_server_version().major * 10000 < _OLDEST:
+            raise ConfigError("This PostgreSQL is older than version 13.", fix="Upgrade the database.")
+        await self.synchronize()
+
+    async def close(self) -> None:
+        """Release all connections."""
+        await self.signals.close()
+        await self._connections.close()
+
+    async def begin_read(self) -> PostgresSession:
+        """A read-only snapshot."""
+        return await begin(self._connections, BEGIN_READ)
+
+    async def begin_write(self) -> PostgresSession:
+        """A serializable transaction."""
+        return await begin(self._connections, BEGIN_WRITE)
+
+    async def ping(self) -> None:
+        """Raise unless the database answers."""
+        session = await self.begin_read()
+        try:
+            await session.fetch(Statement("select 1"))
+        finally:
+            await session.rollback()
+
+    async def synchronize(self) -> None:
+        """Set the clock by the database's, to within the time of a round trip, so that all machines agree."""
+        if not isinstance(self._clock, SystemClock):
+            return
+        session = await self.begin_read()
+        try:
+            before = datetime_of(self._clock)
+            rows = await session.fetch(Statement("select clock_timestamp()"))
+            after = datetime_of(self._clock)
+        finally:
+            await session.rollback()
+        skew: timedelta = rows[0][0] - (before + (after - before) / 2)
+        if abs(skew) > (after - before) / 2:
+            self._clock.offset = skew
+
+    def check_definition(self, definition: TableDefinition) -> None:
+        """Every table can be held."""
+
+
+def datetime_of(clock: SystemClock) -> datetime:
+    """The machine's own time, without the offset."""
+    return (clock.now() - clock.offset).astimezone(UTC)

@@ -1,0 +1,61 @@
+"""Loads named queries from .sql files: a line ``-- name: purpose`` and the SQL below it, with ``:named`` parameters.
+
+Owns the file format. Both stores have the same names and parameters; a test compares them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from penstock.store.contract import Statement
+
+_HEADER = re.compile(r"^-- ([a-z_]+): (.+)$", re.MULTILINE)
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_COMMENT = re.compile(r"--.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Query:
+    """One named query: what it is for, its statement, and its parameters in the order of their numbers."""
+
+    name: str
+    purpose: str
+    statement: Statement
+    parameters: tuple[str, ...]
+
+    def args(self, values: Mapping[str, Any]) -> list[Any]:
+        """The values of its parameters in order."""
+        return [values[name] for name in self.parameters]
+
+
+def load_queries(package: str, noun: str, parameter: str) -> dict[str, Query]:
+    """The queries of one noun, by name.
+
+    Args:
+        package: The store's package, which has a folder ``sql``.
+        noun: Name of the file without ``.sql``.
+        parameter: What stands before the number of a parameter in this dialect.
+    """
+    text = (files(package) / "sql" / f"{noun}.sql").read_text()
+    headers = list(_HEADER.finditer(text))
+    ends = [header.start() for header in headers[1:]] + [len(text)]
+    return {
+        header[1]: _query(header[1], header[2], text[header.end() : end], parameter)
+        for header, end in zip(headers, ends, strict=True)
+    }
+
+
+def _query(name: str, purpose: str, body: str, mark: str) -> Query:
+    sql = " ".join(_COMMENT.sub("", body).split()).rstrip(";")
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
+        return f"{mark}{names.index(match[1]) + 1}"
+
+    return Query(name, purpose, Statement(_PARAMETER.sub(number, sql)), tuple(names))

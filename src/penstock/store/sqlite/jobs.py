@@ -1,0 +1,226 @@
+"""Jobs at rest on SQLite. Looking comes before writing: an idle worker takes no lock and wakes nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from penstock.jobs.job import DEFAULT_POOL, Job, JobStatus, NewJob, Settlement
+from penstock.jobs.states import JobState
+from penstock.store.contract import Claim, Row, Session
+from penstock.store.jobrows import job_of, retry_text, status_of
+from penstock.store.queries import Query, load_queries
+from penstock.store.sqlite.dialect import encode_datetime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+_PROMOTE_MOST = 1000
+_REQUEST_KEPT = timedelta(minutes=1)
+_READY = ("id", "pool", "function", "kind", "args", "priority", "run_at", "retry", "attempt", "enqueued_at")
+_CLAIMED = ("id", "function", "kind", "args", "run_at", "pool", "priority", "retry", "attempt", "enqueued_at")
+_TAKEN = ("id", "pool", "function", "kind", "args", "priority", "retry", "enqueued_at", "started_at")
+_CANCELED = ("id", "pool", "function", "kind", "args", "run_at", "attempt", "enqueued_at")
+
+Begin = Callable[[], Awaitable[Any]]
+
+
+class SqliteJobs:
+    """See `store.contract.Jobs`."""
+
+    def __init__(self, begin_read: Begin, begin_write: Begin) -> None:
+        self._begin_read = begin_read
+        self._begin_write = begin_write
+        self._queries = load_queries("penstock.store.sqlite", "jobs", "?")
+
+    async def enqueue(self, session: Session, jobs: Sequence[NewJob], now: datetime) -> None:
+        """Store jobs in a transaction."""
+        for job in jobs:
+            values = {
+                "id": job.id.bytes,
+                "pool": job.pool,
+                "function": job.function,
+                "kind": job.kind,
+                "args": job.args,
+                "priority": job.priority,
+                "run_at": encode_datetime(job.run_at),
+                "retry": retry_text(job.retry),
+                "attempt": 0,
+                "enqueued_at": encode_datetime(now),
+            }
+            await self._execute(session, "enqueue_scheduled" if job.run_at > now else "enqueue", values)
+
+    async def request_cancel(self, session: Session, ids: Sequence[UUID], now: datetime) -> None:
+        """Ask in a transaction that jobs be canceled."""
+        for job_id in ids:
+            await self._execute(session, "request_cancel", {"id": job_id.bytes, "now": encode_datetime(now)})
+
+    async def claim(self, lease: int, limit: int, now: datetime) -> Claim:
+        """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
+        ready, next_run_at = await self._look()
+        due = next_run_at is not None and next_run_at <= now
+        if not ready and not due:
+            return Claim([], next_run_at)
+        async with writing(self._begin_write) as session:
+            if due:
+                await self._promote(session, now)
+            jobs = await self._start(session, lease, limit, now)
+            next_run_at = _time((await self._fetch(session, "next_run_at"))[0][0])
+        return Claim(jobs, next_run_at)
+
+    async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
+        """Write what became of running jobs; the ids that this lease still held."""
+        async with writing(self._begin_write) as session:
+            return {item.id for item in settlements if await self.settle_within(session, lease, item)}
+
+    async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
+        """The same for one job, in the transaction that is its effect."""
+        rows = await self._fetch(session, "settle", id=settlement.id.bytes, lease=lease)
+        if not rows:
+            return False
+        values = dict(zip(_TAKEN, rows[0], strict=True)) | {
+            "attempt": settlement.attempt,
+            "run_at": encode_datetime(settlement.run_at),
+        }
+        if settlement.state is JobState.PENDING:
+            await self._execute(session, "enqueue_scheduled", values)
+            return True
+        ended = {
+            "finished_at": encode_datetime(settlement.finished_at),
+            "expires_at": encode_datetime(settlement.expires_at),
+            "state": settlement.state.value,
+            "result": settlement.result,
+            "error": settlement.error,
+            "traceback": settlement.traceback,
+        }
+        await self._execute(session, "end", values | ended)
+        return True
+
+    async def cancel_pending(self, now: datetime, expires_at: datetime, limit: int) -> list[UUID]:
+        """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
+        async with reading(self._begin_read) as session:
+            if not await self._fetch(session, "cancel_pending", limit=1):
+                return []
+        running = []
+        async with writing(self._begin_write) as session:
+            for job_id, requested_at in await self._fetch(session, "cancel_pending", limit=limit):
+                if await self._cancel(session, job_id, now, expires_at):
+                    await self._execute(session, "clear_request", {"id": job_id})
+                elif await self._fetch(session, "is_running", id=job_id):
+                    running.append(UUID(bytes=job_id))
+                elif datetime.fromisoformat(requested_at) < now - _REQUEST_KEPT:
+                    await self._execute(session, "clear_request", {"id": job_id})
+        return running
+
+    async def find(self, session: Session, job_id: UUID, now: datetime) -> JobStatus | None:
+        """One job, wherever it stands."""
+        rows = await self._fetch(session, "find", id=job_id.bytes, now=encode_datetime(now))
+        return status_of(_timed(rows[-1])) if rows else None
+
+    async def list(self, session: Session, state: str | None, limit: int, now: datetime) -> list[JobStatus]:
+        """Jobs in one state, or in all, newest first."""
+        rows = await self._fetch(session, "list", state=state, limit=limit, now=encode_datetime(now))
+        return [status_of(_timed(row)) for row in rows]
+
+    async def count(self, session: Session, now: datetime) -> dict[str, int]:
+        """How many jobs stand in each place."""
+        return dict(await self._fetch(session, "count", now=encode_datetime(now)))
+
+    async def prune(self, now: datetime, limit: int) -> int:
+        """Forget finished jobs whose time is over, in one bounded step; how many."""
+        async with writing(self._begin_write) as session:
+            return await self._execute(session, "prune", {"now": encode_datetime(now), "limit": limit})
+
+    # ----- steps
+
+    async def _look(self) -> tuple[bool, datetime | None]:
+        async with reading(self._begin_read) as session:
+            ready = bool(await self._fetch(session, "any_ready", pool=DEFAULT_POOL))
+            return ready, _time((await self._fetch(session, "next_run_at"))[0][0])
+
+    async def _promote(self, session: Session, now: datetime) -> None:
+        rows = await self._fetch(session, "promote", now=encode_datetime(now), limit=_PROMOTE_MOST)
+        for row in sorted(rows, key=lambda row: (row[6], row[0])):
+            await self._execute(session, "enqueue", dict(zip(_READY, row, strict=True)))
+
+    async def _start(self, session: Session, lease: int, limit: int, now: datetime) -> list[Job]:
+        rows = await self._fetch(session, "claim", pool=DEFAULT_POOL, lease=lease, limit=limit)
+        started_at, started = encode_datetime(now), []
+        for row in sorted(rows, key=lambda row: (-row[6], row[0])):
+            values = dict(zip(_CLAIMED, row, strict=True))
+            values |= {"attempt": values["attempt"] + 1, "lease": lease, "started_at": started_at}
+            await self._execute(session, "start", values)
+            started.append(job_from((*row[:8], values["attempt"], row[9], started_at)))
+        return started
+
+    async def _cancel(self, session: Session, job_id: bytes, now: datetime, expires_at: datetime) -> bool:
+        rows = await self._fetch(session, "take_ready", id=job_id)
+        rows = rows or await self._fetch(session, "take_scheduled", id=job_id)
+        for row in rows:
+            values = dict(zip(_CANCELED, row, strict=True)) | {
+                "started_at": None,
+                "finished_at": encode_datetime(now),
+                "expires_at": encode_datetime(expires_at),
+                "state": JobState.CANCELED.value,
+                "result": None,
+                "error": None,
+                "traceback": None,
+            }
+            await self._execute(session, "end", values)
+        return bool(rows)
+
+    async def _fetch(self, session: Session, name: str, **values: Any) -> Sequence[Row]:
+        return await fetch(session, self._queries[name], values)
+
+    async def _execute(self, session: Session, name: str, values: Mapping[str, Any]) -> int:
+        query = self._queries[name]
+        return await session.execute(query.statement, query.args(values))
+
+
+async def fetch(session: Session, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
+    """Run a named query in a session."""
+    return await session.fetch(query.statement, query.args(values))
+
+
+@asynccontextmanager
+async def writing(begin_write: Begin) -> AsyncIterator[Session]:
+    """A transaction that commits at the end of the block, and is undone if it raises."""
+    session = await begin_write()
+    try:
+        yield session
+        await session.commit()
+    finally:
+        await session.rollback()
+
+
+@asynccontextmanager
+async def reading(begin_read: Begin) -> AsyncIterator[Session]:
+    """A snapshot for a block."""
+    session = await begin_read()
+    try:
+        yield session
+    finally:
+        await session.rollback()
+
+
+def job_from(row: Sequence[Any]) -> Job:
+    """A job from its row, with times and the id in SQLite's form."""
+    return job_of((
+        UUID(bytes=row[0]),
+        *row[1:4],
+        datetime.fromisoformat(row[4]),
+        *row[5:9],
+        datetime.fromisoformat(row[9]),
+        datetime.fromisoformat(row[10]),
+    ))
+
+
+def _timed(row: Sequence[Any]) -> Sequence[Any]:
+    return (UUID(bytes=row[0]), *row[1:5], *map(_time, row[5:9]), *row[9:])
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

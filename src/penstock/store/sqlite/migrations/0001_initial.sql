@@ -1,0 +1,87 @@
+-- Which of these migrations are applied. Written and read by migrations.
+create table if not exists penstock_migration (
+    name text primary key,
+    applied_at text not null
+) strict;
+
+-- Jobs that may start now. Written by transactions that enqueue (insert only) and by workers; read by workers.
+create table penstock_ready_job (
+    seq integer primary key autoincrement,
+    id blob not null unique,
+    pool text not null,
+    function text not null,
+    kind text not null check (kind in ('query', 'mutation', 'action')),
+    args text not null,
+    priority integer not null,
+    run_at text not null,
+    retry text,
+    attempt integer not null,
+    enqueued_at text not null
+) strict;
+create index penstock_ready_job_order on penstock_ready_job (pool, priority desc, seq);
+
+-- Jobs that may start later. Written by transactions that enqueue (insert only) and by workers; read by workers.
+create table penstock_scheduled_job (
+    id blob primary key,
+    pool text not null,
+    function text not null,
+    kind text not null check (kind in ('query', 'mutation', 'action')),
+    args text not null,
+    priority integer not null,
+    run_at text not null,
+    retry text,
+    attempt integer not null,
+    enqueued_at text not null
+) strict;
+create index penstock_scheduled_job_run_at on penstock_scheduled_job (run_at, id);
+
+-- Jobs that run, each under the lease of its worker. Written and read by workers.
+create table penstock_running_job (
+    id blob primary key,
+    lease integer not null,
+    pool text not null,
+    function text not null,
+    kind text not null,
+    args text not null,
+    priority integer not null,
+    run_at text not null,
+    retry text,
+    attempt integer not null,
+    enqueued_at text not null,
+    started_at text not null
+) strict;
+
+-- Jobs that have ended, until their status expires. Written by workers and by the pruner; read by whoever asks.
+create table penstock_finished_job (
+    id blob primary key,
+    pool text not null,
+    function text not null,
+    kind text not null,
+    args text not null,
+    run_at text not null,
+    attempt integer not null,
+    enqueued_at text not null,
+    started_at text,
+    finished_at text not null,
+    expires_at text not null,
+    state text not null check (state in ('success', 'failed', 'canceled')),
+    result text,
+    error text,
+    traceback text
+) strict;
+create index penstock_finished_job_expires_at on penstock_finished_job (expires_at);
+
+-- Wishes that a job be canceled. Written by transactions that cancel (insert only); read and cleared by workers.
+create table penstock_cancel_request (
+    job_id blob not null,
+    requested_at text not null
+) strict;
+create index penstock_cancel_request_job on penstock_cancel_request (job_id);
+
+-- Leases of workers; the number fences every move of a job. Written and read by workers.
+create table penstock_lease (
+    id integer primary key autoincrement,
+    worker text not null,
+    started_at text not null,
+    expires_at text not null
+) strict;

@@ -1,0 +1,104 @@
+"""One transaction on SQLite: a snapshot on a read connection, or a turn on the write connection."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+from penstock.errors import ContextError, DataError
+from penstock.store.contract import Row, Statement
+from penstock.store.sqlite.connection import run_in_thread
+from penstock.store.sqlite.errors import translate
+
+T = TypeVar("T")
+
+
+class SqliteSession:
+    """A transaction that has begun; subclasses end it."""
+
+    def __init__(self, connection: sqlite3.Connection, executor: Executor, timeout: float) -> None:
+        self._connection = connection
+        self._executor = executor
+        self._timeout = timeout
+        self._ended = False
+
+    async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
+        """Run a statement; its rows."""
+        connection = self._use()
+        if not statement.bounded:
+            return await self._in_thread(lambda: connection.execute(statement.sql, args).fetchall())
+        try:
+            return connection.execute(statement.sql, args).fetchall()
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
+            raise translate(error) from error
+
+    async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
+        """Run a statement; the number of rows it changed."""
+        connection = self._use()
+        if not statement.bounded:
+            return await self._in_thread(lambda: connection.execute(statement.sql, args).rowcount)
+        try:
+            return connection.execute(statement.sql, args).rowcount
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
+            raise translate(error) from error
+
+    async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each of many rows."""
+        try:
+            self._use().executemany(statement.sql, rows)
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
+            raise translate(error) from error
+
+    async def fetch_read_only(self, sql: str, args: Sequence[Any], limit: int) -> tuple[list[str], Sequence[Row]]:
+        """Run any SQL that only reads; its column names and at most `limit` + 1 rows."""
+        connection = self._use()
+
+        def read() -> tuple[list[str], Sequence[Row]]:
+            was: int = connection.execute("pragma query_only").fetchone()[0]
+            connection.execute("pragma query_only = on")
+            try:
+                cursor = connection.execute(sql, args)
+                names = [column[0] for column in cursor.description or ()]
+                return names, cursor.fetchmany(limit + 1)
+            finally:
+                connection.execute(f"pragma query_only = {was}")
+
+        try:
+            names, rows = await self._in_thread(read)
+        except DataError as error:
+            raise DataError(f"ctx.sql: {error.__cause__}.", fix="It only reads; write with ctx.db.") from error
+        if not names:
+            raise DataError("ctx.sql takes a query that returns rows.", fix="Write with ctx.db.")
+        return names, rows
+
+    async def savepoint(self, name: str) -> None:
+        """Remember this point of the transaction."""
+        self._plain(f"savepoint {name}")
+
+    async def release(self, name: str) -> None:
+        """Forget a savepoint; its changes stay part of the transaction."""
+        self._plain(f"release {name}")
+
+    async def rollback_to(self, name: str) -> None:
+        """Undo all since a savepoint, and forget it."""
+        self._plain(f"rollback to {name}")
+        self._plain(f"release {name}")
+
+    def _use(self) -> sqlite3.Connection:
+        if self._ended:
+            raise ContextError("This transaction has ended.", fix="Use a ctx only while its function runs.")
+        return self._connection
+
+    def _plain(self, sql: str) -> None:
+        try:
+            self._use().execute(sql)
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            return await run_in_thread(self._executor, self._connection, work, self._timeout)
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
+            raise translate(error) from error

@@ -1,0 +1,66 @@
+"""Wake-ups on SQLite: within the process at once, between processes by looking at the file's version.
+
+Owns one connection that only looks. SQLite counts the commits of others for each connection; reading that count
+takes a few microseconds and no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable
+
+from penstock.clock import Clock
+from penstock.observe.logs import event as log_event
+
+_LOOK_EVERY = 0.02
+
+
+class SqliteSignals:
+    """See `store.contract.Signals`."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection], clock: Clock) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._events: set[asyncio.Event] = set()
+        self._watcher: asyncio.Task[None] | None = None
+
+    def notify(self) -> None:
+        """Tell the services of this process that there is work; others see the commit."""
+        for event in self._events:
+            event.set()
+
+    def subscribe(self, event: asyncio.Event) -> None:
+        """Set an event at each wake-up."""
+        self._events.add(event)
+        if self._watcher is None:
+            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    def unsubscribe(self, event: asyncio.Event) -> None:
+        """Stop doing so."""
+        self._events.discard(event)
+
+    async def close(self) -> None:
+        """Stop looking."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+            self._watcher = None
+
+    async def _watch(self) -> None:
+        connection = self._connect()
+        seen: int | None = None
+        try:
+            while True:
+                try:
+                    version: int = connection.execute("pragma data_version").fetchone()[0]
+                except sqlite3.Error as error:  # locked for a moment; the next look tells
+                    log_event("signals.look_failed", logging.DEBUG, error=error)
+                    version = -1
+                if version != seen:
+                    self.notify()
+                seen = version
+                await self._clock.sleep(_LOOK_EVERY)
+        finally:
+            connection.close()

@@ -1,0 +1,24 @@
+-- take: a new lease.
+insert into penstock_lease (worker, started_at, expires_at) values (:worker, :now, :expires_at) returning id;
+
+-- renew: extend a lease that has not been taken away.
+update penstock_lease set expires_at = :expires_at where id = :lease returning id;
+
+-- give_back: end a lease under which no job runs any more.
+delete from penstock_lease where id = :lease and not exists (select 1 from penstock_running_job where lease = :lease);
+
+-- expired: leases that have run out, and leases that ended while a claim under them was on its way.
+select id from penstock_lease where expires_at <= :now
+union
+select distinct lease from penstock_running_job r where not exists (select 1 from penstock_lease l where l.id = r.lease);
+
+-- lock_expired: whether a lease has run out.
+-- Differs: SQLite has one writer, and needs no lock.
+select id, expires_at <= :now as expired from penstock_lease where id = :lease;
+
+-- running: the jobs that run under a lease.
+select id, function, kind, args, run_at, pool, priority, retry, attempt, enqueued_at, started_at
+from penstock_running_job where lease = :lease order by id;
+
+-- remove: delete a lease.
+delete from penstock_lease where id = :lease;

@@ -1,0 +1,183 @@
+"""The SQLite store: one file, one writer, readers that do not block it."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from penstock.clock import Clock, SystemClock
+from penstock.config import Config
+from penstock.errors import DatabaseBusy, DeclarationError
+from penstock.schema.table import TableDefinition
+from penstock.store.contract import Statement
+from penstock.store.dialect import Dialect
+from penstock.store.sqlite.catalog import SqliteCatalog
+from penstock.store.sqlite.connection import connect
+from penstock.store.sqlite.dialect import SQLITE
+from penstock.store.sqlite.errors import is_busy, translate
+from penstock.store.sqlite.jobs import SqliteJobs
+from penstock.store.sqlite.leases import SqliteLeases
+from penstock.store.sqlite.session import SqliteSession
+from penstock.store.sqlite.signals import SqliteSignals
+from penstock.store.sqlite.writer import Writer
+
+_THREADS = 8
+_PIN = "select 1 from sqlite_schema limit 1"
+
+
+class SqliteStore:
+    """See `store.contract.Store`."""
+
+    dialect: Dialect = SQLITE
+
+    def __init__(self, path: Path, config: Config, clock: Clock) -> None:
+        del clock  # all processes are on one machine, and share its clock
+        self._path = path
+        self._config = config
+        self._machine = SystemClock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._writer: Writer | None = None
+        self._readers: list[sqlite3.Connection] = []
+        self.jobs = SqliteJobs(self.begin_read, self.begin_write)
+        self.leases = SqliteLeases(self.begin_read, self.begin_write, self.jobs)
+        self.catalog = SqliteCatalog(path, config.database_wait)
+        self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._machine)
+
+    async def open(self) -> None:
+        """Open the file, creating it if need be."""
+        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-sqlite")
+        connection = self._connect(read_only=False)
+        connection.execute("pragma wal_autocheckpoint = 0")  # the writer does it beside the commits
+        self._writer = Writer(connection, self._executor, self._path, self._config.database_wait)
+
+    async def close(self) -> None:
+        """Close the file."""
+        await self.signals.close()
+        if self._writer is not None and self._executor is not None:
+            await self._writer.settle()
+            self._executor.shutdown()
+            with contextlib.suppress(sqlite3.Error):
+                self._writer.connection.execute("pragma wal_checkpoint(passive)").fetchall()
+            for connection in (*self._readers, self._writer.connection):
+                connection.close()
+        self._readers.clear()
+        self._writer = self._executor = None
+
+    async def begin_read(self) -> ReadSession:
+        """A read-only snapshot."""
+        connection = self._readers.pop() if self._readers else self._connect(read_only=True)
+        try:
+            await self._pin(connection)
+        except BaseException as error:
+            connection.close()
+            raise translate(error) from error
+        return ReadSession(connection, self._pool(), self._config.statement_timeout, self._readers.append)
+
+    async def begin_write(self) -> WriteSession:
+        """A serializable transaction."""
+        writer = self._writer
+        if writer is None:
+            raise RuntimeError("the store is not open")
+        await writer.take_turn()
+        return WriteSession(writer, self._pool(), self._config.statement_timeout)
+
+    async def synchronize(self) -> None:
+        """Nothing to do: all processes are on one machine."""
+
+    async def ping(self) -> None:
+        """Raise unless the database answers."""
+        session = await self.begin_read()
+        try:
+            await session.fetch(Statement("select 1"))
+        finally:
+            await session.rollback()
+
+    def check_definition(self, definition: TableDefinition) -> None:
+        """Refuse a table in a schema: SQLite has none."""
+        if "." in definition.name:
+            raise DeclarationError(
+                f"Table {definition.table.__name__}: SQLite has no schemas, so there is no {definition.name}.",
+                fix="Use a source without a dot, or PostgreSQL.",
+            )
+
+    def _connect(self, *, read_only: bool) -> sqlite3.Connection:
+        return connect(self._path, synchronous=self._config.synchronous, read_only=read_only)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._executor is None:
+            raise RuntimeError("the store is not open")
+        return self._executor
+
+    async def _pin(self, connection: sqlite3.Connection) -> None:
+        """Begin, and take the snapshot now; a lock held over the whole file is waited for."""
+        deadline = self._machine.monotonic() + self._config.database_wait
+        while True:
+            try:
+                connection.execute("begin")
+                connection.execute(_PIN).fetchall()
+            except sqlite3.Error as error:
+                if connection.in_transaction:
+                    connection.execute("rollback")
+                if not is_busy(error):
+                    raise
+                if self._machine.monotonic() > deadline:
+                    raise DatabaseBusy(
+                        f"Another process has locked the database for {self._config.database_wait:g} seconds.",
+                        fix="Try again; or find out which process locks it.",
+                    ) from error
+                await self._machine.sleep(0.005)
+            else:
+                return
+
+
+class ReadSession(SqliteSession):
+    """A snapshot."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        executor: ThreadPoolExecutor,
+        timeout: float,
+        give_back: Callable[[sqlite3.Connection], None],
+    ) -> None:
+        super().__init__(connection, executor, timeout)
+        self._give_back = give_back
+
+    async def commit(self) -> None:
+        """End the snapshot."""
+        await self.rollback()
+
+    async def rollback(self) -> None:
+        """End the snapshot."""
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            self._connection.execute("rollback")
+        except sqlite3.Error:
+            self._connection.close()
+        else:
+            self._give_back(self._connection)
+
+
+class WriteSession(SqliteSession):
+    """A turn on the write connection."""
+
+    def __init__(self, writer: Writer, executor: ThreadPoolExecutor, timeout: float) -> None:
+        super().__init__(writer.connection, executor, timeout)
+        self._writer = writer
+
+    async def commit(self) -> None:
+        """Make all of it durable."""
+        self._use()
+        self._ended = True
+        await self._writer.finish()
+
+    async def rollback(self) -> None:
+        """Undo all of it."""
+        if not self._ended:
+            self._ended = True
+            self._writer.undo()

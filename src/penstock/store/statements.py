@@ -1,0 +1,211 @@
+"""SQL on users' tables, built from their definitions: one shape of read, and insert, update, delete.
+
+Owns the text of these statements for both stores; what differs comes from the dialect. Built once per table and shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from penstock.schema.fields import Column, Kind
+from penstock.schema.index import Index
+from penstock.schema.table import Table, TableDefinition
+from penstock.store.contract import Row, Statement
+from penstock.store.dialect import Convert, Dialect
+
+Comparison = Literal["=", ">", ">=", "<", "<=", "is null", "is not null"]
+BOUNDED_LIMIT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A comparison of one column with one parameter, or with NULL."""
+
+    column: str
+    comparison: Comparison
+
+    @property
+    def takes_value(self) -> bool:
+        """Whether it needs a parameter."""
+        return not self.comparison.startswith("is")
+
+
+class TableStatements:
+    """The statements of one table in one dialect, and the conversion of its rows."""
+
+    def __init__(self, definition: TableDefinition, dialect: Dialect) -> None:
+        self.definition = definition
+        self.dialect = dialect
+        self.table = dialect.table(definition.name)
+        self.columns = ", ".join(dialect.quote(column.name) for column in definition.columns)
+        self._cache: dict[Any, Statement] = {}
+        self._encoders = [dialect.encode.get(column.kind) for column in definition.columns]
+        self._decoders = [_chain(dialect.decode.get(column.kind), column.decode) for column in definition.columns]
+        self._names = [column.name for column in definition.columns]
+        self._unique = tuple(index for index in definition.indexes.values() if index.unique)
+        self.unique_columns = {name for index in self._unique for name in index.columns}
+        self.indexed_text = [
+            [definition.positions[name] for name in index.columns if definition.column(name).kind in {Kind.TEXT, Kind.BYTES}]
+            for index in definition.indexes.values()
+        ]
+
+    # ----- values
+
+    def encode(self, values: Sequence[Any]) -> list[Any]:
+        """A whole row of neutral values, as the driver takes it."""
+        return [
+            value if convert is None or value is None else convert(value)
+            for convert, value in zip(self._encoders, values, strict=True)
+        ]
+
+    def encode_one(self, column: str, value: Any) -> Any:
+        """A neutral value of one column, as the driver takes it."""
+        convert = self._encoders[self.definition.positions[column]]
+        return value if convert is None or value is None else convert(value)
+
+    def decode_fields(self, row: Row) -> dict[str, Any]:
+        """The fields of a row as the driver gave it."""
+        return {
+            name: value if convert is None or value is None else convert(value)
+            for name, convert, value in zip(self._names, self._decoders, row, strict=True)
+        }
+
+    # ----- statements
+
+    def get(self) -> Statement:
+        """One row by its key."""
+        return self._cached("get", lambda: f"select {self.columns} from {self.table} where {self._key()} = {self._p(1)}")
+
+    def insert(self, names: tuple[str, ...] | None = None) -> Statement:
+        """A row of all columns, or of some; returns its columns as they are stored.
+
+        With a unique index it returns no row instead of failing, so that the transaction can go on.
+        """
+
+        def build() -> str:
+            columns = self._names if names is None else names
+            if not columns:
+                return f"insert into {self.table} default values returning {self.columns}"
+            listed = ", ".join(map(self.dialect.quote, columns))
+            values = ", ".join(self._typed(self.definition.column(name), n) for n, name in enumerate(columns, 1))
+            sql = f"insert into {self.table} ({listed}) values ({values})"
+            if not self.definition.managed:
+                return f"{sql} returning {self.columns}"
+            return f"{sql} on conflict do nothing" if self._unique else sql
+
+        return self._cached(("insert", names), build)
+
+    def update(self, names: tuple[str, ...]) -> Statement:
+        """Some columns of the row with a key; the key is the last parameter."""
+
+        def build() -> str:
+            sets = ", ".join(
+                f"{self.dialect.quote(name)} = {self._typed(self.definition.column(name), n)}"
+                for n, name in enumerate(names, 1)
+            )
+            returning = "" if self.definition.managed else f" returning {self.columns}"
+            return f"update {self.table} set {sets} where {self._key()} = {self._p(len(names) + 1)}{returning}"
+
+        return self._cached(("update", names), build)
+
+    def delete(self) -> Statement:
+        """The row with a key."""
+        return self._cached("delete", lambda: f"delete from {self.table} where {self._key()} = {self._p(1)}")
+
+    def scan(
+        self, conditions: tuple[Condition, ...], order: tuple[str, ...], direction: str, *, limit: int | None, indexed: bool
+    ) -> Statement:
+        """Rows that meet all conditions, in the order of an index; the limit is the last parameter."""
+
+        def build() -> str:
+            sql = f"select {self.columns} from {self.table}{self._where(conditions)}"
+            sql += " order by " + ", ".join(self._ordered(name, direction) for name in order)
+            if limit is not None:
+                sql += f" limit {self._p(1 + sum(condition.takes_value for condition in conditions))}"
+            return sql
+
+        bounded = indexed and limit is not None and limit <= BOUNDED_LIMIT
+        return self._cached((conditions, order, direction, limit is None, bounded), build, bounded=bounded)
+
+    def aggregate(self, conditions: tuple[Condition, ...], what: str, column: str | None, groups: tuple[str, ...]) -> Statement:
+        """Count, sum, min or max over rows that meet all conditions, in groups."""
+
+        def build() -> str:
+            grouped = ", ".join(map(self.dialect.quote, groups))
+            sql = f"select {grouped + ', ' if groups else ''}{self._aggregated(what, column)} from {self.table}"
+            sql += self._where(conditions)
+            return f"{sql} group by {grouped} order by {grouped}" if groups else sql
+
+        return self._cached(("aggregate", conditions, what, column, groups), build, bounded=False)
+
+    # ----- parts
+
+    def _cached(self, key: Any, build: Any, *, bounded: bool = True) -> Statement:
+        statement = self._cache.get(key)
+        if statement is None:
+            statement = self._cache[key] = Statement(build(), bounded)
+        return statement
+
+    def _key(self) -> str:
+        return self.dialect.quote(self.definition.key)
+
+    def _p(self, number: int) -> str:
+        return f"{self.dialect.parameter}{number}"
+
+    def _typed(self, column: Column, number: int) -> str:
+        cast = None if self.definition.managed else self.dialect.casts.get(column.kind)
+        return f"{self._p(number)}::{cast}" if cast else self._p(number)
+
+    def _where(self, conditions: tuple[Condition, ...]) -> str:
+        parts, number = [], 0
+        for condition in conditions:
+            name = self.dialect.quote(condition.column)
+            if condition.takes_value:
+                number += 1
+                value = self._typed(self.definition.column(condition.column), number)
+                parts.append(f"{name} {condition.comparison} {value}")
+            else:
+                parts.append(f"{name} {condition.comparison}")
+        return " where " + " and ".join(parts) if parts else ""
+
+    def _ordered(self, name: str, direction: str) -> str:
+        nulls = self.dialect.order_nulls.get(direction, "") if self.definition.column(name).optional else ""
+        return f"{self.dialect.quote(name)} {direction}{nulls}"
+
+    def _aggregated(self, what: str, column: str | None) -> str:
+        if column is None:
+            return "count(*)"
+        kind = self.definition.column(column).kind
+        function = self.dialect.sum.get(kind, "sum") if what == "sum" else what
+        return f"{function}({self.dialect.quote(column)})"
+
+
+class Statements:
+    """The statements of all tables in one dialect."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._tables: dict[type[Table], TableStatements] = {}
+
+    def of(self, table: type[Table], definition: TableDefinition) -> TableStatements:
+        """The statements of one table."""
+        found = self._tables.get(table)
+        if found is None:
+            found = self._tables[table] = TableStatements(definition, self.dialect)
+        return found
+
+
+def index_columns(definition: TableDefinition, index: Index, dialect: Dialect) -> list[str]:
+    """The columns of an index in SQL: its own, then the key, so that rows of equal columns keep one order."""
+    names = index.columns if index.unique else definition.order_of(index)
+    return [
+        dialect.quote(name) + (dialect.index_nulls if definition.column(name).optional else "") for name in names
+    ]
+
+
+def _chain(first: Convert | None, second: Convert | None) -> Convert | None:
+    if first is None or second is None:
+        return first or second
+    return lambda value: second(first(value))

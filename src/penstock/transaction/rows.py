@@ -1,0 +1,76 @@
+"""Rows on their way between users and the store: made, validated, and measured against the indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from penstock.errors import LimitExceeded, RowInvalid, UniqueViolation, ValueInvalid
+from penstock.schema.table import Table, TableDefinition
+from penstock.store.contract import Row
+from penstock.store.statements import TableStatements
+
+
+def read_row(statements: TableStatements, row: Row) -> Table:
+    """A row as users see it, from the values the store holds.
+
+    Raises:
+        RowInvalid: It does not fit its declared table any more.
+    """
+    try:
+        return statements.definition.make_row(statements.decode_fields(row))
+    except (ValueError, TypeError) as error:
+        definition = statements.definition
+        raise RowInvalid(
+            f"Table {definition.name}: the row {row[definition.positions[definition.key]]} does not fit its declaration: "
+            f"{error}.",
+            fix="Change the declaration, or correct the row.",
+            table=definition.name,
+        ) from error
+
+
+def validate_row(definition: TableDefinition, fields: dict[str, Any]) -> Table:
+    """A row of these fields, checked as its table declares.
+
+    Raises:
+        ValueInvalid: They are not what the table declares.
+    """
+    try:
+        return definition.table.model_validate(fields, strict=None if definition.managed else False)
+    except ValidationError as error:
+        details = "; ".join(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors())
+        raise ValueInvalid(f"Table {definition.name}: {details}.", table=definition.name) from error
+
+
+def check_index_keys(statements: TableStatements, values: Sequence[Any]) -> None:
+    """Refuse a row whose texts are too long for one of its indexes, alike on both stores.
+
+    Raises:
+        LimitExceeded: They are.
+    """
+    for positions in statements.indexed_text:
+        size = 0
+        for position in positions:
+            value = values[position]
+            if value is not None:
+                size += len(value) if isinstance(value, bytes) or value.isascii() else len(value.encode())
+        if size > statements.dialect.max_key_bytes:
+            raise LimitExceeded(
+                f"Table {statements.definition.name}: a value of {size} bytes is too long for an index "
+                f"(at most {statements.dialect.max_key_bytes}).",
+                fix="Do not index long texts; index a hash of them.",
+                limit=statements.dialect.max_key_bytes,
+            )
+
+
+def unique_violation(definition: TableDefinition) -> UniqueViolation:
+    """The error of an insert that a unique index refused."""
+    names = [index.name for index in definition.indexes.values() if index.unique]
+    return UniqueViolation(
+        f"Table {definition.name}: unique index {' or '.join(names)} already holds this key.",
+        fix="Look for the row before inserting it, or catch UniqueViolation.",
+        table=definition.name,
+        index=names[0] if len(names) == 1 else None,
+    )

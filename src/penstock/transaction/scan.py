@@ -1,0 +1,372 @@
+"""`ctx.db.query(Table)`: reading many rows, through an index, in its order.
+
+Owns the words of a query and how it reads: in pieces, each noted in the read set and counted against the limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, cast
+
+from penstock.changes.readset import Bound
+from penstock.errors import LimitExceeded, NotUnique, ValueInvalid
+from penstock.schema.fields import Column
+from penstock.schema.index import Index
+from penstock.schema.table import Table
+from penstock.store.contract import Row
+from penstock.store.statements import TableStatements
+from penstock.transaction.aggregates import Groups, aggregate
+from penstock.transaction.pages import Page, decode_cursor, encode_cursor, fingerprint
+from penstock.transaction.ranges import Range
+from penstock.transaction.rows import read_row
+from penstock.transaction.segments import Direction, Segment, after
+from penstock.transaction.transaction import Scope
+
+T = TypeVar("T", bound=Table)
+
+_FIRST_PIECE = 64
+_LARGEST_PIECE = 1024
+_MOST_PER_PAGE = 10_000
+
+
+class Scan(Generic[T]):
+    """A query over one table; each step gives a new one, and nothing is read until a last step is awaited.
+
+    Steps: `with_index`, `order`, `filter`. Last steps: `take`, `first`, `unique`, `collect`, `paginate`, `count`,
+    `sum`, `min`, `max`, `group_by`, and ``async for``.
+    """
+
+    __slots__ = ("_direction", "_filters", "_index", "_scope", "_segment", "_statements", "_table", "_transaction")
+
+    def __init__(self, scope: Scope, table: type[T]) -> None:
+        self._scope = scope
+        self._transaction = scope.transaction
+        self._table = table
+        self._statements: TableStatements = self._transaction.table(table)
+        self._index: Index | None = None
+        self._segment = Segment()
+        self._direction: Direction = "asc"
+        self._filters: tuple[Callable[[T], bool], ...] = ()
+
+    # ----- steps
+
+    def with_index(self, index: Index, /, **columns: Any) -> Scan[T]:
+        """Read through an index: values that its first columns equal, then at most one `Range` on the next one.
+
+        ``with_index(Booking.by_customer, customer="Ada", starts_at=gte(today) & lt(tomorrow))``
+
+        Raises:
+            ValueInvalid: The index is another table's, a column is left out or not the index's, or a value is not
+                one of its column.
+        """
+        definition = self._statements.definition
+        if definition.indexes.get(index.name) is not index:
+            raise ValueInvalid(f"{index!r} is not an index of table {self._table.__name__}.")
+        changed = self._copy()
+        changed._index = index
+        changed._segment = _segment(self._statements, index, columns)
+        return changed
+
+    def order(self, direction: Direction) -> Scan[T]:
+        """Read in ascending (``"asc"``, the default) or descending (``"desc"``) order of the index, or of creation."""
+        if direction not in {"asc", "desc"}:
+            raise ValueInvalid(f"An order is asc or desc, not {direction!r}.")
+        changed = self._copy()
+        changed._direction = direction
+        return changed
+
+    def filter(self, predicate: Callable[[T], bool]) -> Scan[T]:
+        """Keep only rows for which a Python predicate is true.
+
+        Rows are read first and then looked at: those it drops count against the limits too. What an index can say,
+        say with `with_index`.
+        """
+        changed = self._copy()
+        changed._filters = (*self._filters, predicate)
+        return changed
+
+    # ----- rows
+
+    def take(self, count: int) -> Coroutine[Any, Any, list[T]]:
+        """The first `count` rows, or fewer."""
+        return self._scope.track(self._take(_natural(count, "take")))
+
+    def first(self) -> Coroutine[Any, Any, T | None]:
+        """The first row, or None."""
+        return self._scope.track(self._first())
+
+    def unique(self) -> Coroutine[Any, Any, T | None]:
+        """The only row, or None.
+
+        Raises:
+            NotUnique: There is more than one.
+        """
+        return self._scope.track(self._unique())
+
+    def collect(self) -> Coroutine[Any, Any, list[T]]:
+        """All rows. For few: use `take` or `paginate` where there may be many.
+
+        Raises:
+            LimitExceeded: There are more than one transaction may read.
+        """
+        return self._scope.track(self._collect())
+
+    def paginate(self, *, cursor: str | None = None, num_items: int = 100) -> Coroutine[Any, Any, Page[T]]:
+        """One page of rows, and the cursor after which the next page begins.
+
+        Args:
+            cursor: None for the first page; then the `continue_cursor` of the page before.
+            num_items: Rows per page.
+
+        Raises:
+            CursorInvalid: The cursor is malformed, or of another query.
+        """
+        return self._scope.track(self._paginate(cursor, _natural(num_items, "num_items")))
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        """All rows, read piece by piece."""
+        async for row, _ in self._rows([self._segment]):
+            yield row
+
+    # ----- aggregates
+
+    def count(self) -> Coroutine[Any, Any, int]:
+        """How many rows there are. Counted by the database; counted rows are not read against the limits."""
+        return self._scope.track(self._count())
+
+    def sum(self, column: str) -> Coroutine[Any, Any, Any]:
+        """The sum of a column of numbers or timedeltas; 0 over no rows, and None values do not count."""
+        return self._scope.track(self._aggregate("sum", column))
+
+    def min(self, column: str) -> Coroutine[Any, Any, Any]:
+        """The least value of a column; None over no rows."""
+        return self._scope.track(self._aggregate("min", column))
+
+    def max(self, column: str) -> Coroutine[Any, Any, Any]:
+        """The greatest value of a column; None over no rows."""
+        return self._scope.track(self._aggregate("max", column))
+
+    def group_by(self, *columns: str) -> Groups:
+        """Groups of rows with equal values in the next columns of the index; then `count`, `sum`, `min` or `max`.
+
+        Raises:
+            ValueInvalid: The columns are not the next ones of the index.
+        """
+        self._refuse_filter("group_by")
+        following = self._index.columns[len(self._segment.prefix) :] if self._index else ()
+        if not columns or columns != following[: len(columns)]:
+            raise ValueInvalid(
+                f"group_by{columns!r} needs an index whose next columns are these.",
+                fix=f"Choose an index with with_index(…); the next columns here are {', '.join(following) or 'none'}.",
+            )
+        return Groups(self._scope, self._statements, self._read_of(self._segment), self._segment, columns)
+
+    # ----- how it reads
+
+    def _copy(self) -> Scan[T]:
+        copy = Scan.__new__(Scan)
+        for name in Scan.__slots__:
+            setattr(copy, name, getattr(self, name))
+        return copy
+
+    @property
+    def _order(self) -> tuple[str, ...]:
+        return self._statements.definition.order_of(self._index)
+
+    def _read_of(self, segment: Segment) -> Any:
+        name = self._index.name if self._index else None
+        return segment.read(self._statements.definition.name, name, self._order)
+
+    async def _read(self, segment: Segment, limit: int) -> Sequence[Row]:
+        """Up to `limit` rows of a segment; the range noted ends at the last one if there may be more."""
+        order = self._order
+        conditions, args = segment.conditions(order)
+        statement = self._statements.scan(
+            conditions, order, self._direction, limit=limit, indexed=self._index is not None or not conditions
+        )
+        async with self._scope.lock:
+            rows = await self._transaction.fetch(statement, (*args, limit))
+        noted = segment if len(rows) < limit or not rows else self._up_to(segment, rows[-1])
+        self._transaction.note_rows(self._read_of(noted), rows)
+        return rows
+
+    def _up_to(self, segment: Segment, row: Row) -> Segment:
+        """The part of a segment up to a row's value of its next column: nothing beyond it was seen."""
+        order, place = self._order, len(segment.prefix)
+        value = row[self._statements.definition.positions[order[place]]] if place < len(order) else None
+        if value is None or segment.null is not None:
+            return segment
+        bound = Bound(value, inclusive=True)
+        return replace(segment, upper=bound) if self._direction == "asc" else replace(segment, lower=bound)
+
+    async def _rows(self, segments: list[Segment], piece: int = _FIRST_PIECE) -> AsyncIterator[tuple[T, Row]]:
+        """Rows of segments that pass the filters, read in growing pieces."""
+        pending = list(segments)
+        while pending:
+            segment = pending.pop(0)
+            rows = await self._read(segment, piece)
+            if len(rows) == piece:
+                pending = [*self._after(segment, rows[-1]), *pending]
+            for values in rows:
+                row = self._decode(values)
+                if all(predicate(row) for predicate in self._filters):
+                    yield row, values
+            piece = min(piece * 2, _LARGEST_PIECE)
+
+    def _after(self, segment: Segment, row: Row) -> list[Segment]:
+        definition = self._statements.definition
+        order = self._order
+        if segment.null is not None:
+            # a segment of NULLs, or of all that is not NULL: go on inside it
+            place = len(segment.prefix)
+            if segment.null:
+                segment = Segment((*segment.prefix, None))
+            else:
+                value = row[definition.positions[order[place]]]
+                segment = Segment(segment.prefix, Bound(value, inclusive=True))
+        values = [row[definition.positions[name]] for name in order]
+        optional = [definition.column(name).optional for name in order]
+        return after(segment, order, optional, values, self._direction)
+
+    def _decode(self, values: Row) -> T:
+        return cast("T", read_row(self._statements, values))
+
+    async def _take(self, count: int) -> list[T]:
+        if count == 0:
+            return []
+        if not self._filters:
+            self._check_left(count)
+            return [self._decode(row) for row in await self._read(self._segment, min(count, self._all_left))]
+        found: list[T] = []
+        async for row, _ in self._rows([self._segment], max(count, _FIRST_PIECE)):
+            found.append(row)
+            if len(found) == count:
+                break
+        return found
+
+    async def _first(self) -> T | None:
+        rows = await self._take(1)
+        return rows[0] if rows else None
+
+    async def _unique(self) -> T | None:
+        rows = await self._take(2)
+        if len(rows) > 1:
+            raise NotUnique(
+                f"Table {self._table.__name__}: unique() found more than one row.", fix="Narrow the query, or use first()."
+            )
+        return rows[0] if rows else None
+
+    async def _collect(self) -> list[T]:
+        if self._filters:
+            return [row async for row, _ in self._rows([self._segment])]
+        return [self._decode(row) for row in await self._read(self._segment, self._all_left)]
+
+    @property
+    def _all_left(self) -> int:
+        """One row more than may still be read, so that exceeding the limit is noticed."""
+        return self._transaction.rows_left + 1
+
+    def _check_left(self, count: int) -> None:
+        if count > _MOST_PER_PAGE * 10:
+            raise LimitExceeded(f"take({count}) is more than one transaction may read.", fix="Use paginate.")
+
+    async def _paginate(self, cursor: str | None, count: int) -> Page[T]:
+        if not 0 < count <= _MOST_PER_PAGE:
+            raise ValueInvalid(f"A page has between 1 and {_MOST_PER_PAGE} rows, not {count}.")
+        columns = [self._statements.definition.column(name) for name in self._order]
+        mark = fingerprint(self._statements.definition.name, self._index, self._segment, self._direction)
+        segments = [self._segment]
+        if cursor is not None:
+            segments = self._after_cursor(decode_cursor(cursor, mark, columns), columns)
+        rows: list[tuple[T, Row]] = []
+        async for row, values in self._rows(segments, min(count + 1, _LARGEST_PIECE)):
+            if len(rows) == count:
+                return Page(page=[item for item, _ in rows], is_done=False, continue_cursor=self._cursor(mark, rows[-1][1]))
+            rows.append((row, values))
+        end = self._cursor(mark, rows[-1][1]) if rows else cursor or encode_cursor(mark, None)
+        return Page(page=[item for item, _ in rows], is_done=True, continue_cursor=end)
+
+    def _cursor(self, mark: str, row: Row) -> str:
+        definition, dialect = self._statements.definition, self._statements.dialect
+        values = [
+            dialect.decode_value(definition.column(name).kind, row[definition.positions[name]]) for name in self._order
+        ]
+        return encode_cursor(mark, values)
+
+    def _after_cursor(self, values: list[Any] | None, columns: list[Column]) -> list[Segment]:
+        if values is None:
+            return [self._segment]
+        dialect = self._statements.dialect
+        encoded = [dialect.encode_value(column.kind, value) for column, value in zip(columns, values, strict=True)]
+        encoded[: len(self._segment.prefix)] = self._segment.prefix  # a forged cursor moves inside its query only
+        return after(self._segment, self._order, [column.optional for column in columns], encoded, self._direction)
+
+    async def _count(self) -> int:
+        if self._filters:
+            return len([row async for row, _ in self._rows([self._segment])])
+        return cast("int", await aggregate(self._scope, self._statements, self._read_of(self._segment), self._segment, "count"))
+
+    async def _aggregate(self, what: str, column: str) -> Any:
+        self._refuse_filter(what)
+        return await aggregate(self._scope, self._statements, self._read_of(self._segment), self._segment, what, column)
+
+    def _refuse_filter(self, what: str) -> None:
+        if self._filters:
+            raise ValueInvalid(
+                f"{what} is done by the database, which cannot run a Python filter.",
+                fix="Narrow with with_index, or add up in an async for.",
+            )
+
+
+def _segment(statements: TableStatements, index: Index, columns: dict[str, Any]) -> Segment:
+    """The segment that values and a range of an index's columns describe."""
+    unknown = columns.keys() - set(index.columns)
+    if unknown:
+        raise ValueInvalid(f"Index {index.name} has no column {', '.join(sorted(unknown))}.", fix=f"It is {index!r}.")
+    prefix: list[Any] = []
+    bounds = Range()
+    for name in index.columns[: len(columns)]:
+        if name not in columns:
+            raise ValueInvalid(
+                f"Index {index.name}: {name} is left out, but a later column is given.", fix=f"It is {index!r}."
+            )
+        if bounds != Range():
+            raise ValueInvalid(f"Index {index.name}: {name} follows a range.", fix="A range may only stand last.")
+        value = columns[name]
+        if isinstance(value, Range):
+            bounds = value
+            if value == Range():
+                raise ValueInvalid(f"Index {index.name}: the range of {name} has no bound.")
+        else:
+            prefix.append(_operand(statements, name, value))
+    place = index.columns[len(prefix)] if bounds != Range() else ""
+    lower, upper = (
+        None if bound is None else Bound(_bound_operand(statements, place, bound[0]), bound[1])
+        for bound in (bounds.lower, bounds.upper)
+    )
+    return Segment(tuple(prefix), lower, upper)
+
+
+def _bound_operand(statements: TableStatements, name: str, value: Any) -> Any:
+    if value is None:
+        raise ValueInvalid(f"{statements.definition.name}.{name}: a bound cannot be None.")
+    return _operand(statements, name, value)
+
+
+def _operand(statements: TableStatements, name: str, value: Any) -> Any:
+    """A value to compare a column with, checked as the column's values are."""
+    column = statements.definition.column(name)
+    if value is None:
+        return None
+    try:
+        checked = column.check(value)
+    except ValueError as error:
+        raise ValueInvalid(f"{statements.definition.name}.{name}: {value!r} is not a value of this column.") from error
+    return statements.encode_one(name, column.encode(checked))
+
+
+def _natural(count: int, what: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ValueInvalid(f"{what} needs a number of rows, not {count!r}.")
+    return count

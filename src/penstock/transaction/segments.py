@@ -1,0 +1,90 @@
+"""Pieces of an index's order: equal first columns, and bounds on the next one. Every read is a sequence of them.
+
+Owns how reading goes on after a row: the rest of a range is a few segments, each of which an index serves directly.
+Pure: values in, conditions out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from penstock.changes.readset import Bound, RangeRead
+from penstock.store.statements import Condition
+
+Direction = Literal["asc", "desc"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows whose first columns equal `prefix`, and whose next column lies between bounds, or is or is not NULL.
+
+    Values are in the form in which the store holds them.
+    """
+
+    prefix: tuple[Any, ...] = ()
+    lower: Bound | None = None
+    upper: Bound | None = None
+    null: bool | None = None
+
+    def conditions(self, order: Sequence[str]) -> tuple[tuple[Condition, ...], list[Any]]:
+        """Its conditions in SQL, and their parameters."""
+        found: list[Condition] = []
+        args: list[Any] = []
+        for column, value in zip(order, self.prefix, strict=False):
+            found.append(Condition(column, "is null" if value is None else "="))
+            if value is not None:
+                args.append(value)
+        column = order[len(self.prefix)] if len(self.prefix) < len(order) else ""
+        if self.null is not None:
+            found.append(Condition(column, "is null" if self.null else "is not null"))
+        for bound, strict, loose in ((self.lower, ">", ">="), (self.upper, "<", "<=")):
+            if bound is not None:
+                found.append(Condition(column, loose if bound.inclusive else strict))  # type: ignore[arg-type]
+                args.append(bound.value)
+        return tuple(found), args
+
+    def read(self, table: str, index: str | None, order: tuple[str, ...]) -> RangeRead:
+        """The range for the read set."""
+        return RangeRead(table, index, order, self.prefix, self.lower, self.upper)
+
+
+def after(
+    start: Segment, order: Sequence[str], optional: Sequence[bool], row: Sequence[Any], direction: Direction
+) -> list[Segment]:
+    """What is left of a segment after a row, in order.
+
+    Args:
+        start: The segment that is being read.
+        order: The columns of its order; the last one is never NULL and unique.
+        optional: For each of them, whether it may be NULL; NULL comes before all values.
+        row: The row's values of these columns.
+        direction: In which direction it is read.
+    """
+    fixed = len(start.prefix)
+    found: list[Segment] = []
+    for place in range(len(order) - 1, fixed - 1, -1):
+        prefix, value = tuple(row[:place]), row[place]
+        bounds = (start.lower, start.upper) if place == fixed else (None, None)
+        may_be_null = optional[place] and not (place == fixed and (start.lower or start.upper))
+        found += _beyond(prefix, value, bounds, may_be_null, direction)
+    return found
+
+
+def _beyond(
+    prefix: tuple[Any, ...],
+    value: Any,
+    bounds: tuple[Bound | None, Bound | None],
+    may_be_null: bool,
+    direction: Direction,
+) -> list[Segment]:
+    lower, upper = bounds
+    if direction == "asc":
+        if value is None:
+            return [Segment(prefix, null=False)]
+        return [Segment(prefix, Bound(value, inclusive=False), upper)]
+    if value is None:
+        return []
+    below = Segment(prefix, lower, Bound(value, inclusive=False))
+    return [below, Segment(prefix, null=True)] if may_be_null else [below]

@@ -1,0 +1,87 @@
+"""Values that cross a boundary at rest: JSON texts of arguments, results and JSON columns.
+
+Owns their one encoding and its limits. Leaves the wire's tags to `wire`, and SQL types to the stores.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from penstock.errors import LimitExceeded, ValueInvalid
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+MAX_NESTING = 64
+
+_CONTAINERS = (dict, list, tuple)
+
+
+def encode_json(value: Any, what: str) -> str:
+    """A value as JSON text: dates, decimals, UUIDs as strings, bytes as base64.
+
+    Args:
+        value: What JSON and pydantic can say; NaN and infinity are refused, as SQL's JSON cannot hold them.
+        what: Names the value in an error.
+
+    Raises:
+        ValueInvalid: The value cannot be said in JSON.
+        LimitExceeded: It is nested deeper than 64 levels.
+    """
+    try:
+        text = to_json(value, bytes_mode="base64", inf_nan_mode="constants").decode()
+    except PydanticSerializationError as error:
+        raise ValueInvalid(f"{what} cannot be stored as JSON: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise LimitExceeded(f"{what} is nested too deeply or refers to itself: {error}.") from error
+    check_json(text, what)
+    return text
+
+
+def check_json(text: str, what: str) -> None:
+    """Refuse what SQL's JSON cannot hold: NaN, infinity, NUL characters, and nesting beyond 64 levels."""
+    suspicious = "NaN" in text or "Infinity" in text or "\\u0000" in text
+    if suspicious or max(text.count("["), text.count("{")) > MAX_NESTING // 2:
+        _check_value(from_json(text, allow_inf_nan=True), what, 0)
+
+
+def decode_json(text: str | bytes) -> Any:
+    """The value of a JSON text written by `encode_json`."""
+    return from_json(text)
+
+
+def check_nesting(value: Any, what: str, depth: int = 0) -> None:
+    """Refuse a value nested deeper than 64 levels."""
+    if not isinstance(value, _CONTAINERS):
+        return
+    if depth >= MAX_NESTING:
+        raise LimitExceeded(f"{what} is nested deeper than {MAX_NESTING} levels.", limit=MAX_NESTING)
+    for item in value.values() if isinstance(value, dict) else value:
+        check_nesting(item, what, depth + 1)
+
+
+def check_text(text: str, what: str) -> None:
+    """Refuse what SQL text cannot hold: NUL characters and lone surrogates."""
+    if "\0" in text:
+        raise ValueInvalid(f"{what} contains a NUL character, which SQL text cannot hold.")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueInvalid(f"{what} contains a lone surrogate, which is not valid Unicode.") from error
+
+
+def _check_value(value: Any, what: str, depth: int) -> None:
+    check_nesting(value, what, depth)
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            check_text(item, what)
+        elif isinstance(item, float) and (item != item or item in {float("inf"), float("-inf")}):  # noqa: PLR0124 - NaN
+            raise ValueInvalid(f"{what} contains {item}, which JSON cannot say.")
+        elif isinstance(item, dict):
+            stack.extend(item)
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)
