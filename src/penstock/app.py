@@ -40,7 +40,9 @@ class _QueryDecorator(Protocol):
         self, handler: Callable[Concatenate[QueryCtx, P], Awaitable[R]], /
     ) -> QueryFunction[QueryCtx, P, R, Awaitable[R]]: ...
     @overload
-    def __call__(self, handler: Callable[Concatenate[SyncQueryCtx, P], R], /) -> QueryFunction[SyncQueryCtx, P, R, R]: ...
+    def __call__(
+        self, handler: Callable[Concatenate[SyncQueryCtx, P], R], /
+    ) -> QueryFunction[SyncQueryCtx, P, R, R]: ...
 
 
 class _MutationDecorator(Protocol):
@@ -60,7 +62,9 @@ class _ActionDecorator(Protocol):
         self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
     ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
     @overload
-    def __call__(self, handler: Callable[Concatenate[SyncActionCtx, P], R], /) -> ActionFunction[SyncActionCtx, P, R, R]: ...
+    def __call__(
+        self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
+    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
 
 
 class App:
@@ -103,9 +107,11 @@ class App:
         self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
     ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
     @overload
-    def action(self, handler: Callable[Concatenate[SyncActionCtx, P], R], /) -> ActionFunction[SyncActionCtx, P, R, R]: ...
+    def action(
+        self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
+    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
     @overload
-    def action(self, *, runtime: Runtime) -> _ActionDecorator: ...
+    def action(self, handler: None = None, /, *, runtime: Runtime) -> _ActionDecorator: ...
     def action(self, handler: Any = None, /, *, runtime: Runtime = "thread") -> Any:
         """Declare a public action: it may call the outside world, has no transaction, and anyone may call it.
 
@@ -124,7 +130,7 @@ class App:
         self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
     ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
     @overload
-    def internal_action(self, *, runtime: Runtime) -> _ActionDecorator: ...
+    def internal_action(self, handler: None = None, /, *, runtime: Runtime) -> _ActionDecorator: ...
     def internal_action(self, handler: Any = None, /, *, runtime: Runtime = "thread") -> Any:
         """Declare an action that only this program may call; see `action`."""
         return self._action(handler, public=False, runtime=runtime)
@@ -310,11 +316,8 @@ def _tables_in(namespace: Mapping[str, Any]) -> list[type[Table]]:
 
 def _same_name(first: type[Table], second: type[Table]) -> Exception:
 
-
     return DeclarationError(
         f"Two tables are named {first.__declared__.sql_name}: {first.__module__}.{first.__qualname__} and "
         f"{second.__module__}.{second.__qualname__}.",
         fix='Give one of them another name="…".',
     )
-
-

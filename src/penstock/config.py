@@ -87,7 +87,7 @@ class Config:
             raise ConfigError(f"synchronous must be full or normal, not {self.synchronous!r}.")
 
 
-_TYPES = {field.name: type(field.default) for field in fields(Config)}
+_TYPES: dict[str, type[Any]] = {field.name: type(field.default) for field in fields(Config)}
 _POSITIVE = tuple(name for name, kind in _TYPES.items() if kind in {int, float} and name != "grace")
 
 

@@ -158,7 +158,8 @@ class ActionCtx:
             names = ", ".join(sorted({call_name(call) for call in left}))
             close_calls(left)
             raise UnawaitedCall(
-                f"{self._function} ended, but these calls were not awaited: {names}.", fix="Write await before them."
+                f"{self._function} ended, but these calls were not awaited: {names}.",
+                fix="Write await before them.",
             )
 
 

@@ -71,5 +71,3 @@ class Dispatch:
         if function.kind is FunctionKind.QUERY:
             return await self._runner.query(function, arguments)
         return await self._runner.action(function, arguments)
-
-

@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from penstock.calls.processes import Processes
 from penstock.clock import Clock, SystemClock
@@ -57,6 +57,3 @@ class Engine:
             await asyncio.to_thread(threads.shutdown)
         self._threads.clear()
         await self.processes.close()
-
-
-AnyWork = Callable[[], Any]

@@ -50,7 +50,10 @@ def failure(error: BaseException) -> Outcome:
     text = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
     trace = "".join(traceback.format_exception(error))[-_LONGEST_ERROR:]
     return Outcome(
-        JobEvent.RAISED, error=_storable(text), traceback=_storable(trace), retryable=not isinstance(error, NonRetryableError)
+        JobEvent.RAISED,
+        error=_storable(text),
+        traceback=_storable(trace),
+        retryable=not isinstance(error, NonRetryableError),
     )
 
 
@@ -81,5 +84,3 @@ def _result(runner: Runner, function: AnyFunction, result: object) -> str:
 
 def _storable(text: str) -> str:
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
-
-

@@ -16,7 +16,14 @@ from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.clock import Random, random_of
 from penstock.errors import Conflict, ContextError, DatabaseUnavailable
-from penstock.functions.function import ActionFunction, AnyFunction, Function, FunctionKind, MutationFunction, QueryFunction
+from penstock.functions.function import (
+    ActionFunction,
+    AnyFunction,
+    Function,
+    FunctionKind,
+    MutationFunction,
+    QueryFunction,
+)
 from penstock.jobs.job import JobStatus, NewJob, Settlement
 from penstock.jobs.retry import Retry, backoff
 from penstock.observe import points
@@ -50,7 +57,11 @@ class Runner:
     # ----- at the top
 
     async def run_query(
-        self, function: QueryFunction[Any, P, R, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], depth: int = 0
+        self,
+        function: QueryFunction[Any, P, R, Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        depth: int = 0,
     ) -> R:
         """Run a query in a snapshot of its own."""
         _expect(function, FunctionKind.QUERY)
@@ -58,7 +69,11 @@ class Runner:
         return cast("R", await self.query(function, arguments, depth))
 
     async def run_mutation(
-        self, function: MutationFunction[Any, P, R, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], depth: int = 0
+        self,
+        function: MutationFunction[Any, P, R, Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        depth: int = 0,
     ) -> R:
         """Run a mutation in a transaction of its own, again if it conflicts."""
         _expect(function, FunctionKind.MUTATION)
@@ -131,7 +146,11 @@ class Runner:
             attempt += 1
 
     async def action(
-        self, function: AnyFunction, arguments: dict[str, Any], depth: int = 0, cancelled: asyncio.Event | None = None
+        self,
+        function: AnyFunction,
+        arguments: dict[str, Any],
+        depth: int = 0,
+        cancelled: asyncio.Event | None = None,
     ) -> Any:
         """Run an action on checked arguments."""
         if function.runtime == "process":
@@ -148,7 +167,12 @@ class Runner:
     # ----- nested in a transaction
 
     async def nested_query(
-        self, scope: Scope, depth: int, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        scope: Scope,
+        depth: int,
+        function: AnyFunction,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
     ) -> Any:
         """Run a query in the transaction of another function."""
         _expect(function, FunctionKind.QUERY)
@@ -162,7 +186,12 @@ class Runner:
                 scope.holder = None
 
     async def nested_mutation(
-        self, scope: Scope, depth: int, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        scope: Scope,
+        depth: int,
+        function: AnyFunction,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
     ) -> Any:
         """Run a mutation as a sub-transaction of another."""
         _expect(function, FunctionKind.MUTATION)
@@ -216,7 +245,13 @@ class Runner:
         session = await engine.store.begin_read()
         try:
             transaction = Transaction(
-                session, engine.store, engine.statements, engine.config, engine.clock, self.now(), engine.clock.seed()
+                session,
+                engine.store,
+                engine.statements,
+                engine.config,
+                engine.clock,
+                self.now(),
+                engine.clock.seed(),
             )
             scope = Scope(transaction, function.name, writable=False)
             return await self._in_scope(function, scope, arguments, depth)
@@ -236,9 +271,7 @@ class Runner:
         engine = self.engine
         session = await engine.store.begin_write()
         try:
-            transaction = Transaction(
-                session, engine.store, engine.statements, engine.config, engine.clock, now, seed
-            )
+            transaction = Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed)
             scope = Scope(transaction, function.name, writable=True)
             try:
                 result = await self._in_scope(function, scope, arguments, depth)
@@ -260,9 +293,7 @@ class Runner:
                 result = await function.handler(ctx, **arguments)
             else:
                 loop = asyncio.get_running_loop()
-                twin = (
-                    SyncMutationCtx(ctx, loop) if isinstance(ctx, MutationCtx) else SyncQueryCtx(ctx, loop)
-                )
+                twin = SyncMutationCtx(ctx, loop) if isinstance(ctx, MutationCtx) else SyncQueryCtx(ctx, loop)
                 result = await self._in_thread(function, twin, arguments, depth)
             scope.end()
         except BaseException:
@@ -305,5 +336,3 @@ def _expect(function: AnyFunction, kind: FunctionKind) -> None:
         raise ContextError(
             f"{function.name} is a {function.kind.value}.", fix=f"Run it with run_{function.kind.value}."
         )
-
-

@@ -95,7 +95,8 @@ class Scheduler:
     async def _run_after(
         self, delay: timedelta, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> JobId:
-        if not isinstance(delay, timedelta):
+        given: object = delay
+        if not isinstance(given, timedelta):
             raise ValueInvalid(f"run_after takes a timedelta, not {delay!r}.", fix="Write timedelta(seconds=…).")
         if not timedelta(0) <= delay <= _FARTHEST:
             raise ValueInvalid(f"A delay of {delay} is negative, or longer than five years.")
@@ -104,7 +105,8 @@ class Scheduler:
     async def _run_at(
         self, time: datetime, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> JobId:
-        if not isinstance(time, datetime) or time.tzinfo is None:
+        given: object = time
+        if not isinstance(given, datetime) or given.tzinfo is None:
             raise ValueInvalid(f"run_at takes an aware datetime, not {time!r}.", fix="Attach a time zone.")
         now = self._now()
         if time > now + _FARTHEST:
@@ -121,9 +123,7 @@ class Scheduler:
             await self._runner.enqueue([job])
         return job_id(job.id)
 
-    def _job(
-        self, run_at: datetime, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> NewJob:
+    def _job(self, run_at: datetime, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
         if not isinstance(function, Function):
             raise ContextError(
                 f"{function!r} is not a function of an app, so no worker could find it.",

@@ -37,10 +37,12 @@ class Bridge:
         self._loop = loop
 
     def __call__(self, call: Coroutine[Any, Any, R]) -> R:
+        """Run a call on the loop; its result."""
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the only way to ask without an exception
             call.close()
             raise ContextError(
-                "A synchronous ctx was used on an event loop, which it would block.", fix="Use an async def function there."
+                "A synchronous ctx was used on an event loop, which it would block.",
+                fix="Use an async def function there.",
             )
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 

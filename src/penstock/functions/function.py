@@ -61,6 +61,7 @@ class Function(Generic[C, P, R, X]):
         functools.update_wrapper(self, handler)
 
     def __call__(self, ctx: C, /, *args: P.args, **kwargs: P.kwargs) -> X:
+        """Run the handler as a plain helper."""
         return self.handler(ctx, *args, **kwargs)
 
     def __repr__(self) -> str:

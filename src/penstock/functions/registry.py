@@ -27,7 +27,9 @@ class Registry:
             DeclarationError: Its name cannot be called, or is taken.
         """
         if not _NAME.fullmatch(function.name):
-            raise DeclarationError(f"{function.name!r} is not a function name.", fix="Names have the form module:function.")
+            raise DeclarationError(
+                f"{function.name!r} is not a function name.", fix="Names have the form module:function."
+            )
         known = self._functions.setdefault(function.name, function)
         if known is not function:
             raise DeclarationError(

@@ -31,10 +31,7 @@ class Signature:
         parameters = list(inspect.signature(handler).parameters.values())[1:]
         self.parameters = tuple(parameter.name for parameter in parameters)
         hints = _hints(handler, name)
-        fields = {
-            parameter.name: _annotation(hints, parameter)
-            for parameter in parameters
-        }
+        fields = {parameter.name: _annotation(hints, parameter) for parameter in parameters}
         self._arguments = _build(name, lambda: _arguments_validator(name, fields))
         result = hints.get("return", Any)
         self.returns_nothing = result is None or result is type(None)
@@ -108,9 +105,10 @@ class Signature:
         try:
             if self._result is None:
                 return to_json(value, bytes_mode="base64")
-            return self._result.dump_json(value)
+            encoded: bytes = self._result.dump_json(value)
         except (ValueError, TypeError) as error:
             raise ResultInvalid(f"{self.name} returned what JSON cannot say: {error}.", function=self.name) from error
+        return encoded
 
     def result_of_json(self, text: bytes) -> Any:
         """A result from the JSON text that `result_json` wrote."""
@@ -119,7 +117,9 @@ class Signature:
     def _refusal(self, error: ValidationError) -> ArgumentsInvalid:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
         return ArgumentsInvalid(
-            f"{self.name}: invalid arguments: {_describe(error)}.", function=self.name, errors=errors[:_MAX_ERRORS]
+            f"{self.name}: invalid arguments: {_describe(error)}.",
+            function=self.name,
+            errors=errors[:_MAX_ERRORS],
         )
 
 
@@ -151,7 +151,8 @@ def _hints(handler: Callable[..., Any], name: str) -> dict[str, Any]:
         return typing.get_type_hints(handler, include_extras=True)
     except NameError as error:
         raise DeclarationError(
-            f"{name}: an annotation names {error.name!r}, which does not exist in its module.", fix="Import it."
+            f"{name}: an annotation names {error.name!r}, which does not exist in its module.",
+            fix="Import it.",
         ) from error
 
 
@@ -161,14 +162,17 @@ def _annotation(hints: dict[str, Any], parameter: inspect.Parameter) -> Any:
 
 
 def _arguments_validator(name: str, fields: dict[str, Any]) -> SchemaValidator:
-    shape = TypedDict(name.rpartition(":")[2], fields)  # type: ignore[operator]  # built from a signature
+    make: Any = TypedDict  # type checkers only know it with literal names
+    shape = make(name.rpartition(":")[2], fields)
     shape.__pydantic_config__ = _STRICT
     return SchemaValidator(tighten(TypeAdapter(shape).core_schema))
 
 
 def _result_adapter(annotation: Any) -> TypeAdapter[Any]:
     try:
-        return TypeAdapter(annotation, config=ConfigDict(strict=True, ser_json_bytes="base64", ser_json_inf_nan="strings"))
+        return TypeAdapter(
+            annotation, config=ConfigDict(strict=True, ser_json_bytes="base64", ser_json_inf_nan="strings")
+        )
     except PydanticUserError:  # a type with a config of its own, such as a model
         return TypeAdapter(annotation)
 

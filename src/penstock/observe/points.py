@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-POINTS = frozenset({
-    "mutation.ran",  # the user's function has returned, nothing is committed
-    "commit.before",  # all statements are sent, the commit is not
-    "commit.after",  # the commit is known to have succeeded
-    "worker.claimed",  # jobs are claimed, none has started
-    "worker.outcome",  # a job has an outcome, nothing is settled
-    "lease.renew",  # a worker is about to renew its lease
-})
+POINTS = frozenset(
+    {
+        "mutation.ran",  # the user's function has returned, nothing is committed
+        "commit.before",  # all statements are sent, the commit is not
+        "commit.after",  # the commit is known to have succeeded
+        "worker.claimed",  # jobs are claimed, none has started
+        "worker.outcome",  # a job has an outcome, nothing is settled
+        "lease.renew",  # a worker is about to renew its lease
+    }
+)
 
 Hold = Callable[..., Awaitable[None]]
 armed: dict[str, Hold] = {}

@@ -8,11 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from penstock.errors import DeclarationError, PenstockError
 from penstock.schema.fields import Column
 from penstock.schema.index import Index
+from penstock.schema.steps import (
+    AddChoices,
+    AddColumn,
+    CreateIndex,
+    CreateTable,
+    Difference,
+    DropCheck,
+    DropInvalidIndex,
+    Guard,
+    Problem,
+    RelaxColumn,
+    ReplaceChoices,
+    ReplaceIndex,
+    RequireColumn,
+    Rule,
+    Step,
+    ValidateChoices,
+)
 from penstock.schema.stored import (
     MAX_SQL_NAME,
     StoredColumn,
@@ -25,170 +43,7 @@ from penstock.schema.stored import (
 )
 from penstock.schema.table import TableDefinition
 
-Rule = Literal["any", "null", "not null", "other", "duplicate"]
 _EMPTY_CONTAINERS = (list, dict, set, frozenset, tuple)
-
-
-@dataclass(frozen=True, slots=True)
-class CreateTable:
-    """The table does not exist yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class AddColumn:
-    """A new column; `fill` is what the rows that exist get, in the form a store takes, or None for NULL."""
-
-    column: Column
-    fill: Any
-
-
-@dataclass(frozen=True, slots=True)
-class RelaxColumn:
-    """A column may hold NULL from now on."""
-
-    column: Column
-
-
-@dataclass(frozen=True, slots=True)
-class RequireColumn:
-    """A column may hold NULL no longer."""
-
-    column: Column
-
-
-@dataclass(frozen=True, slots=True)
-class AddChoices:
-    """A column is limited to its choices from now on."""
-
-    column: Column
-
-
-@dataclass(frozen=True, slots=True)
-class ReplaceChoices:
-    """A column has other choices than before."""
-
-    column: Column
-
-
-@dataclass(frozen=True, slots=True)
-class ValidateChoices:
-    """The choices of a column hold for new rows, but were never checked against the old ones."""
-
-    column: Column
-
-
-@dataclass(frozen=True, slots=True)
-class DropCheck:
-    """A check that is not declared any more, or that an interrupted push has left behind."""
-
-    name: str
-    column: Column
-
-
-@dataclass(frozen=True, slots=True)
-class CreateIndex:
-    """A new index."""
-
-    index: Index
-
-
-@dataclass(frozen=True, slots=True)
-class ReplaceIndex:
-    """An index whose columns or uniqueness have changed: it stands until the new one can take its place."""
-
-    index: Index
-
-
-@dataclass(frozen=True, slots=True)
-class DropInvalidIndex:
-    """What an interrupted push has left behind."""
-
-    name: str
-
-
-Step = (
-    CreateTable
-    | AddColumn
-    | RelaxColumn
-    | RequireColumn
-    | AddChoices
-    | ReplaceChoices
-    | ValidateChoices
-    | DropCheck
-    | CreateIndex
-    | ReplaceIndex
-    | DropInvalidIndex
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a table cannot be changed to fit its declaration.
-
-    Attributes:
-        what: What does not fit, as a whole sentence.
-        fix: The way out.
-        column: The column, or the columns, it is about.
-        index: The index it is about.
-        rows: How many rows stand against it, where that is the reason.
-    """
-
-    table: str
-    what: str
-    fix: str
-    column: str = ""
-    index: str = ""
-    rows: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """Rows that a step would lose or break; they have to be counted before.
-
-    Attributes:
-        rule: Which rows offend: any, those with NULL or with a value in the columns, those with other values than
-            the choices, those that are not unique in the columns.
-        what: The problem as a sentence that lacks the number of rows at its end.
-        always: Whether it is a problem even if no row offends.
-    """
-
-    rule: Rule
-    table: str
-    what: str
-    fix: str
-    columns: tuple[str, ...] = ()
-    choices: tuple[str | int, ...] = ()
-    index: str = ""
-    always: bool = False
-
-    def problem(self, rows: int) -> Problem | None:
-        """The problem it is if this many rows offend."""
-        if not rows and not self.always:
-            return None
-        what = f"{self.what} {rows} row{'' if rows == 1 else 's'}."
-        return Problem(self.table, what, self.fix, ", ".join(self.columns), self.index, rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """What lies between a declaration and the stored table.
-
-    Attributes:
-        declared: The declaration in the form of a stored table.
-        stored: The table as it is; None if it does not exist.
-        steps: What to do, in order.
-        guards: Rows that must not exist for it.
-        problems: Why it cannot be done, whatever the rows are.
-        notes: What is left alone.
-    """
-
-    definition: TableDefinition
-    declared: StoredTable
-    stored: StoredTable | None
-    steps: tuple[Step, ...] = ()
-    guards: tuple[Guard, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def check_names(definitions: Sequence[TableDefinition]) -> None:
@@ -202,7 +57,10 @@ def check_names(definitions: Sequence[TableDefinition]) -> None:
         if not definition.managed:
             continue
         table = definition.table.__name__
-        names = {definition.name: f"table {table}", f"{definition.name}_pkey": f"the primary key of table {table}"}
+        names = {
+            definition.name: f"table {table}",
+            f"{definition.name}_pkey": f"the primary key of table {table}",
+        }
         for index in definition.indexes.values():
             name = index_name(definition.name, index.name)
             if len(name) > MAX_SQL_NAME:
@@ -219,7 +77,8 @@ def check_names(definitions: Sequence[TableDefinition]) -> None:
 def _take_name(taken: dict[str, str], name: str, what: str) -> None:
     if name in taken:
         raise DeclarationError(
-            f"In SQL {what} would be named {name}, and so would {taken[name]}.", fix="Give one of them another name."
+            f"In SQL {what} would be named {name}, and so would {taken[name]}.",
+            fix="Give one of them another name.",
         )
     taken[name] = what
 
@@ -271,7 +130,7 @@ class _Comparison:
         """A table of another program has to be there, with the declared columns; it is never changed."""
         if stored is None:
             self._problem(
-                f"Table {self.table} does not exist, but {self.definition.table.__name__} is declared with managed=False.",
+                f"Table {self.table} does not exist, and {self.definition.table.__name__} is declared managed=False.",
                 "Create it with the program that owns it, or correct source=.",
             )
             return
@@ -288,13 +147,14 @@ class _Comparison:
         """Whether it is a table that penstock can keep rows in."""
         if stored.kind != "table":
             self._problem(
-                f"{self.table} is a {stored.kind}, not a table.", 'Give the table another name="…", or drop what is there.'
+                f"{self.table} is a {stored.kind}, not a table.",
+                'Give the table another name="…", or drop what is there.',
             )
             return False
         if stored.key != self.declared.key:
             self._problem(
-                f"{self.table} exists, and its primary key is ({', '.join(stored.key)}) instead of (id): another program "
-                "has created it.",
+                f"{self.table} exists, and its primary key is ({', '.join(stored.key)}) instead of (id): "
+                "another program has created it.",
                 'Declare it with managed=False, source= and key=; or give the table another name="…".',
             )
             return False
@@ -349,7 +209,11 @@ class _Comparison:
         if fill is None and not column.optional:
             self._problem(f"The default of {where} is None, but it is not optional.", "Correct it.", column=column.name)
         elif fill is not None and column.choices and fill not in column.choices:
-            self._problem(f"The default of {where}, {fill!r}, is none of its choices.", "Correct it.", column=column.name)
+            self._problem(
+                f"The default of {where}, {fill!r}, is none of its choices.",
+                "Correct it.",
+                column=column.name,
+            )
         return fill
 
     def _refuse_type(self, column: Column, found: StoredColumn, wanted: StoredColumn) -> None:
@@ -383,7 +247,7 @@ class _Comparison:
                 self.notes.append(f"{where} is stored, but not declared any more; it is left alone.")
             else:
                 self._problem(
-                    f"{where} is not declared any more, but it is stored as NOT NULL without a default: inserts would fail.",
+                    f"{where} is not declared any more, but stored as NOT NULL without a default: inserts would fail.",
                     f"Declare it again, as optional if rows should do without it. Or, if nobody needs its values: "
                     f'alter table "{self.table}" drop column "{column.name}".',
                     column=column.name,

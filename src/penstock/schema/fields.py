@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 import types
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -56,6 +55,8 @@ PLAIN: dict[Any, Kind] = {
 }
 _CHOICE_KINDS: dict[type, Kind] = {str: Kind.TEXT, int: Kind.INTEGER}
 
+_SYSTEM: dict[str, Any] = {"id": str, "creation_time": AwareDatetime}
+
 Encode = Callable[[Any], Any]
 Decode = Callable[[Any], Any]
 
@@ -94,7 +95,7 @@ class Column:
     @cached_property
     def adapter(self) -> TypeAdapter[Any]:
         """The check of the field's annotation alone, strict."""
-        annotation = {"id": str, "creation_time": AwareDatetime}[self.name] if self.info is None else self.info.annotation
+        annotation: Any = _SYSTEM[self.name] if self.info is None else self.info.annotation
         try:
             return TypeAdapter(annotation, config={"strict": True})
         except PydanticUserError:  # a type with a config of its own
@@ -134,7 +135,7 @@ def _strip_annotated(annotation: Any) -> Any:
     while True:
         if get_origin(annotation) is Annotated:
             annotation = get_args(annotation)[0]
-        elif isinstance(annotation, getattr(typing, "TypeAliasType", ())):
+        elif type(annotation).__name__ == "TypeAliasType":  # typing's own from Python 3.12 on
             annotation = annotation.__value__
         elif hasattr(annotation, "__supertype__"):  # NewType
             annotation = annotation.__supertype__
@@ -194,7 +195,9 @@ def _json(where: str, annotation: Any, info: FieldInfo) -> tuple[Encode, Decode]
 
 
 def _has_config(annotation: Any) -> bool:
-    return isinstance(annotation, type) and hasattr(annotation, "__pydantic_config__") or hasattr(annotation, "model_config")
+    return (isinstance(annotation, type) and hasattr(annotation, "__pydantic_config__")) or hasattr(
+        annotation, "model_config"
+    )
 
 
 def _id_encoder(where: str, annotation: Any) -> Encode:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema
 
 from penstock.errors import DeclarationError, IdInvalid, ValueInvalid
@@ -50,7 +50,12 @@ class Table(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, ignored_types=(Index,), ser_json_bytes="base64", val_json_bytes="base64"
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        ignored_types=(Index,),
+        ser_json_bytes="base64",
+        val_json_bytes="base64",
     )
 
     __id_prefix__: ClassVar[str | None] = None
@@ -145,7 +150,8 @@ class TableDefinition:
         position = self.positions.get(name)
         if position is None:
             raise ValueInvalid(
-                f"Table {self.table.__name__} has no column {name!r}.", fix=f"Its columns are {', '.join(self.positions)}."
+                f"Table {self.table.__name__} has no column {name!r}.",
+                fix=f"Its columns are {', '.join(self.positions)}.",
             )
         return self.columns[position]
 
@@ -160,16 +166,19 @@ class TableDefinition:
         Raises:
             IdInvalid: It is malformed, or an id of another table.
         """
-        if self.managed:
-            if isinstance(row_id, str) and is_id(self.name, row_id):
+        text: object = row_id
+        if not isinstance(text, str):
+            pass
+        elif self.managed:
+            if is_id(self.name, row_id):
                 return str(row_id)
-        elif isinstance(row_id, str):
+        else:
             check_text(row_id, f"{self.name}.{self.key}")
             column = self.columns[self.positions[self.key]]
             if column.kind is Kind.TEXT:
                 return row_id
             try:
-                return column.encode(TypeAdapter(column.info and column.info.annotation).validate_python(row_id))
+                return column.encode(column.adapter.validate_python(row_id, strict=False))
             except ValidationError:
                 pass
         raise IdInvalid(
@@ -231,7 +240,8 @@ def definition_of(table: type[Table]) -> TableDefinition:
 
 
 def _define(table: type[Table]) -> TableDefinition:
-    if not isinstance(table, type) or not issubclass(table, Table) or table is Table:
+    given: object = table
+    if not isinstance(given, type) or not issubclass(given, Table) or given is Table:
         raise DeclarationError(f"{table!r} is not a table.", fix="Declare a class that inherits from Table.")
     if not table.__pydantic_complete__:
         table.model_rebuild()
@@ -255,13 +265,17 @@ def _define(table: type[Table]) -> TableDefinition:
 def _system_columns(declared: _Declared) -> list[Column]:
     if not declared.managed:
         return []
-    return [Column("id", Kind.TEXT, optional=False, decode=Id), Column("creation_time", Kind.DATETIME, optional=False)]
+    return [
+        Column("id", Kind.TEXT, optional=False, decode=Id),
+        Column("creation_time", Kind.DATETIME, optional=False),
+    ]
 
 
 def _declare(cls: type[Table], name: str | None, source: str | None, key: str | None, managed: bool) -> _Declared:
     if managed and (source or key):
         raise DeclarationError(
-            f"Table {cls.__name__}: source= and key= name a table that another program owns.", fix="Add managed=False."
+            f"Table {cls.__name__}: source= and key= name a table that another program owns.",
+            fix="Add managed=False.",
         )
     if not managed and not (source and key):
         raise DeclarationError(f"Table {cls.__name__}: managed=False needs source= and key=.")
@@ -271,7 +285,9 @@ def _declare(cls: type[Table], name: str | None, source: str | None, key: str | 
     if managed:
         _check_name(f"Table {cls.__name__}", sql_name)
         if sql_name.startswith(_RESERVED_PREFIXES):
-            raise DeclarationError(f"Table {cls.__name__}: the name {sql_name!r} is reserved.", fix='Give another name="…".')
+            raise DeclarationError(
+                f"Table {cls.__name__}: the name {sql_name!r} is reserved.", fix='Give another name="…".'
+            )
     _check_fields(cls, managed)
     return _Declared(sql_name, key or "id", managed)
 

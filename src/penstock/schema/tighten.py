@@ -11,7 +11,9 @@ from pydantic_core import CoreSchema
 
 from penstock.values import INT64_MAX, INT64_MIN
 
-_OPAQUE = frozenset({"cls", "metadata", "ref", "schema_ref", "serialization", "config", "default", "expected", "members"})
+_OPAQUE = frozenset(
+    {"cls", "metadata", "ref", "schema_ref", "serialization", "config", "default", "expected", "members"}
+)
 
 
 def tighten(schema: CoreSchema) -> CoreSchema:

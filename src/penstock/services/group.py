@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 from penstock.services.service import Service
 from penstock.store.contract import Signals
@@ -29,7 +31,7 @@ class Group:
         """End all at once, as a crash does."""
         await self._end([service.kill() for service in reversed(self.services)])
 
-    async def _end(self, endings: list[object]) -> None:
+    async def _end(self, endings: list[Coroutine[Any, Any, None]]) -> None:
         for service in self.services:
             self._signals.unsubscribe(service.wake)
-        await asyncio.gather(*endings)  # type: ignore[arg-type]
+        await asyncio.gather(*endings)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from penstock.calls.job import failure, keep, run_job
@@ -44,6 +44,11 @@ class Worker(Service):
         runner: Runs functions.
         name: How this worker is called in its lease.
         jobs: How many jobs it runs at once.
+
+    Attributes:
+        lease: The number of its lease, while it has one.
+        running: The jobs it runs.
+        next_run_at: When the next scheduled job was due, at its last look.
     """
 
     name = "worker"
@@ -52,6 +57,7 @@ class Worker(Service):
         super().__init__(runner.engine.clock)
         self.lease: int | None = None
         self.running: dict[UUID, Running] = {}
+        self.next_run_at: datetime | None = None
         self._runner = runner
         self._store = runner.engine.store
         self._label = name
@@ -96,6 +102,11 @@ class Worker(Service):
         """End at once and leave everything as it is, as a crash does."""
         await super().kill()
         await self._stop_jobs()
+
+    @property
+    def unsettled(self) -> int:
+        """How many jobs have ended and are not settled yet."""
+        return len(self._outcomes)
 
     # ----- the lease
 
@@ -187,6 +198,7 @@ class Worker(Service):
             return self._poll
         now = self.clock.now()
         claim = await self._store.jobs.claim(self.lease, free, now)
+        self.next_run_at = claim.next_run_at
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
         for job in claim.jobs:

@@ -1,9 +1,10 @@
 """The steps of a schema push as changes of the database: which statements, in which order, and which together.
 
-Owns how each database is changed without making others wait. On PostgreSQL what takes a short lock runs together, and
-what takes long runs alone, under a lock that lets everyone read and write; each step that needs both is finished before
-the next begins, so that one that fails leaves nothing behind. On SQLite, which has one writer, a table is changed in one
-piece; what its ALTER TABLE cannot do is done by writing the table anew, as https://sqlite.org/lang_altertable.html says.
+Owns how each database is changed without making others wait. On PostgreSQL what takes a short lock runs together,
+and what takes long runs alone, under a lock that lets everyone read and write; each step that needs both is finished
+before the next begins, so that one that fails leaves nothing behind. On SQLite, which has one writer, a table is
+changed in one piece; what ALTER TABLE cannot do is done by writing the table anew, as SQLite's documentation of ALTER
+TABLE tells (section 7).
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from penstock.schema.diff import (
+from penstock.schema.fields import Column
+from penstock.schema.index import Index
+from penstock.schema.steps import (
     AddChoices,
     AddColumn,
     CreateIndex,
@@ -26,11 +29,18 @@ from penstock.schema.diff import (
     Step,
     ValidateChoices,
 )
-from penstock.schema.fields import Column
-from penstock.schema.index import Index
 from penstock.schema.stored import StoredTable, choices_name, index_name, next_name, required_name
 from penstock.store.contract import Change
-from penstock.store.ddl import SQLITE, choices_sql, column_sql, create_index, create_table, fold, index_in_schema, literal
+from penstock.store.ddl import (
+    SQLITE,
+    choices_sql,
+    column_sql,
+    create_index,
+    create_table,
+    fold,
+    index_in_schema,
+    literal,
+)
 from penstock.store.dialect import Dialect
 
 _ANEW = "penstock_anew_"
@@ -41,7 +51,9 @@ def changes(differences: Sequence[Difference], dialect: Dialect) -> list[Change]
     new = [difference for difference in differences if CreateTable() in difference.steps]
     found = []
     if new:
-        statements = tuple(statement for difference in new for statement in create_table(difference.definition, dialect))
+        statements = tuple(
+            statement for difference in new for statement in create_table(difference.definition, dialect)
+        )
         found.append(Change(", ".join(difference.definition.name for difference in new), statements))
     for difference in differences:
         if difference.stored is not None and difference.steps:
@@ -185,29 +197,56 @@ class _SqliteTable:
 
     def statements(self) -> Iterator[str]:
         """Columns first, by ALTER TABLE where it can do all of them, then indexes."""
-        steps = self.difference.steps
-        replaced = [self._index(step) for step in steps if isinstance(step, ReplaceIndex)]
-        if self._added_only():
-            for step in steps:
-                if isinstance(step, AddColumn):
-                    yield self._add_column(step)
-            yield from (f"drop index {self.dialect.quote(name)}" for name in replaced)
+        additions = [step for step in self.difference.steps if isinstance(step, AddColumn)]
+        indexes = [step for step in self.difference.steps if isinstance(step, CreateIndex | ReplaceIndex)]
+        replaced = [self._index(step.index) for step in indexes if isinstance(step, ReplaceIndex)]
+        if self._changed_columns() or any(not step.column.optional and step.fill is None for step in additions):
+            yield from self._write_anew(additions, replaced)
         else:
-            yield from self._anew(replaced)
-        for step in steps:
-            if isinstance(step, CreateIndex | ReplaceIndex):
-                yield create_index(self.difference.definition, step.index, self.dialect)
+            yield from map(self._add_column, additions)
+            yield from (f"drop index {self.dialect.quote(name)}" for name in replaced)
+        for step in indexes:
+            yield create_index(self.difference.definition, step.index, self.dialect)
 
-    def _added_only(self) -> bool:
-        added = {step.column.name for step in self.difference.steps if isinstance(step, AddColumn)}
-        return all(
-            (step.column.optional or step.fill is not None)
-            if isinstance(step, AddColumn)
-            else isinstance(step, CreateIndex | ReplaceIndex) or step.column.name in added
-            for step in self._column_steps()
-        )
+    def _changed_columns(self) -> dict[str, Column]:
+        """Columns that exist and are declared otherwise now."""
+        changing = (RelaxColumn, RequireColumn, AddChoices, ReplaceChoices, DropCheck)
+        changed = [step.column for step in self.difference.steps if isinstance(step, changing)]
+        folded = {fold(column.name, self.dialect): column for column in changed}
+        return {name: column for name, column in folded.items() if name in self.stored.columns}
 
     def _add_column(self, step: AddColumn) -> str:
         default = "" if step.fill is None else literal(step.column.kind, step.fill, self.dialect)
         column = column_sql(self.difference.definition, step.column, self.dialect, default)
         return f"alter table {self._table} add column {column}"
+
+    def _write_anew(self, additions: Sequence[AddColumn], replaced: Sequence[str]) -> Iterator[str]:
+        """Copy the rows into a new table that takes the name of the old one. What is not declared stays as it is."""
+        anew = self.dialect.quote(_ANEW + self.stored.name)
+        changed = self._changed_columns()
+        columns = [
+            column_sql(self.difference.definition, changed[key], self.dialect) if key in changed else column.sql
+            for key, column in self.stored.columns.items()
+        ]
+        columns += [column_sql(self.difference.definition, step.column, self.dialect) for step in additions]
+        parts = ",\n    ".join([*columns, *self.stored.constraints])
+        yield f"create table {anew} (\n    {parts}\n) {self.stored.options}".rstrip()
+        yield self._copy(anew, additions)
+        yield f"drop table {self._table}"
+        yield f"alter table {anew} rename to {self._table}"
+        yield from (sql for name, sql in self.stored.attached.items() if name.lower() not in replaced)
+
+    def _copy(self, anew: str, additions: Sequence[AddColumn]) -> str:
+        rowid = [] if "without" in self.stored.options.lower() else ["_rowid_"]
+        kept = [self.dialect.quote(column.name) for column in self.stored.columns.values() if not column.generated]
+        filled = [step for step in additions if step.fill is not None]
+        names = [*rowid, *kept, *(self.dialect.quote(step.column.name) for step in filled)]
+        values = [*rowid, *kept, *(literal(step.column.kind, step.fill, self.dialect) for step in filled)]
+        return f"insert into {anew} ({', '.join(names)}) select {', '.join(values)} from {self._table}"
+
+    @property
+    def _table(self) -> str:
+        return self.dialect.quote(self.stored.name)
+
+    def _index(self, index: Index) -> str:
+        return index_name(self.difference.definition.name, index.name)

@@ -1,7 +1,7 @@
 """The SQL of tables and their parts, as each database spells them.
 
-Owns the text of DDL for both stores: tables, columns, checks, indexes, values in it, and the counting of rows that stand
-against a change. Leaves to `alter` which statements change a table that exists.
+Owns the text of DDL for both stores: tables, columns, checks, indexes, values in it, and the counting of rows that
+stand against a change. Leaves to `alter` which statements change a table that exists.
 """
 
 from __future__ import annotations
@@ -10,15 +10,22 @@ from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 
-from penstock.schema.diff import Guard
 from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
-from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable, choices_name, index_name
+from penstock.schema.steps import Guard
+from penstock.schema.stored import (
+    StoredCheck,
+    StoredColumn,
+    StoredIndex,
+    StoredTable,
+    choices_name,
+    index_name,
+)
 from penstock.schema.table import TableDefinition
 from penstock.store.dialect import Dialect
 from penstock.store.statements import index_columns
 
-# SQLite has few types: a comment in the table's text tells which kind of column it is, so that a change of kind is seen.
+# SQLite has few types: a comment in the table's text tells the kind of column, so that a change of it is seen.
 _TOLD_BY_COMMENT = (Kind.BOOLEAN, Kind.DATETIME, Kind.DATE, Kind.INTERVAL, Kind.UUID, Kind.JSON)
 SQLITE = "sqlite"
 
@@ -93,18 +100,22 @@ def _count_duplicates(table: str, names: list[str]) -> str:
 def create_table(definition: TableDefinition, dialect: Dialect) -> Iterator[str]:
     """A table and its indexes."""
     columns = ",\n".join(f"    {column_sql(definition, column, dialect)}" for column in definition.columns)
-    yield f"create table {dialect.table(definition.name)} (\n{columns}\n)" + (" strict" if dialect.name == SQLITE else "")
+    yield f"create table {dialect.table(definition.name)} (\n{columns}\n)" + (
+        " strict" if dialect.name == SQLITE else ""
+    )
     for index in definition.indexes.values():
         yield create_index(definition, index, dialect)
 
 
-def column_sql(definition: TableDefinition, column: Column, dialect: Dialect, default: str = "") -> str:
+def column_sql(
+    definition: TableDefinition, column: Column, dialect: Dialect, default: str = "", *, choices: bool = True
+) -> str:
     """A column as CREATE TABLE and ADD COLUMN take it."""
     parts = [dialect.quote(column.name), column_type(column.kind, dialect)]
     parts += [] if column.optional else ["not null"]
     parts += ["primary key"] if column.name == definition.key else []
     parts += [f"default {default}"] if default else []
-    parts += [choices_sql(definition, column, dialect)] if column.choices else []
+    parts += [choices_sql(definition, column, dialect)] if column.choices and choices else []
     if dialect.name == SQLITE and column.kind is Kind.BOOLEAN:
         parts.append(f"check ({dialect.quote(column.name)} in (0, 1))")
     if dialect.name == SQLITE and column.kind is Kind.JSON:

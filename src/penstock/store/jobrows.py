@@ -34,13 +34,36 @@ def job_of(row: Sequence[Any]) -> Job:
     """A job from its row: id, function, kind, args, run_at, pool, priority, retry, attempt, enqueued_at, started_at."""
     job_uuid, function, kind, args, run_at, pool, priority, retry, attempt, enqueued_at, started_at = row
     return Job(
-        job_uuid, function, kind, args, run_at, pool, priority, retry_of(retry), attempt, enqueued_at, started_at
+        job_uuid,
+        function,
+        kind,
+        args,
+        run_at,
+        pool,
+        priority,
+        retry_of(retry),
+        attempt,
+        enqueued_at,
+        started_at,
     )
 
 
 def status_of(row: Sequence[Any]) -> JobStatus:
     """A job's status from its row, in the order of the query `find`."""
-    uuid, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback = row
+    (
+        uuid,
+        function,
+        args,
+        state,
+        attempt,
+        run_at,
+        enqueued_at,
+        started_at,
+        finished_at,
+        result,
+        error,
+        traceback,
+    ) = row
     return JobStatus(
         id=job_id(UUID(int=uuid.int)),
         function=function,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from penstock.clock import Clock
@@ -26,13 +27,12 @@ def make_store(config: Config, clock: Clock) -> Store:
             if error.name != "asyncpg":
                 raise
             raise ConfigError(
-                "PostgreSQL needs the asyncpg driver, which is not installed.", fix="pip install 'penstock[postgres]'"
+                "PostgreSQL needs the asyncpg driver, which is not installed.",
+                fix="pip install 'penstock[postgres]'",
             ) from error
-        store: Store = module.PostgresStore(config.database, config, clock)
-        return store
+        return cast("Store", module.PostgresStore(config.database, config, clock))
     module = importlib.import_module("penstock.store.sqlite.store")
-    store = module.SqliteStore(sqlite_path(config.database), config, clock)
-    return store
+    return cast("Store", module.SqliteStore(sqlite_path(config.database), config, clock))
 
 
 def sqlite_path(url: str) -> Path:

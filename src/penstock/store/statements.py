@@ -47,7 +47,11 @@ class TableStatements:
         self._unique = tuple(index for index in definition.indexes.values() if index.unique)
         self.unique_columns = {name for index in self._unique for name in index.columns}
         self.indexed_text = [
-            [definition.positions[name] for name in index.columns if definition.column(name).kind in {Kind.TEXT, Kind.BYTES}]
+            [
+                definition.positions[name]
+                for name in index.columns
+                if definition.column(name).kind in {Kind.TEXT, Kind.BYTES}
+            ]
             for index in definition.indexes.values()
         ]
 
@@ -76,7 +80,9 @@ class TableStatements:
 
     def get(self) -> Statement:
         """One row by its key."""
-        return self._cached("get", lambda: f"select {self.columns} from {self.table} where {self._key()} = {self._p(1)}")
+        return self._cached(
+            "get", lambda: f"select {self.columns} from {self.table} where {self._key()} = {self._p(1)}"
+        )
 
     def insert(self, names: tuple[str, ...] | None = None) -> Statement:
         """A row of all columns, or of some; returns its columns as they are stored.
@@ -115,7 +121,13 @@ class TableStatements:
         return self._cached("delete", lambda: f"delete from {self.table} where {self._key()} = {self._p(1)}")
 
     def scan(
-        self, conditions: tuple[Condition, ...], order: tuple[str, ...], direction: str, *, limit: int | None, indexed: bool
+        self,
+        conditions: tuple[Condition, ...],
+        order: tuple[str, ...],
+        direction: str,
+        *,
+        limit: int | None,
+        indexed: bool,
     ) -> Statement:
         """Rows that meet all conditions, in the order of an index; the limit is the last parameter."""
 
@@ -129,7 +141,9 @@ class TableStatements:
         bounded = indexed and limit is not None and limit <= BOUNDED_LIMIT
         return self._cached((conditions, order, direction, limit is None, bounded), build, bounded=bounded)
 
-    def aggregate(self, conditions: tuple[Condition, ...], what: str, column: str | None, groups: tuple[str, ...]) -> Statement:
+    def aggregate(
+        self, conditions: tuple[Condition, ...], what: str, column: str | None, groups: tuple[str, ...]
+    ) -> Statement:
         """Count, sum, min or max over rows that meet all conditions, in groups."""
 
         def build() -> str:
@@ -200,9 +214,7 @@ class Statements:
 def index_columns(definition: TableDefinition, index: Index, dialect: Dialect) -> list[str]:
     """The columns of an index in SQL: its own, then the key, so that rows of equal columns keep one order."""
     names = index.columns if index.unique else definition.order_of(index)
-    return [
-        dialect.quote(name) + (dialect.index_nulls if definition.column(name).optional else "") for name in names
-    ]
+    return [dialect.quote(name) + (dialect.index_nulls if definition.column(name).optional else "") for name in names]
 
 
 def _chain(first: Convert | None, second: Convert | None) -> Convert | None:

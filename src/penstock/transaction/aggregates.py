@@ -15,7 +15,12 @@ from penstock.store.statements import TableStatements
 from penstock.transaction.segments import Segment
 from penstock.transaction.transaction import Scope
 
-_ZERO: dict[Kind, Any] = {Kind.INTEGER: 0, Kind.REAL: 0.0, Kind.DECIMAL: Decimal(0), Kind.INTERVAL: timedelta(0)}
+_ZERO: dict[Kind, Any] = {
+    Kind.INTEGER: 0,
+    Kind.REAL: 0.0,
+    Kind.DECIMAL: Decimal(0),
+    Kind.INTERVAL: timedelta(0),
+}
 _ORDERED = frozenset(Kind) - {Kind.BOOLEAN, Kind.JSON, Kind.UUID, Kind.BYTES}
 
 
@@ -23,7 +28,12 @@ class Groups:
     """Rows in groups of equal columns. Each verb gives a dict from the group's value, or tuple of values."""
 
     def __init__(
-        self, scope: Scope, statements: TableStatements, read: RangeRead, segment: Segment, columns: tuple[str, ...]
+        self,
+        scope: Scope,
+        statements: TableStatements,
+        read: RangeRead,
+        segment: Segment,
+        columns: tuple[str, ...],
     ) -> None:
         self._scope = scope
         self._statements = statements
@@ -51,15 +61,18 @@ class Groups:
         rows = await _run(self._scope, self._statements, self._read, self._segment, what, column, self._columns)
         found = {}
         for row in rows:
-            key = tuple(
-                _decode(self._statements, name, value) for name, value in zip(self._columns, row, strict=False)
-            )
+            key = tuple(_decode(self._statements, name, value) for name, value in zip(self._columns, row, strict=False))
             found[key[0] if len(key) == 1 else key] = _value(self._statements, what, column, row[-1])
         return found
 
 
 async def aggregate(
-    scope: Scope, statements: TableStatements, read: RangeRead, segment: Segment, what: str, column: str | None = None
+    scope: Scope,
+    statements: TableStatements,
+    read: RangeRead,
+    segment: Segment,
+    what: str,
+    column: str | None = None,
 ) -> Any:
     """One aggregate over all rows of a segment."""
     rows = await _run(scope, statements, read, segment, what, column, ())

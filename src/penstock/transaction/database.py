@@ -109,7 +109,9 @@ class DatabaseWriter(DatabaseReader):
 
     async def _insert(self, row: T) -> Id[T]:
         if not isinstance(row, Table):
-            raise ValueInvalid(f"insert takes a row of a table, not {type(row).__name__}.", fix="Write insert(Booking(…)).")
+            raise ValueInvalid(
+                f"insert takes a row of a table, not {type(row).__name__}.", fix="Write insert(Booking(…))."
+            )
         statements = self._transaction.table(type(row))
         if statements.definition.managed:
             return cast("Id[T]", await self._insert_managed(statements, row))
@@ -182,11 +184,15 @@ class DatabaseWriter(DatabaseReader):
         row = await self._load(statements, key)
         if row is None:
             raise RowNotFound(
-                f"Table {statements.definition.name} has no row {row_id}.", table=statements.definition.name, id=str(row_id)
+                f"Table {statements.definition.name} has no row {row_id}.",
+                table=statements.definition.name,
+                id=str(row_id),
             )
         return statements, key, row
 
-    async def _write(self, statements: TableStatements, key: Any, old: Row, row: Table, names: tuple[str, ...]) -> Table:
+    async def _write(
+        self, statements: TableStatements, key: Any, old: Row, row: Table, names: tuple[str, ...]
+    ) -> Table:
         definition, transaction = statements.definition, self._transaction
         new = list(old)
         for name in names:
@@ -194,7 +200,9 @@ class DatabaseWriter(DatabaseReader):
             value = row.__dict__[name]
             if value is None and not column.optional:
                 raise ValueInvalid(f"{definition.name}.{name} cannot be None.")
-            new[definition.positions[name]] = statements.encode_one(name, None if value is None else column.encode(value))
+            new[definition.positions[name]] = statements.encode_one(
+                name, None if value is None else column.encode(value)
+            )
         if names:
             check_index_keys(statements, new)
             args = [new[definition.positions[name]] for name in names]
@@ -204,7 +212,9 @@ class DatabaseWriter(DatabaseReader):
             transaction.rows[definition.table, key] = new
         return read_row(statements, new)
 
-    async def _update(self, statements: TableStatements, names: tuple[str, ...], args: list[Any], new: list[Any]) -> list[Any]:
+    async def _update(
+        self, statements: TableStatements, names: tuple[str, ...], args: list[Any], new: list[Any]
+    ) -> list[Any]:
         """Send the update; behind a savepoint if it may violate a unique index, so that the transaction can go on."""
         transaction, statement = self._transaction, statements.update(names)
         guarded = not statements.unique_columns.isdisjoint(names)

@@ -32,7 +32,9 @@ class Page(BaseModel, Generic[T]):
         continue_cursor: The cursor of the next page.
     """
 
-    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        frozen=True, alias_generator=to_camel, populate_by_name=True, arbitrary_types_allowed=True
+    )
 
     page: list[T]
     is_done: bool

@@ -25,6 +25,7 @@ from penstock.transaction.transaction import Scope
 
 T = TypeVar("T", bound=Table)
 
+_EVERYTHING = Segment()
 _FIRST_PIECE = 64
 _LARGEST_PIECE = 1024
 _MOST_PER_PAGE = 10_000
@@ -37,17 +38,34 @@ class Scan(Generic[T]):
     `sum`, `min`, `max`, `group_by`, and ``async for``.
     """
 
-    __slots__ = ("_direction", "_filters", "_index", "_scope", "_segment", "_statements", "_table", "_transaction")
+    __slots__ = (
+        "_direction",
+        "_filters",
+        "_index",
+        "_scope",
+        "_segment",
+        "_statements",
+        "_table",
+        "_transaction",
+    )
 
-    def __init__(self, scope: Scope, table: type[T]) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        table: type[T],
+        index: Index | None = None,
+        segment: Segment = _EVERYTHING,
+        direction: Direction = "asc",
+        filters: tuple[Callable[[T], bool], ...] = (),
+    ) -> None:
         self._scope = scope
         self._transaction = scope.transaction
         self._table = table
         self._statements: TableStatements = self._transaction.table(table)
-        self._index: Index | None = None
-        self._segment = Segment()
-        self._direction: Direction = "asc"
-        self._filters: tuple[Callable[[T], bool], ...] = ()
+        self._index = index
+        self._segment = segment
+        self._direction: Direction = direction
+        self._filters = filters
 
     # ----- steps
 
@@ -63,18 +81,14 @@ class Scan(Generic[T]):
         definition = self._statements.definition
         if definition.indexes.get(index.name) is not index:
             raise ValueInvalid(f"{index!r} is not an index of table {self._table.__name__}.")
-        changed = self._copy()
-        changed._index = index
-        changed._segment = _segment(self._statements, index, columns)
-        return changed
+        segment = _segment(self._statements, index, columns)
+        return Scan(self._scope, self._table, index, segment, self._direction, self._filters)
 
     def order(self, direction: Direction) -> Scan[T]:
         """Read in ascending (``"asc"``, the default) or descending (``"desc"``) order of the index, or of creation."""
         if direction not in {"asc", "desc"}:
             raise ValueInvalid(f"An order is asc or desc, not {direction!r}.")
-        changed = self._copy()
-        changed._direction = direction
-        return changed
+        return Scan(self._scope, self._table, self._index, self._segment, direction, self._filters)
 
     def filter(self, predicate: Callable[[T], bool]) -> Scan[T]:
         """Keep only rows for which a Python predicate is true.
@@ -82,9 +96,7 @@ class Scan(Generic[T]):
         Rows are read first and then looked at: those it drops count against the limits too. What an index can say,
         say with `with_index`.
         """
-        changed = self._copy()
-        changed._filters = (*self._filters, predicate)
-        return changed
+        return Scan(self._scope, self._table, self._index, self._segment, self._direction, (*self._filters, predicate))
 
     # ----- rows
 
@@ -163,12 +175,6 @@ class Scan(Generic[T]):
         return Groups(self._scope, self._statements, self._read_of(self._segment), self._segment, columns)
 
     # ----- how it reads
-
-    def _copy(self) -> Scan[T]:
-        copy = Scan.__new__(Scan)
-        for name in Scan.__slots__:
-            setattr(copy, name, getattr(self, name))
-        return copy
 
     @property
     def _order(self) -> tuple[str, ...]:
@@ -253,7 +259,8 @@ class Scan(Generic[T]):
         rows = await self._take(2)
         if len(rows) > 1:
             raise NotUnique(
-                f"Table {self._table.__name__}: unique() found more than one row.", fix="Narrow the query, or use first()."
+                f"Table {self._table.__name__}: unique() found more than one row.",
+                fix="Narrow the query, or use first().",
             )
         return rows[0] if rows else None
 
@@ -282,7 +289,11 @@ class Scan(Generic[T]):
         rows: list[tuple[T, Row]] = []
         async for row, values in self._rows(segments, min(count + 1, _LARGEST_PIECE)):
             if len(rows) == count:
-                return Page(page=[item for item, _ in rows], is_done=False, continue_cursor=self._cursor(mark, rows[-1][1]))
+                return Page(
+                    page=[item for item, _ in rows],
+                    is_done=False,
+                    continue_cursor=self._cursor(mark, rows[-1][1]),
+                )
             rows.append((row, values))
         end = self._cursor(mark, rows[-1][1]) if rows else cursor or encode_cursor(mark, None)
         return Page(page=[item for item, _ in rows], is_done=True, continue_cursor=end)
@@ -305,7 +316,10 @@ class Scan(Generic[T]):
     async def _count(self) -> int:
         if self._filters:
             return len([row async for row, _ in self._rows([self._segment])])
-        return cast("int", await aggregate(self._scope, self._statements, self._read_of(self._segment), self._segment, "count"))
+        return cast(
+            "int",
+            await aggregate(self._scope, self._statements, self._read_of(self._segment), self._segment, "count"),
+        )
 
     async def _aggregate(self, what: str, column: str) -> Any:
         self._refuse_filter(what)
@@ -329,7 +343,8 @@ def _segment(statements: TableStatements, index: Index, columns: dict[str, Any])
     for name in index.columns[: len(columns)]:
         if name not in columns:
             raise ValueInvalid(
-                f"Index {index.name}: {name} is left out, but a later column is given.", fix=f"It is {index!r}."
+                f"Index {index.name}: {name} is left out, but a later column is given.",
+                fix=f"It is {index!r}.",
             )
         if bounds != Range():
             raise ValueInvalid(f"Index {index.name}: {name} follows a range.", fix="A range may only stand last.")
@@ -367,6 +382,7 @@ def _operand(statements: TableStatements, name: str, value: Any) -> Any:
 
 
 def _natural(count: int, what: str) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise ValueInvalid(f"{what} needs a number of rows, not {count!r}.")
+    given: object = count
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise ValueInvalid(f"{what} needs a number of rows, not {given!r}.")
     return count

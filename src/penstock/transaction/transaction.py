@@ -49,7 +49,14 @@ class Transaction:
     )  # fmt: skip
 
     def __init__(
-        self, session: Session, store: Store, statements: Statements, config: Config, clock: Clock, now: datetime, seed: int
+        self,
+        session: Session,
+        store: Store,
+        statements: Statements,
+        config: Config,
+        clock: Clock,
+        now: datetime,
+        seed: int,
     ) -> None:
         self.session = session
         self.store = store
@@ -108,9 +115,19 @@ class Transaction:
         for row in rows:
             self._bytes_read += row_bytes(row)
         if self._rows_read > self._config.max_rows_read:
-            raise _exceeded("read", "rows", self._config.max_rows_read, "Read less at once: use an index, take or paginate.")
+            raise _exceeded(
+                "read",
+                "rows",
+                self._config.max_rows_read,
+                "Read less at once: use an index, take or paginate.",
+            )
         if self._bytes_read > self._config.max_bytes_read:
-            raise _exceeded("read", "bytes", self._config.max_bytes_read, "Read less at once: use an index, take or paginate.")
+            raise _exceeded(
+                "read",
+                "bytes",
+                self._config.max_bytes_read,
+                "Read less at once: use an index, take or paginate.",
+            )
 
     @property
     def rows_left(self) -> int:
@@ -211,7 +228,8 @@ class Scope:
         if self.holder is not None and self.holder is asyncio.current_task():
             call.close()
             raise ContextError(
-                f"{self._function} used its own ctx inside a sub-transaction.", fix="Use the ctx that the inner function got."
+                f"{self._function} used its own ctx inside a sub-transaction.",
+                fix="Use the ctx that the inner function got.",
             )
         if len(self._calls) >= _PRUNE_AT:
             self._calls = [known for known in self._calls if is_unfinished(known)]
@@ -250,8 +268,13 @@ def is_unfinished(call: Coroutine[Any, Any, Any]) -> bool:
 
 def call_name(call: Coroutine[Any, Any, Any]) -> str:
     """What a ctx call is called, such as ``ctx.db.patch``."""
-    owner, _, name = call.__qualname__.rpartition(".")
-    part = {"DatabaseWriter": "db.", "DatabaseReader": "db.", "Scan": "db.query(…).", "Scheduler": "scheduler."}
+    owner, _, name = str(getattr(call, "__qualname__", "call")).rpartition(".")
+    part = {
+        "DatabaseWriter": "db.",
+        "DatabaseReader": "db.",
+        "Scan": "db.query(…).",
+        "Scheduler": "scheduler.",
+    }
     return f"ctx.{part.get(owner, '')}{name.lstrip('_')}"
 
 

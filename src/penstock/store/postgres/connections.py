@@ -56,7 +56,10 @@ class Connections:
         while True:
             try:
                 return await asyncpg.connect(
-                    self._url, server_settings=_SETTINGS, timeout=self._wait, command_timeout=self._statement_timeout
+                    self._url,
+                    server_settings=_SETTINGS,
+                    timeout=self._wait,
+                    command_timeout=self._statement_timeout,
                 )
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 refused = isinstance(error, asyncpg.PostgresError) and not is_connection_lost(error)

@@ -20,16 +20,35 @@ from penstock.errors import (
     ValueInvalid,
 )
 
-_CONFLICTS = {"40001", "40P01"}
-_BUSY = {"55P03", "57014"}
-_LOST = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError, EOFError, asyncio.IncompleteReadError)
+_LOST = (
+    asyncpg.PostgresConnectionError,
+    OSError,
+    EOFError,
+    asyncio.IncompleteReadError,
+)
 _UNAVAILABLE = {"57P01", "57P02", "57P03", "57P05", "53300", "25006"}
-_FULL = {"53100", "53200"}
+# By SQLSTATE, or what it begins with.
+_MEANINGS: dict[str, tuple[type[PenstockError], str, str]] = {
+    "40": (Conflict, "Another transaction was first: {text}.", ""),
+    "55P03": (DatabaseBusy, "A lock was held for too long: {text}.", "Try again."),
+    "57014": (DatabaseBusy, "The database was too slow: {text}.", "Try again; or raise statement_timeout."),
+    "53100": (DatabaseFull, "The database has no room left: {text}.", "Free or add space, then try again."),
+    "53200": (DatabaseFull, "The database has no memory left: {text}.", "Try again with less at once."),
+    "23": (ConstraintViolation, "Table {table} refused the row: {text}.", ""),
+    "22": (ValueInvalid, "The database refused a value: {text}.", ""),
+    "25P02": (
+        ContextError,
+        "The transaction has failed before this call, and can only be rolled back.",
+        "Run what may fail with ctx.run_mutation, and catch its error there.",
+    ),
+}
 _KEY = re.compile(r"Key \((?P<columns>.*?)\)=")
 
 
 def is_connection_lost(error: BaseException) -> bool:
     """Whether an error says that the connection is gone, or will be."""
+    if isinstance(error, asyncpg.InterfaceError):
+        return "closed" in str(error)  # others are about the use of a connection that lives
     return isinstance(error, _LOST) or getattr(error, "sqlstate", None) in _UNAVAILABLE
 
 
@@ -46,37 +65,26 @@ def translate(error: BaseException) -> BaseException:
 
 def _by_state(error: asyncpg.PostgresError) -> PenstockError:
     state = error.sqlstate or ""
-    detail = getattr(error, "detail", None) or ""
     text = f"{error.message or error}".rstrip(".")
-    if state in _CONFLICTS:
-        return Conflict(f"Another transaction was first: {text}.")
-    if state in _BUSY:
-        return DatabaseBusy(f"The database was too slow, or a lock was held for too long: {text}.", fix="Try again.")
-    if state in _FULL:
-        return DatabaseFull(f"The database has no room left: {text}.", fix="Free or add space, then try again.")
     if state == "23505":
-        found = _KEY.search(detail)
-        return UniqueViolation(
-            f"Table {error.table_name}: unique index {error.constraint_name} already holds this key.",
-            table=error.table_name,
-            index=error.constraint_name,
-            columns=found["columns"] if found else None,
-        )
-    if state.startswith("23"):
-        return ConstraintViolation(
-            f"Table {error.table_name} refused the row: {text}.", table=error.table_name, constraint=error.constraint_name
-        )
-    if state == "25P02":
-        return ContextError(
-            "The transaction has failed before this call, and can only be rolled back.",
-            fix="Run what may fail with ctx.run_mutation, and catch its error there.",
-        )
-    if state.startswith("22"):
-        return ValueInvalid(f"The database refused a value: {text}.")
+        return _unique(error)
+    for prefix, (kind, what, fix) in _MEANINGS.items():
+        if state.startswith(prefix):
+            return kind(what.format(text=text, table=error.table_name), fix=fix, sqlstate=state, table=error.table_name)
     return DataError(f"The database refused a statement: {text}.", sqlstate=state)
 
 
+def _unique(error: asyncpg.PostgresError) -> UniqueViolation:
+    found = _KEY.search(getattr(error, "detail", None) or "")
+    return UniqueViolation(
+        f"Table {error.table_name}: unique index {error.constraint_name} already holds this key.",
+        table=error.table_name,
+        index=error.constraint_name,
+        columns=found["columns"] if found else None,
+    )
+
+
 def _input_error(error: BaseException) -> BaseException:
-    if isinstance(error, asyncpg.DataError | OverflowError | UnicodeEncodeError):
+    if isinstance(error, asyncpg.DataError | asyncpg.InterfaceError | OverflowError | UnicodeEncodeError):
         return ValueInvalid(f"The database cannot take a value: {error}.")
     return error

@@ -19,6 +19,7 @@ from penstock.store.postgres.errors import is_connection_lost, translate
 BEGIN_READ = "begin isolation level repeatable read read only"
 BEGIN_WRITE = "begin isolation level serializable"
 BEGIN_INTERNAL = "begin isolation level read committed"
+_END_READ_ONLY = "rollback to savepoint read_only; release savepoint read_only"
 
 
 async def begin(connections: Connections, how: str) -> PostgresSession:
@@ -65,28 +66,29 @@ class PostgresSession:
     async def fetch_read_only(self, sql: str, args: Sequence[Any], limit: int) -> tuple[list[str], Sequence[Row]]:
         """Run any SQL that only reads; its column names and at most `limit` + 1 rows."""
         connection = self._use()
+        await self._plain("savepoint read_only; set transaction read only; set local enable_seqscan = on")
         try:
-            await connection.execute("savepoint penstock_sql; set transaction read only; set local enable_seqscan = on")
             statement = await connection.prepare(sql)
             names = [attribute.name for attribute in statement.get_attributes()]
             rows: list[Row] = []
             if names:
                 cursor = await statement.cursor(*args)
                 rows = await cursor.fetch(limit + 1)
-                del cursor
-            else:
-                raise DataError("ctx.sql takes a query that returns rows.", fix="Write with ctx.db.")
         except BaseException as error:
-            failed = self._failed(error)
-            if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-                failed = DataError("ctx.sql only reads.", fix="Write with ctx.db.")
-            elif isinstance(error, asyncpg.PostgresSyntaxError | asyncpg.InterfaceError) and not connection.is_closed():
-                failed = DataError(f"ctx.sql: {error}.")
-            if not connection.is_closed() and not isinstance(error, asyncio.CancelledError):
-                await connection.execute("rollback to savepoint penstock_sql; release savepoint penstock_sql")
-            raise failed from error
-        await connection.execute("rollback to savepoint penstock_sql; release savepoint penstock_sql")
+            raise await self._read_only_failed(error) from error
+        await self._plain(_END_READ_ONLY)
+        if not names:
+            raise DataError("ctx.sql takes a query that returns rows.", fix="Write with ctx.db.")
         return names, rows
+
+    async def _read_only_failed(self, error: BaseException) -> BaseException:
+        """What a failure means; the transaction goes on without what failed, if its connection still can."""
+        meant = self._failed(error)
+        if not self._doubtful:
+            await self._plain(_END_READ_ONLY)
+        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+            return DataError("ctx.sql only reads.", fix="Write with ctx.db.")
+        return DataError(f"ctx.sql: {error}.") if isinstance(error, asyncpg.InterfaceError | ValueError) else meant
 
     async def savepoint(self, name: str) -> None:
         """Remember this point of the transaction."""

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from penstock.errors import ConfigError, DatabaseUnavailable
 from penstock.store.sqlite.errors import translate
@@ -32,7 +32,8 @@ def connect(path: Path, *, synchronous: str, read_only: bool) -> sqlite3.Connect
     """
     if sqlite3.sqlite_version_info < _OLDEST:
         raise ConfigError(
-            f"SQLite {sqlite3.sqlite_version} is too old: penstock needs 3.37.", fix="Use a newer Python or SQLite."
+            f"SQLite {sqlite3.sqlite_version} is too old: penstock needs 3.37.",
+            fix="Use a newer Python or SQLite.",
         )
     if not path.parent.is_dir():
         raise DatabaseUnavailable(f"The folder {path.parent} of the database does not exist.", fix="Create it.")
@@ -58,7 +59,7 @@ def connect(path: Path, *, synchronous: str, read_only: bool) -> sqlite3.Connect
 
 
 async def run_in_thread(
-    executor: Executor, connection: sqlite3.Connection, work: Callable[[], T], timeout: float | None
+    executor: Executor, connection: sqlite3.Connection, work: Callable[[], T], seconds: float | None
 ) -> T:
     """Run work on a connection in a thread. If the caller is cancelled or time is up, the work is interrupted.
 
@@ -66,7 +67,7 @@ async def run_in_thread(
     """
     future = asyncio.get_running_loop().run_in_executor(executor, work)
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(seconds):
             return await asyncio.shield(future)
     except (asyncio.CancelledError, TimeoutError) as error:
         while not future.done():
@@ -76,11 +77,3 @@ async def run_in_thread(
         if isinstance(error, TimeoutError) and failure is not None:
             raise failure from None
         raise
-
-
-def is_open(connection: sqlite3.Connection) -> bool:
-    """Whether a transaction is open on the connection: SQLite ends it by itself after some errors."""
-    return connection.in_transaction
-
-
-Args = Any

@@ -18,8 +18,32 @@ from penstock.errors import (
 )
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_LOST = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL}
-_BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_AWAY = (DatabaseUnavailable, "The database file cannot be reached: {error}.", "Check the file and its disk.")
+_BROKEN = (ConfigError, "The file is not a sound SQLite database: {error}.", "Restore it from a backup.")
+_LOCKED = (DatabaseBusy, "Another process holds the write lock of the database for too long.", "Try again.")
+_MEANINGS: dict[int, tuple[type[PenstockError], str, str]] = {
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_INTERRUPT: (
+        DatabaseBusy,
+        "A statement took too long and was stopped.",
+        "Read less, or raise statement_timeout.",
+    ),
+    sqlite3.SQLITE_FULL: (DatabaseFull, "The disk of the database is full.", "Free some space, then try again."),
+    sqlite3.SQLITE_READONLY: (
+        ConfigError,
+        "The database file is read-only.",
+        "Make the file and its folder writable.",
+    ),
+    sqlite3.SQLITE_IOERR: _AWAY,
+    sqlite3.SQLITE_CANTOPEN: _AWAY,
+    sqlite3.SQLITE_NOMEM: _AWAY,
+    sqlite3.SQLITE_PROTOCOL: _AWAY,
+    sqlite3.SQLITE_CORRUPT: _BROKEN,
+    sqlite3.SQLITE_NOTADB: _BROKEN,
+    sqlite3.SQLITE_CONSTRAINT: (ConstraintViolation, "A table refused the row: {error}.", ""),
+    sqlite3.SQLITE_TOOBIG: (ValueInvalid, "SQLite cannot take a value: {error}.", ""),
+}
 _UNIQUE = {sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY}
 _COLUMNS = re.compile(r"UNIQUE constraint failed: (?P<columns>.+)")
 
@@ -42,23 +66,10 @@ def translate(error: BaseException) -> BaseException:
 
 
 def _by_code(code: int, error: sqlite3.Error) -> PenstockError:
-    if code in _BUSY:
-        return DatabaseBusy("Another process holds the write lock of the database for too long.", fix="Try again.")
-    if code == sqlite3.SQLITE_INTERRUPT:
-        return DatabaseBusy("A statement took too long and was stopped.", fix="Read less, or raise statement_timeout.")
-    if code == sqlite3.SQLITE_FULL:
-        return DatabaseFull("The disk of the database is full.", fix="Free some space, then try again.")
-    if code == sqlite3.SQLITE_READONLY:
-        return ConfigError("The database file is read-only.", fix="Make the file and its folder writable.")
-    if code in _LOST:
-        return DatabaseUnavailable(f"The database file cannot be reached: {error}.", fix="Check the file and its disk.")
-    if code in _BROKEN:
-        return ConfigError(f"The file is not a sound SQLite database: {error}.", fix="Restore it from a backup.")
-    if code == sqlite3.SQLITE_CONSTRAINT:
-        return ConstraintViolation(f"A table refused the row: {error}.")
-    if code == sqlite3.SQLITE_TOOBIG or isinstance(error, sqlite3.DataError | sqlite3.InterfaceError):
+    if isinstance(error, sqlite3.DataError | sqlite3.InterfaceError):
         return ValueInvalid(f"SQLite cannot take a value: {error}.")
-    return DataError(f"The database refused a statement: {error}.")
+    kind, what, fix = _MEANINGS.get(code, (DataError, "The database refused a statement: {error}.", ""))
+    return kind(what.format(error=error), fix=fix)
 
 
 def _unique(error: sqlite3.Error) -> UniqueViolation:
@@ -67,7 +78,10 @@ def _unique(error: sqlite3.Error) -> UniqueViolation:
     table = columns.partition(".")[0]
     names = ", ".join(part.rpartition(".")[2] for part in columns.split(", "))
     return UniqueViolation(
-        f"Table {table}: a unique index already holds this key ({names}).", table=table, index=None, columns=names
+        f"Table {table}: a unique index already holds this key ({names}).",
+        table=table,
+        index=None,
+        columns=names,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -99,7 +100,7 @@ class SqliteJobs:
         await self._execute(session, "end", values | ended)
         return True
 
-    async def cancel_pending(self, now: datetime, expires_at: datetime, limit: int) -> list[UUID]:
+    async def cancel_pending(self, now: datetime, expires_at: datetime, limit: int) -> builtins.list[UUID]:
         """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
         async with reading(self._begin_read) as session:
             if not await self._fetch(session, "cancel_pending", limit=1):
@@ -127,7 +128,8 @@ class SqliteJobs:
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
         """How many jobs stand in each place."""
-        return dict(await self._fetch(session, "count", now=encode_datetime(now)))
+        rows = await self._fetch(session, "count", now=encode_datetime(now))
+        return {row[0]: row[1] for row in rows}
 
     async def prune(self, now: datetime, limit: int) -> int:
         """Forget finished jobs whose time is over, in one bounded step; how many."""
@@ -146,7 +148,7 @@ class SqliteJobs:
         for row in sorted(rows, key=lambda row: (row[6], row[0])):
             await self._execute(session, "enqueue", dict(zip(_READY, row, strict=True)))
 
-    async def _start(self, session: Session, lease: int, limit: int, now: datetime) -> list[Job]:
+    async def _start(self, session: Session, lease: int, limit: int, now: datetime) -> builtins.list[Job]:
         rows = await self._fetch(session, "claim", pool=DEFAULT_POOL, lease=lease, limit=limit)
         started_at, started = encode_datetime(now), []
         for row in sorted(rows, key=lambda row: (-row[6], row[0])):
@@ -208,14 +210,16 @@ async def reading(begin_read: Begin) -> AsyncIterator[Session]:
 
 def job_from(row: Sequence[Any]) -> Job:
     """A job from its row, with times and the id in SQLite's form."""
-    return job_of((
-        UUID(bytes=row[0]),
-        *row[1:4],
-        datetime.fromisoformat(row[4]),
-        *row[5:9],
-        datetime.fromisoformat(row[9]),
-        datetime.fromisoformat(row[10]),
-    ))
+    return job_of(
+        (
+            UUID(bytes=row[0]),
+            *row[1:4],
+            datetime.fromisoformat(row[4]),
+            *row[5:9],
+            datetime.fromisoformat(row[9]),
+            datetime.fromisoformat(row[10]),
+        )
+    )
 
 
 def _timed(row: Sequence[Any]) -> Sequence[Any]:

@@ -1,0 +1,47 @@
+# No tool but Python 3.11 or newer and make is needed: each command makes and fills .venv itself.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench format lock clean
+
+help: ## list these commands
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+$(READY): pyproject.toml requirements-dev.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "penstock needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+demo: $(READY) ## run the example: bookings, an SMS provider that fails, and the proof that nothing was lost
+	$(BIN)/python examples/bookings/demo.py
+
+test: $(READY) ## run all tests on SQLite and on a real PostgreSQL
+	$(BIN)/python -m pytest -n 2
+
+check: $(READY) ## formatting, lint, types and import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY) ## measure the bars; ONLY=name for one
+	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+format: $(READY) ## put the code into its one form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: ## choose the versions of requirements-dev.txt anew
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet pip-tools
+	.venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --no-emit-index-url --no-emit-find-links \
+		--allow-unsafe --no-header --extra test --extra check --extra postgres --extra client --extra uvloop --extra dev \
+		--all-build-deps --output-file requirements-dev.txt pyproject.toml
+	rm -rf .venv-lock
+
+clean: ## remove what the other commands made
+	rm -rf .venv .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist

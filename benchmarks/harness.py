@@ -1,0 +1,242 @@
+"""Measuring: two sides in turn, medians over pairs, and the lines that tell the outcome.
+
+Owns how time is taken and how an outcome is printed. Leaves what is measured to one file per group of benchmarks.
+
+Machines are noisy, so two sides are never measured one after the other but in many short turns, A B B A A B …; each
+turn is compared with its neighbour, and the median of these ratios is the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import os
+import platform
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarks.databases import Databases
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        pairs: Turns of each side.
+        seconds: Length of one turn.
+        rows: Rows of the tables that are read and written.
+        later: Jobs scheduled for later while claims are measured.
+        claims: Claims measured on each side.
+        actions: Jobs without effect that a worker drains; actions.
+        mutations: The same; mutations.
+        drains: How often it does so.
+        starts: Starts of fresh interpreters.
+        settle: Seconds until a program that was started counts as idle.
+    """
+
+    pairs: int = 9
+    seconds: float = 0.5
+    rows: int = 10_000
+    later: int = 1_000_000
+    claims: int = 100
+    actions: int = 10_000
+    mutations: int = 3_000
+    drains: int = 3
+    starts: int = 7
+    settle: float = 4.0
+
+
+QUICK = Sizes(
+    pairs=1, seconds=0.05, rows=200, later=2_000, claims=5, actions=200, mutations=50, drains=1, starts=1, settle=1.0
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a measured number must be: at least, or at most, so much."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def holds(self, measured: float) -> bool:
+        """Whether a number meets it."""
+        enough = self.at_least is None or measured >= self.at_least
+        return enough and (self.at_most is None or measured <= self.at_most)
+
+    def __str__(self) -> str:
+        return f">={self.at_least:.2f}" if self.at_least is not None else f"<={self.at_most:g}"
+
+
+class CannotMeasureError(Exception):
+    """What is to be measured is not there; the message says why."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """What a benchmark is given: how much to measure, where, and how to tell of it.
+
+    Attributes:
+        name: The benchmark's name.
+        sizes: How much to measure.
+        databases: Gives fresh databases.
+    """
+
+    name: str
+    sizes: Sizes
+    databases: Databases
+
+    def row(self, *columns: str) -> None:
+        """Print a line for people: what was measured, in columns."""
+        print(f"{self.name:<26} " + "  ".join(columns), flush=True)
+
+    def report(self, what: str, value: float) -> None:
+        """Print a number that has no bar."""
+        name = f"{self.name}_{what}" if what else self.name
+        print(f"REPORT {name} {plain(value)}", flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark that can be chosen by its name.
+
+    Attributes:
+        run: Measures; its result is the number that the bar is about, or None if it has reported all by itself.
+        bar: What the result must be; without a bar it is only reported.
+        uvloop: Whether it runs on uvloop instead of asyncio's own event loop.
+    """
+
+    name: str
+    run: Callable[[Bench], Awaitable[float | None]]
+    bar: Bar | None = None
+    uvloop: bool = False
+
+
+# ----- two sides
+
+
+@dataclass(slots=True)
+class Side:
+    """One of two sides: callers that do the same thing again and again, all at once.
+
+    Attributes:
+        label: How it is called in the output.
+        callers: One function for each caller; or a single one that is not async, for a loop in one thread.
+        done: Calls made so far, in all turns.
+    """
+
+    label: str
+    callers: Sequence[Callable[[], Awaitable[Any]]] | Callable[[], Any]
+    done: int = field(default=0, init=False)
+
+    async def turn(self, seconds: float) -> float:
+        """Make calls for some time; calls per second of all callers."""
+        gc.collect()
+        begun = time.perf_counter()
+        end = begun + seconds
+        if callable(self.callers):
+            done = _repeat(self.callers, end)
+        else:
+            done = sum(await asyncio.gather(*(_repeat_async(caller, end) for caller in self.callers)))
+        self.done += done
+        return done / (time.perf_counter() - begun)
+
+
+def _repeat(call: Callable[[], Any], end: float) -> int:
+    for done in itertools.count(1):
+        call()
+        if time.perf_counter() >= end:
+            return done
+    raise AssertionError
+
+
+async def _repeat_async(call: Callable[[], Awaitable[Any]], end: float) -> int:
+    for done in itertools.count(1):
+        await call()
+        if time.perf_counter() >= end:
+            return done
+    raise AssertionError
+
+
+async def compare(bench: Bench, ours: Side, bare: Side) -> float:
+    """Measure two sides in turn, print their rates, and give the median of the ratios, pair by pair."""
+    sizes = bench.sizes
+    for side in (ours, bare):
+        await side.turn(sizes.seconds)  # connections opened, statements prepared
+    rates: dict[str, list[float]] = {ours.label: [], bare.label: []}
+    for pair in range(sizes.pairs):
+        for side in (ours, bare) if pair % 2 == 0 else (bare, ours):
+            rates[side.label].append(await side.turn(sizes.seconds))
+    ratios = [ours / bare for ours, bare in zip(*rates.values(), strict=True)]
+    bench.row(*(spread(label, side, "/s") for label, side in rates.items()), spread("ratio", ratios))
+    return statistics.median(ratios)
+
+
+async def alternate(
+    pairs: int, first: Callable[[], Awaitable[float]], second: Callable[[], Awaitable[float]]
+) -> tuple[list[float], list[float]]:
+    """Take two measurements in turn, A B B A …, and give both lists."""
+    taken: tuple[list[float], list[float]] = ([], [])
+    for pair in range(pairs):
+        for side in (0, 1) if pair % 2 == 0 else (1, 0):
+            taken[side].append(await (first, second)[side]())
+    return taken
+
+
+# ----- words
+
+
+def spread(label: str, values: Sequence[float], unit: str = "") -> str:
+    """Least, median and greatest of some numbers, for people."""
+    least, median, most = (plain(value) for value in (min(values), statistics.median(values), max(values)))
+    return f"{label} {least} / {median} / {most}{unit}"
+
+
+def plain(value: float) -> str:
+    """A number with no more digits than mean something."""
+    if value == int(value) and abs(value) < 1e15:  # noqa: PLR2004 - beyond it a float is no exact integer
+        return str(int(value))
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"  # noqa: PLR2004
+
+
+def machine_facts() -> list[str]:
+    """What numbers of this run depend on."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else 0.0
+    return [
+        f"machine: {_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}, "
+        f"load {os.getloadavg()[0]:.2f}",
+        f"software: {platform.python_implementation()} {platform.python_version()}, SQLite {sqlite3.sqlite_version}, "
+        f"asyncpg {version('asyncpg')}, pydantic {version('pydantic')}",
+        f"disk: fsync of 4 KiB takes {_fsync_ms():.2f} ms in {tempfile.gettempdir()}",
+        "columns: least / median / greatest of all turns",
+    ]
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _fsync_ms() -> float:
+    taken = []
+    with tempfile.TemporaryFile() as file:
+        for _ in range(50):
+            file.write(bytes(4096))
+            file.flush()
+            begun = time.perf_counter()
+            os.fsync(file.fileno())
+            taken.append((time.perf_counter() - begun) * 1000)
+    return statistics.median(taken)

@@ -1,0 +1,271 @@
+"""PostgreSQL's description of its tables, and changes of the schema under a lock that all processes respect.
+
+Owns how long is waited for locks. The right to change the schema is an advisory lock, held by a connection of its own
+and asked for again and again: a statement that waited for it would hold a snapshot, for which building an index
+concurrently waits in turn. Each change then takes table locks of its own, and gives up soon if it cannot have them:
+whoever waits for a table lock keeps all others waiting behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import asyncpg
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import DatabaseBusy
+from penstock.observe.logs import event as log_event
+from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable
+from penstock.store.contract import Change, Row
+from penstock.store.postgres.connections import Connection, Connections
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.postgres.errors import translate
+from penstock.store.postgres.jobs import run
+from penstock.store.queries import Query, load_queries
+from penstock.values import decode_json
+
+LOCK_WAIT = 60.0  # seconds for another process that changes the schema
+TABLE_LOCK_WAIT = 5.0  # seconds for a table lock, in each attempt
+TABLE_LOCK_ATTEMPTS = 6
+_ALONE_LOCK_WAIT = 600.0  # seconds; what runs alone keeps nobody waiting
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
+_UNHURRIED = 7 * 86400.0  # seconds for one statement: an index of a big table takes its time
+_LOCK_KEY = int.from_bytes(b"penstock", "big")
+_LOST_RACE = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
+
+_CHOICES = re.compile(r'\((?:\w+|"(?:[^"]|"")+") = (?:ANY \(ARRAY\[(?P<many>.*)\]\)|(?P<one>.*))\)', re.DOTALL)
+_CHOICE = re.compile(r"'((?:[^']|'')*)'::(\w+)|(-?\d+)")
+
+Fetch = Callable[[Query, dict[str, Any]], Awaitable[Sequence[Row]]]
+
+
+class PostgresCatalog:
+    """See `store.contract.Catalog`."""
+
+    def __init__(self, connections: Connections, clock: Clock | None = None) -> None:
+        self._connections = connections
+        self._clock = clock or SystemClock()
+        self._queries = load_queries("penstock.store.postgres", "catalog", "$")
+
+    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
+        """Those of the named tables and views that exist."""
+        return await _stored_tables(self._fetch, self._queries, names)
+
+    async def applied_migrations(self) -> set[str]:
+        """Names of penstock's own migrations that are applied."""
+        return await _applied_migrations(self._fetch, self._queries)
+
+    async def count(self, sql: str) -> int:
+        """The number that a query gives."""
+        connection = await self._connections.connect()
+        try:
+            return await _count(connection, sql)
+        finally:
+            connection.terminate()
+
+    @contextlib.asynccontextmanager
+    async def lock(self) -> AsyncIterator[PostgresSchemaLock]:
+        """Keep all other processes from changing the schema, at most `LOCK_WAIT` seconds after they have begun to."""
+        connection = await self._connections.connect()
+        try:
+            await self._take_lock(connection)
+            yield PostgresSchemaLock(connection, self._clock, self._queries)
+            with contextlib.suppress(asyncpg.InterfaceError, OSError, TimeoutError):
+                await connection.close(timeout=TABLE_LOCK_WAIT)
+        finally:
+            connection.terminate()  # the lock ends with its connection, even if the process is killed
+
+    async def _take_lock(self, connection: Connection) -> None:
+        deadline, pause = self._clock.monotonic() + LOCK_WAIT, _FIRST_PAUSE
+        await _run(
+            connection,
+            f"set lock_timeout = '{TABLE_LOCK_WAIT}s'; set statement_timeout = 0; set enable_seqscan = on",
+        )
+        while not await _value(connection, "select pg_try_advisory_lock($1)", _LOCK_KEY):
+            if self._clock.monotonic() > deadline:
+                raise DatabaseBusy(
+                    f"Another process has been changing the schema of the database for {LOCK_WAIT:g} seconds.",
+                    fix="Wait until it is done (it may be building an index), then start again.",
+                )
+            await self._clock.sleep(pause * (0.5 + self._clock.random()))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _fetch(self, query: Query, values: dict[str, Any]) -> Sequence[Row]:
+        return await run(self._connections, query, values)
+
+
+class PostgresSchemaLock:
+    """See `store.contract.SchemaLock`."""
+
+    def __init__(self, connection: Connection, clock: Clock, queries: Mapping[str, Query]) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._queries = queries
+
+    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
+        """Those of the named tables and views that exist."""
+        return await _stored_tables(self._fetch, self._queries, names)
+
+    async def applied_migrations(self) -> set[str]:
+        """Names of penstock's own migrations that are applied."""
+        return await _applied_migrations(self._fetch, self._queries)
+
+    async def count(self, sql: str) -> int:
+        """The number that a query gives."""
+        return await _count(self._connection, sql)
+
+    async def migrate(self, name: str, sql: str) -> None:
+        """Apply one of penstock's own migrations in a transaction of its own."""
+        record = self._queries["record_migration"]
+
+        async def work() -> None:
+            await self._connection.execute(sql, timeout=_UNHURRIED)
+            await self._connection.execute(record.statement.sql, *record.args({"name": name}))
+
+        await self._together(f"migration {name}", work)
+
+    async def apply(self, change: Change) -> None:
+        """Make one change: in one transaction, or alone, and cleaned up after if it fails."""
+
+        async def work() -> None:
+            await self._connection.execute(";\n".join(change.statements), timeout=_UNHURRIED)
+
+        try:
+            if change.alone:
+                await self._alone(change.statements[0])
+            else:
+                await self._together(f"table {change.table}", work)
+        except Exception:
+            await self._undo(change)
+            raise
+
+    async def _together(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """One transaction with short locks, tried again if others hold theirs for too long."""
+        pause = TABLE_LOCK_WAIT / 10
+        for attempt in range(1, TABLE_LOCK_ATTEMPTS + 1):
+            try:
+                async with self._connection.transaction():
+                    await work()
+            except _LOST_RACE as error:
+                log_event("schema.waiting", logging.WARNING, change=what, attempt=attempt, error=error)
+            except Exception as error:
+                raise translate(error) from error
+            else:
+                return
+            await self._clock.sleep(pause)
+            pause *= 2
+        raise DatabaseBusy(
+            f"The schema change of {what} did not get its lock in {TABLE_LOCK_ATTEMPTS} attempts of "
+            f"{TABLE_LOCK_WAIT:g} seconds: a transaction on it stays open.",
+            fix="Look for long transactions in pg_stat_activity, then start again.",
+        )
+
+    async def _alone(self, statement: str) -> None:
+        """A statement that may take long, and takes no lock for which others would wait."""
+        await _run(self._connection, f"set lock_timeout = '{_ALONE_LOCK_WAIT}s'")
+        try:
+            await _run(self._connection, statement)
+        finally:
+            if not self._connection.is_closed():
+                await _run(self._connection, f"set lock_timeout = '{TABLE_LOCK_WAIT}s'")
+
+    async def _undo(self, change: Change) -> None:
+        if not change.undo or self._connection.is_closed():
+            return
+        try:
+            await _run(self._connection, change.undo)
+        except Exception as error:  # noqa: BLE001 - the error that led here counts; the next push cleans up
+            log_event("schema.leftover", logging.WARNING, table=change.table, undo=change.undo, error=error)
+
+    async def _fetch(self, query: Query, values: dict[str, Any]) -> Sequence[Row]:
+        try:
+            rows: Sequence[Row] = await self._connection.fetch(query.statement.sql, *query.args(values))
+        except Exception as error:
+            raise translate(error) from error
+        return rows
+
+
+# ----- statements
+
+
+async def _run(connection: Connection, sql: str) -> None:
+    try:
+        await connection.execute(sql, timeout=_UNHURRIED)
+    except Exception as error:
+        raise translate(error) from error
+
+
+async def _value(connection: Connection, sql: str, *args: Any) -> Any:
+    try:
+        return await connection.fetchval(sql, *args, timeout=_UNHURRIED)
+    except Exception as error:
+        raise translate(error) from error
+
+
+async def _count(connection: Connection, sql: str) -> int:
+    return int(await _value(connection, sql))
+
+
+async def _applied_migrations(fetch: Fetch, queries: Mapping[str, Query]) -> set[str]:
+    rows = await fetch(queries["has_migrations"], {})
+    return {row[0] for row in await fetch(queries["migrations"], {})} if rows[0][0] else set()
+
+
+# ----- what is stored
+
+
+async def _stored_tables(fetch: Fetch, queries: Mapping[str, Query], names: Sequence[str]) -> dict[str, StoredTable]:
+    quoted = {POSTGRES.table(name): name for name in names}
+    rows = await fetch(queries["tables"], {"names": list(quoted)})
+    return {quoted[row["asked"]]: _table(row) for row in rows}  # type: ignore[call-overload]  # asyncpg's rows have names
+
+
+def _table(row: Any) -> StoredTable:
+    columns, indexes, checks = (decode_json(row[part] or "[]") for part in ("columns", "indexes", "checks"))
+    key = sorted((column["key"], column["name"]) for column in columns if column["key"])
+    return StoredTable(
+        name=row["name"],
+        columns={column["name"]: _column(column) for column in columns},
+        indexes={index["name"]: _index(index) for index in indexes if index["origin"] != "pk"},
+        checks={check["name"]: _check(check) for check in checks},
+        key=tuple(name for _position, name in key),
+        kind=row["kind"],
+        schema=row["schema"],
+    )
+
+
+def _column(column: dict[str, Any]) -> StoredColumn:
+    return StoredColumn(
+        column["name"],
+        column["type"],
+        column["nullable"],
+        filled=column["filled"],
+        generated=column["generated"],
+    )
+
+
+def _index(index: dict[str, Any]) -> StoredIndex:
+    columns = tuple(map(_index_column, index["columns"]))
+    return StoredIndex(index["name"], columns, index["unique"], index["valid"], index["extra"])
+
+
+def _index_column(column: dict[str, Any]) -> str:
+    if column["name"] is None:
+        spelled = f"({column['expression']})"
+    else:
+        spelled = POSTGRES.quote(column["name"]) + (" collate" if column["collated"] else "")
+    if column["descending"]:
+        return f"{spelled} desc" + ("" if column["nulls_first"] else " nulls last")
+    return f"{spelled} nulls first" if column["nulls_first"] else spelled
+
+
+def _check(check: dict[str, Any]) -> StoredCheck:
+    """A check, with the choices it allows if it is of the form that ``in (…)`` is kept in."""
+    found = _CHOICES.fullmatch(check["expression"])
+    tokens = _CHOICE.findall(found["many"] or found["one"]) if found else []
+    choices = (text.replace("''", "'") if kind == "text" else int(number or text) for text, kind, number in tokens)
+    return StoredCheck(check["name"], frozenset(choices), check["valid"])

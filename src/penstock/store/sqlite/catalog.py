@@ -1,0 +1,237 @@
+"""SQLite's description of its tables, and changes of the schema in one transaction that no other writer can interrupt.
+
+Owns connections of its own, each open for one question or one push. Asking never creates the file or writes to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import DatabaseBusy
+from penstock.schema.stored import StoredColumn, StoredIndex, StoredTable
+from penstock.store.contract import Change
+from penstock.store.queries import Query, load_queries
+from penstock.store.sqlite.connection import connect, run_in_thread
+from penstock.store.sqlite.dialect import SQLITE
+from penstock.store.sqlite.errors import is_busy, translate
+from penstock.store.sqlite.functions import register_functions
+from penstock.store.sqlite.tabletext import TableText, read_choices, read_table, read_type
+from penstock.values import decode_json
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.2
+
+T = TypeVar("T")
+
+
+class SqliteCatalog:
+    """See `store.contract.Catalog`.
+
+    Args:
+        path: The database file.
+        wait: Seconds to wait for other writers.
+    """
+
+    def __init__(self, path: Path, wait: float, clock: Clock | None = None) -> None:
+        self._path = path
+        self._wait = wait
+        self._clock = clock or SystemClock()
+        self._queries = load_queries("penstock.store.sqlite", "catalog", "?")
+
+    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
+        """Those of the named tables and views that exist."""
+        return await self._ask(lambda connection: _stored_tables(connection, self._queries, names), {})
+
+    async def applied_migrations(self) -> set[str]:
+        """Names of penstock's own migrations that are applied."""
+        return await self._ask(lambda connection: _applied_migrations(connection, self._queries), set())
+
+    async def count(self, sql: str) -> int:
+        """The number that a query gives."""
+        return await self._ask(lambda connection: _count(connection, sql), 0)
+
+    @contextlib.asynccontextmanager
+    async def lock(self) -> AsyncIterator[SqliteSchemaLock]:
+        """Begin the one transaction; it is committed at the end, or undone if an error leaves it."""
+        with ThreadPoolExecutor(1, "penstock-schema") as executor:  # its own: those who wait must not keep it from us
+            connection = self._open()
+            lock = SqliteSchemaLock(connection, executor, self._queries)
+            try:
+                await self._begin(connection)
+                yield lock
+                await lock.run(lambda: connection.execute("commit"))
+            finally:
+                connection.close()  # which undoes what is not committed
+
+    def _open(self) -> sqlite3.Connection:
+        connection = connect(self._path, synchronous="full", read_only=False)
+        # As a table that is written anew is copied, dropped and renamed: others may go on referring to it by its name.
+        connection.execute("pragma foreign_keys = off")
+        connection.execute("pragma legacy_alter_table = on")
+        return connection
+
+    async def _begin(self, connection: sqlite3.Connection) -> None:
+        deadline, pause = self._clock.monotonic() + self._wait, _FIRST_PAUSE
+        while True:
+            try:
+                connection.execute("begin immediate")
+            except sqlite3.Error as error:
+                if not is_busy(error) or self._clock.monotonic() > deadline:
+                    raise _failure(error) from error
+            else:
+                return
+            await self._clock.sleep(pause * (0.5 + self._clock.random()))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _ask(self, question: Callable[[sqlite3.Connection], T], nothing: T) -> T:
+        if not self._path.exists():
+            return nothing
+
+        def work() -> T:
+            uri = f"{self._path.absolute().as_uri()}?mode=ro"
+            with contextlib.closing(
+                sqlite3.connect(uri, uri=True, timeout=self._wait, isolation_level=None)
+            ) as connection:
+                register_functions(connection)
+                return question(connection)
+
+        try:
+            return await asyncio.to_thread(work)
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+
+class SqliteSchemaLock:
+    """See `store.contract.SchemaLock`."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, executor: ThreadPoolExecutor, queries: Mapping[str, Query]
+    ) -> None:
+        self._connection = connection
+        self._executor = executor
+        self._queries = queries
+
+    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
+        """Those of the named tables and views that exist."""
+        return await self.run(lambda: _stored_tables(self._connection, self._queries, names))
+
+    async def applied_migrations(self) -> set[str]:
+        """Names of penstock's own migrations that are applied."""
+        return await self.run(lambda: _applied_migrations(self._connection, self._queries))
+
+    async def count(self, sql: str) -> int:
+        """The number that a query gives."""
+        return await self.run(lambda: _count(self._connection, sql))
+
+    async def migrate(self, name: str, sql: str) -> None:
+        """Apply one of penstock's own migrations."""
+        record = self._queries["record_migration"]
+
+        def work() -> None:
+            for statement in split_statements(sql):
+                self._connection.execute(statement)
+            self._connection.execute(record.statement.sql, record.args({"name": name}))
+
+        await self.run(work)
+
+    async def apply(self, change: Change) -> None:
+        """Make one change."""
+
+        def work() -> None:
+            for statement in change.statements:
+                self._connection.execute(statement)
+
+        await self.run(work)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do something in the transaction, in its thread."""
+        try:
+            return await run_in_thread(self._executor, self._connection, work, None)
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+
+def split_statements(script: str) -> list[str]:
+    """The statements of a script, each of which ends at the end of a line. `executescript` would commit first."""
+    statements, lines = [], []
+    for line in script.splitlines():
+        lines.append(line)
+        text = "\n".join(lines)
+        if sqlite3.complete_statement(text):
+            statements.append(text)
+            lines = []
+    return statements
+
+
+def _failure(error: sqlite3.Error) -> BaseException:
+    if not is_busy(error):
+        return translate(error)
+    return DatabaseBusy(
+        "Another process has been writing to the database for too long: its schema cannot be changed.",
+        fix="Wait until it is done, then start again; or raise database_wait.",
+    )
+
+
+# ----- what is stored
+
+
+def _count(connection: sqlite3.Connection, sql: str) -> int:
+    return int(connection.execute(sql).fetchone()[0])
+
+
+def _applied_migrations(connection: sqlite3.Connection, queries: Mapping[str, Query]) -> set[str]:
+    found = connection.execute(queries["has_migrations"].statement.sql).fetchone()[0]
+    return {name for (name,) in connection.execute(queries["migrations"].statement.sql)} if found else set()
+
+
+def _stored_tables(
+    connection: sqlite3.Connection, queries: Mapping[str, Query], names: Sequence[str]
+) -> dict[str, StoredTable]:
+    query = queries["tables"]
+    rows = connection.execute(query.statement.sql, query.args({"names": json.dumps(list(names))}))
+    return {row[0]: _table(*row[1:]) for row in rows}
+
+
+def _table(name: str, schema: str, kind: str, columns: str, indexes: str, sql: str, attached: str) -> StoredTable:
+    text = read_table(sql) if kind == "table" else TableText()
+    described = decode_json(columns)
+    key = sorted((column["key"], column["name"]) for column in described if column["key"])
+    return StoredTable(
+        name=name,
+        columns={column["name"].lower(): _column(column, text) for column in described},
+        indexes={index["name"].lower(): _index(index) for index in decode_json(indexes) if index["origin"] != "pk"},
+        checks={check.name: check for part in text.columns.values() for check in read_choices(part)},
+        key=tuple(name.lower() for _position, name in key),
+        kind=kind,
+        schema=schema,
+        constraints=text.constraints,
+        options=text.options,
+        attached=decode_json(attached),
+    )
+
+
+def _column(column: dict[str, Any], text: TableText) -> StoredColumn:
+    sql = text.columns.get(column["name"].lower(), "")
+    return StoredColumn(
+        column["name"],
+        read_type(column["type"], sql),
+        bool(column["nullable"]),
+        filled=bool(column["filled"]),
+        generated=bool(column["generated"]),
+        sql=sql,
+    )
+
+
+def _index(index: dict[str, Any]) -> StoredIndex:
+    columns = tuple(
+        SQLITE.quote(column["name"]) + (" desc" if column["descending"] else "") if column["name"] else "(expression)"
+        for column in index["columns"]
+    )
+    return StoredIndex(index["name"], columns, bool(index["unique"]), extra=index["extra"])

