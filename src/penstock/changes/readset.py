@@ -5,11 +5,13 @@ Owns the noun and the test whether a row lies in it. Values are in the form in w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.changes.writeset import RowChange
+
+Columns = Mapping[str, tuple[int, Callable[[Any], Any] | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +41,22 @@ class RangeRead:
     lower: Bound | None = None
     upper: Bound | None = None
 
-    def covers(self, row: Sequence[Any], positions: dict[str, int]) -> bool:
-        """Whether a row, given as its column values, lies in the range."""
-        values = [row[positions[column]] for column in self.columns]
-        if any(value != wanted for value, wanted in zip(values, self.prefix, strict=False)):
-            return False
+    def covers(self, row: Sequence[Any], columns: Columns) -> bool:
+        """Whether a row lies in the range.
+
+        Args:
+            row: Its column values.
+            columns: For each column its place in a row, and by what its values compare if not by themselves.
+        """
+        for name, wanted in zip(self.columns, self.prefix, strict=False):
+            place, key = columns[name]
+            if _comparable(row[place], key) != _comparable(wanted, key):
+                return False
         if self.lower is None and self.upper is None:
             return True
-        value = values[len(self.prefix)]
-        return value is not None and _above(self.lower, value) and _below(self.upper, value)
+        place, key = columns[self.columns[len(self.prefix)]]
+        value = _comparable(row[place], key)
+        return value is not None and _above(self.lower, value, key) and _below(self.upper, value, key)
 
 
 @dataclass(slots=True)
@@ -70,20 +79,29 @@ class ReadSet:
         """Add all tables: a read that the builder could not say."""
         self.everything = True
 
-    def concerns(self, change: RowChange, positions: dict[str, int]) -> bool:
-        """Whether a change touched what was read: the row as it was, or as it is, lies in a range."""
+    def concerns(self, change: RowChange, columns: Columns) -> bool:
+        """Whether a change touched what was read: the row as it was, or as it is, lies in a range; see `covers`."""
         if self.everything:
             return True
         images = [image for image in (change.old, change.new) if image is not None]
         return any(
-            read.table == change.table and any(read.covers(image, positions) for image in images)
-            for read in self.ranges
+            read.table == change.table and any(read.covers(image, columns) for image in images) for read in self.ranges
         )
 
 
-def _above(bound: Bound | None, value: Any) -> bool:
-    return bound is None or value > bound.value or (bound.inclusive and value == bound.value)
+def _comparable(value: Any, key: Callable[[Any], Any] | None) -> Any:
+    return value if key is None or value is None else key(value)
 
 
-def _below(bound: Bound | None, value: Any) -> bool:
-    return bound is None or value < bound.value or (bound.inclusive and value == bound.value)
+def _above(bound: Bound | None, value: Any, key: Callable[[Any], Any] | None) -> bool:
+    if bound is None:
+        return True
+    end = _comparable(bound.value, key)
+    return bool(value >= end if bound.inclusive else value > end)
+
+
+def _below(bound: Bound | None, value: Any, key: Callable[[Any], Any] | None) -> bool:
+    if bound is None:
+        return True
+    end = _comparable(bound.value, key)
+    return bool(value <= end if bound.inclusive else value < end)

@@ -127,8 +127,10 @@ def check_declaration(handler: Callable[..., Any], name: str, kind: str, public:
     """Refuse a handler whose signature could not be checked.
 
     Raises:
-        DeclarationError: It has no ctx, takes ``*args``, or is public and not fully annotated.
+        DeclarationError: It has no ctx, takes ``*args``, yields, or is public and not fully annotated.
     """
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise DeclarationError(f"{name} yields; a {kind} returns one result.", fix="Return a list, or a Page.")
     signature = inspect.signature(handler)
     parameters = list(signature.parameters.values())
     if not parameters or parameters[0].kind not in {inspect.Parameter.POSITIONAL_ONLY, _NAMED[0]}:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origin
 from uuid import UUID
 
-from pydantic import AwareDatetime, PydanticUserError, TypeAdapter
+from pydantic import AwareDatetime, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from penstock.errors import DeclarationError, ValueInvalid
@@ -54,6 +54,7 @@ PLAIN: dict[Any, Kind] = {
     UUID: Kind.UUID,
 }
 _CHOICE_KINDS: dict[type, Kind] = {str: Kind.TEXT, int: Kind.INTEGER}
+_JSON_CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
 
 _SYSTEM: dict[str, Any] = {"id": str, "creation_time": AwareDatetime}
 
@@ -122,10 +123,13 @@ def column_of(table: str, name: str, info: FieldInfo) -> Column:
 
 
 def _strip_optional(annotation: Any) -> tuple[Any, bool]:
+    """An annotation without None, and whether it allows None."""
     annotation = _strip_annotated(annotation)
+    if get_origin(annotation) is Literal:
+        return annotation, None in get_args(annotation)
     if get_origin(annotation) not in {Union, types.UnionType}:
-        return annotation, annotation is type(None)
-    members = [member for member in get_args(annotation) if member is not type(None)]
+        return annotation, annotation in {Any, object, type(None)}
+    members = [member for member in get_args(annotation) if _strip_annotated(member) is not type(None)]
     if len(members) == len(get_args(annotation)):
         return annotation, False
     return (_strip_annotated(members[0]), True) if len(members) == 1 else (Union[tuple(members)], True)  # noqa: UP007
@@ -146,6 +150,8 @@ def _strip_annotated(annotation: Any) -> Any:
 def _convert(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[str | int, ...], Encode, Decode | None]:
     if get_origin(annotation) is Id or annotation is Id:
         return Kind.TEXT, (), _id_encoder(where, annotation), Id
+    if isinstance(annotation, type) and issubclass(annotation, Id):  # such as JobId
+        return Kind.TEXT, (), _id_encoder(where, annotation), annotation
     if get_origin(annotation) is Literal:
         return _literal(where, annotation, info)
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
@@ -153,7 +159,7 @@ def _convert(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[
     kind = PLAIN.get(annotation)
     if kind is not None:
         return kind, (), ENCODERS[kind](where), None
-    return Kind.JSON, (), *_json(where, annotation, info)
+    return Kind.JSON, (), *_json(where, info)
 
 
 def _choice_kind(values: tuple[Any, ...]) -> Kind | None:
@@ -165,7 +171,7 @@ def _literal(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[
     values = tuple(value for value in get_args(annotation) if value is not None)
     kind = _choice_kind(values)
     if kind is None:
-        return Kind.JSON, (), *_json(where, annotation, info)
+        return Kind.JSON, (), *_json(where, info)
     return kind, values, ENCODERS[kind](where), None
 
 
@@ -175,29 +181,35 @@ def _enumeration(
     values = tuple(member.value for member in annotation)
     kind = _choice_kind(values)
     if kind is None or issubclass(annotation, enum.Flag):
-        return Kind.JSON, (), *_json(where, annotation, info)
+        return Kind.JSON, (), *_json(where, info)
     check = ENCODERS[kind](where)
     return kind, values, lambda value: check(value.value), annotation
 
 
-def _json(where: str, annotation: Any, info: FieldInfo) -> tuple[Encode, Decode]:
+def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
+    annotation: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
+    # None is added since the settings do not bear on a class by itself, only on what it is part of.
+    either: Any = Optional[annotation]  # noqa: UP045
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(
-            Annotated[annotation, *info.metadata] if info.metadata else annotation,
-            config=None if _has_config(annotation) else {"ser_json_bytes": "base64", "val_json_bytes": "base64"},
-        )
+        adapter: TypeAdapter[Any] = TypeAdapter(either, config=_JSON_CONFIG)
     except Exception as error:
         raise DeclarationError(
-            f"{where}: {annotation!r} cannot be stored: {error}.",
+            f"{where}: {info.annotation!r} cannot be stored: {error}.",
             fix="Use a type that pydantic can validate and write as JSON.",
         ) from error
-    return lambda value: encode_json(value, where), adapter.validate_json
 
+    def dump(value: Any) -> bytes:
+        return adapter.dump_json(value, warnings=False, by_alias=True)
 
-def _has_config(annotation: Any) -> bool:
-    return (isinstance(annotation, type) and hasattr(annotation, "__pydantic_config__")) or hasattr(
-        annotation, "model_config"
-    )
+    def encode(value: Any) -> str:
+        text = encode_json(value, where, dump)
+        try:
+            adapter.validate_json(text)
+        except ValidationError as error:
+            raise ValueInvalid(f"{where}: what JSON makes of {value!r} could not be read again: {error}.") from error
+        return text
+
+    return encode, adapter.validate_json
 
 
 def _id_encoder(where: str, annotation: Any) -> Encode:

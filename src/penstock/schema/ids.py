@@ -35,7 +35,7 @@ class Id(str, Generic[T]):
     def __get_pydantic_core_schema__(cls, source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         target = next(iter(get_args(source)), None)
         return core_schema.no_info_after_validator_function(
-            _Checker(target),
+            _Checker(target) if cls is Id else cls,
             core_schema.str_schema(strict=True, max_length=1024),
             serialization=core_schema.to_string_ser_schema(),
         )

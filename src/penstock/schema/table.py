@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, PydanticUserError, ValidationError
 from pydantic_core import CoreSchema
 
 from penstock.errors import DeclarationError, IdInvalid, ValueInvalid
@@ -20,7 +20,6 @@ from penstock.schema.fields import Column, Kind, column_of
 from penstock.schema.ids import Id, is_id
 from penstock.schema.index import Index
 from penstock.schema.tighten import tighten
-from penstock.values import check_text
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _MAX_NAME = 48
@@ -95,7 +94,10 @@ class Table(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return tighten(handler(source))
+        try:
+            return tighten(handler(source))
+        except PydanticUserError as error:
+            raise DeclarationError(f"Table {cls.__name__}: a field cannot be stored: {error.message}") from error
 
     def __getattr__(self, name: str) -> Any:
         if name in SYSTEM_COLUMNS:
@@ -110,8 +112,13 @@ class Table(BaseModel):
                 yield name, self.__dict__[name]
         yield from super().__repr_args__()
 
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and self.__dict__.get("id") == other.__dict__.get("id")
+
     def __hash__(self) -> int:
-        return hash((type(self), self.__dict__["id"])) if "id" in self.__dict__ else super().__hash__()
+        if "id" in self.__dict__:
+            return hash((type(self), self.__dict__["id"]))
+        return hash((type(self), *(self.__dict__[name] for name in type(self).model_fields)))
 
 
 @dataclass(frozen=True)
@@ -167,20 +174,14 @@ class TableDefinition:
             IdInvalid: It is malformed, or an id of another table.
         """
         text: object = row_id
-        if not isinstance(text, str):
-            pass
-        elif self.managed:
-            if is_id(self.name, row_id):
-                return str(row_id)
-        else:
-            check_text(row_id, f"{self.name}.{self.key}")
+        if not self.managed:
             column = self.columns[self.positions[self.key]]
-            if column.kind is Kind.TEXT:
-                return row_id
             try:
-                return column.encode(column.adapter.validate_python(row_id, strict=False))
-            except ValidationError:
+                return column.encode(column.adapter.validate_python(row_id, strict=not isinstance(text, str)))
+            except (ValidationError, TypeError):
                 pass
+        elif isinstance(text, str) and is_id(self.name, text):
+            return str(text)
         raise IdInvalid(
             f"{row_id!r} is not an id of table {self.name}.",
             fix=f"Pass an id of {self.name}, as insert and rows of {self.table.__name__} give it.",
@@ -196,19 +197,30 @@ class TableDefinition:
         if self.managed:
             return make_row(self.table, fields)
         row = self.table.__pydantic_validator__.validate_python(_aware(fields), strict=False)
-        row.__dict__["id"] = Id(fields[self.key])
+        row.__dict__.setdefault("id", Id(fields[self.key]))
         return cast("Table", row)
 
     def encode_row(self, row: Table, row_id: str, now: datetime) -> tuple[Any, ...]:
         """The column values of a row, in the form a store takes."""
-        fields = row.__dict__
         values = [row_id, now] if self.managed else []
-        for column in self.columns[len(values) :]:
-            value = fields[column.name]
-            if value is None and not column.optional:
-                raise ValueInvalid(f"{self.name}.{column.name} cannot be None.")
-            values.append(None if value is None else column.encode(value))
+        values += [self.encode_field(column, row) for column in self.columns[len(values) :]]
         return tuple(values)
+
+    def encode_field(self, column: Column, row: Table) -> Any:
+        """The value of one column of a row, in the form a store takes.
+
+        Raises:
+            ValueInvalid: It cannot be stored; or is no value of its column, in a row that was not validated.
+        """
+        value = row.__dict__.get(column.name)
+        if value is None:
+            if column.optional:
+                return None
+            raise ValueInvalid(f"{self.name}.{column.name} cannot be None.")
+        try:
+            return column.encode(value)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ValueInvalid(f"{self.name}.{column.name}: {value!r} is not a value of this column.") from error
 
 
 def make_row(table: type[Table], fields: dict[str, Any]) -> Table:
@@ -235,7 +247,7 @@ def definition_of(table: type[Table]) -> TableDefinition:
     Raises:
         DeclarationError: A field cannot be stored.
     """
-    found = table.__dict__.get("__definition__")
+    found: TableDefinition | None = getattr(table, "__dict__", {}).get("__definition__")
     return found if found is not None else _define(table)
 
 

@@ -14,6 +14,7 @@ from penstock.values import INT64_MAX, INT64_MIN
 _OPAQUE = frozenset(
     {"cls", "metadata", "ref", "schema_ref", "serialization", "config", "default", "expected", "members"}
 )
+_BY_NAME = frozenset({"fields", "choices"})
 
 
 def tighten(schema: CoreSchema) -> CoreSchema:
@@ -21,14 +22,25 @@ def tighten(schema: CoreSchema) -> CoreSchema:
     return cast("CoreSchema", _tighten(schema))
 
 
+def _part(key: str, value: Any) -> Any:
+    if key in _OPAQUE:
+        return value
+    if key in _BY_NAME and isinstance(value, dict):  # names are the user's: a field may be called config
+        return {name: _tighten(item) for name, item in value.items()}
+    return _tighten(value)
+
+
 def _tighten(node: Any) -> Any:
     if isinstance(node, list | tuple):
         return type(node)(map(_tighten, node))
     if not isinstance(node, dict):
         return node
-    copy = {key: value if key in _OPAQUE else _tighten(value) for key, value in node.items()}
+    copy = {key: _part(key, value) for key, value in node.items()}
     if copy.get("type") == "datetime":
         copy.setdefault("tz_constraint", "aware")
-    elif copy.get("type") == "int" and not copy.keys() & {"ge", "gt", "le", "lt"}:
-        copy["ge"], copy["le"] = INT64_MIN, INT64_MAX
+    elif copy.get("type") == "int":
+        if not copy.keys() & {"ge", "gt"}:
+            copy["ge"] = INT64_MIN
+        if not copy.keys() & {"le", "lt"}:
+            copy["le"] = INT64_MAX
     return copy

@@ -44,6 +44,9 @@ class Session(Protocol):
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
         """Run a statement; the number of rows it changed."""
 
+    async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each of many rows."""
+
     async def fetch_read_only(self, sql: str, args: Sequence[Any], limit: int) -> tuple[list[str], Sequence[Row]]:
         """Run any SQL that only reads; its column names and at most `limit` + 1 rows. Writing is refused."""
 
@@ -119,14 +122,21 @@ class Leases(Protocol):
     async def renew(self, lease: int, ttl: timedelta, now: datetime) -> bool:
         """Extend a lease; False if it was lost."""
 
+    async def jobs(self, lease: int) -> list[Job]:
+        """The jobs that run under a lease."""
+
     async def give_back(self, lease: int) -> None:
         """End a lease under which no job runs any more."""
 
     async def expired(self, now: datetime) -> list[int]:
-        """Leases that have run out."""
+        """Leases that have run out, and leases that are gone while jobs still run under them."""
 
     async def rescue(self, lease: int, now: datetime, settle: SettleLost) -> int:
-        """End an expired lease: settle every job that still runs under it as `settle` decides; how many."""
+        """End an expired lease: settle the jobs that still run under it as `settle` decides; how many.
+
+        A job whose own transaction is about to settle it is left to that transaction; the lease is expired until
+        none is left.
+        """
 
 
 class SettleLost(Protocol):

@@ -100,9 +100,8 @@ def _count_duplicates(table: str, names: list[str]) -> str:
 def create_table(definition: TableDefinition, dialect: Dialect) -> Iterator[str]:
     """A table and its indexes."""
     columns = ",\n".join(f"    {column_sql(definition, column, dialect)}" for column in definition.columns)
-    yield f"create table {dialect.table(definition.name)} (\n{columns}\n)" + (
-        " strict" if dialect.name == SQLITE else ""
-    )
+    strict = " strict" if dialect.name == SQLITE else ""
+    yield f"create table {dialect.table(definition.name)} (\n{columns}\n){strict}"
     for index in definition.indexes.values():
         yield create_index(definition, index, dialect)
 
@@ -119,7 +118,8 @@ def column_sql(
     if dialect.name == SQLITE and column.kind is Kind.BOOLEAN:
         parts.append(f"check ({dialect.quote(column.name)} in (0, 1))")
     if dialect.name == SQLITE and column.kind is Kind.JSON:
-        parts.append(f"check (json_valid({dialect.quote(column.name)}))")
+        name = dialect.quote(column.name)
+        parts.append(f"check ({name} is null or json_valid({name}))")  # before 3.41 NULL was no valid JSON
     return " ".join(parts)
 
 

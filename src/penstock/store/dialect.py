@@ -28,6 +28,7 @@ class Dialect:
         index_nulls: What an index says after an optional column, so that NULL comes first.
         casts: Parameters of these kinds are cast, as user-owned columns may have another type.
         sum: The function that adds values of a kind.
+        given_identity: What an insert says so that it may give a value to an identity column.
         max_key_bytes: Longest total of text and bytes in the columns of an index.
     """
 
@@ -42,6 +43,7 @@ class Dialect:
     casts: Mapping[Kind, str] = field(default_factory=dict)
     sum: Mapping[Kind, str] = field(default_factory=dict)
     schemas: bool = False
+    given_identity: str = ""
     max_key_bytes: int = 2048
 
     def quote(self, name: str) -> str:

@@ -15,7 +15,7 @@ from penstock.errors import ConstraintViolation, SchemaMismatch, UniqueViolation
 from penstock.observe.logs import event
 from penstock.schema.diff import check_names, diff
 from penstock.schema.index import Index, redundant_indexes
-from penstock.schema.steps import Difference, Problem
+from penstock.schema.steps import Difference
 from penstock.schema.table import TableDefinition
 from penstock.store.alter import changes
 from penstock.store.contract import Change, Description, SchemaLock, Store
@@ -122,23 +122,20 @@ def load_migrations(dialect: Dialect) -> list[tuple[str, str]]:
     return [(name.removesuffix(".sql"), file.read_text("utf-8")) for name, file in found]
 
 
-async def _refuse_problems(description: Description, dialect: Dialect, found: _Comparison) -> None:
+async def _refuse_problems(
+    description: Description, dialect: Dialect, found: _Comparison, when: str = "; nothing was changed"
+) -> None:
     problems = [problem for difference in found.differences for problem in difference.problems]
     for difference in found.differences:
         for guard in difference.guards:
             problem = guard.problem(await description.count(count_sql(guard, dialect)))
             problems += [problem] if problem else []
     if problems:
-        event("schema.refused", problems=len(problems))
-        raise _mismatch(problems)
-
-
-def _mismatch(problems: Sequence[Problem]) -> SchemaMismatch:
-    listed = "".join(f"\n- {problem.what} {problem.fix}" for problem in problems)
-    return SchemaMismatch(
-        f"The stored tables do not fit the declared ones, and nothing was changed:{listed}",
-        problems=[asdict(problem) for problem in problems],
-    )
+        listed = "".join(f"\n- {problem.what} {problem.fix}" for problem in problems)
+        raise SchemaMismatch(
+            f"The stored tables do not fit the declared ones{when}:{listed}",
+            problems=[asdict(problem) for problem in problems],
+        )
 
 
 async def _apply(lock: SchemaLock, dialect: Dialect, found: _Comparison) -> None:
@@ -146,11 +143,11 @@ async def _apply(lock: SchemaLock, dialect: Dialect, found: _Comparison) -> None
         await lock.migrate(name, sql)
         event("schema.migrated", migration=name)
     for change in found.changes:
-        event("schema.changing", table=change.table, sql="; ".join(change.statements))
+        event("schema.changing", table=change.table, sql=" ".join("; ".join(change.statements).split()))
         try:
             await lock.apply(change)
         except (UniqueViolation, ConstraintViolation):
-            await _refuse_problems(lock, dialect, found)  # rows were written since they were counted
+            await _refuse_problems(lock, dialect, found, ", by rows written while the schema was being changed")
             raise
     if not found.empty:
         event("schema.applied", migrations=len(found.migrations), changes=len(found.changes))

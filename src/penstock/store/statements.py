@@ -44,6 +44,10 @@ class TableStatements:
         self._encoders = [dialect.encode.get(column.kind) for column in definition.columns]
         self._decoders = [_chain(dialect.decode.get(column.kind), column.decode) for column in definition.columns]
         self._names = [column.name for column in definition.columns]
+        self.read_columns = {  # as `ReadSet.concerns` takes them: what has a collation is not ordered as it is stored
+            column.name: (place, dialect.decode[column.kind] if column.kind in dialect.collate else None)
+            for place, column in enumerate(definition.columns)
+        }
         self._unique = tuple(index for index in definition.indexes.values() if index.unique)
         self.unique_columns = {name for index in self._unique for name in index.columns}
         self.indexed_text = [
@@ -102,6 +106,21 @@ class TableStatements:
             return f"{sql} on conflict do nothing" if self._unique else sql
 
         return self._cached(("insert", names), build)
+
+    def load(self) -> Statement:
+        """A row of all columns, its key and a user-owned identity included; fails for a key that is there already."""
+
+        def build() -> str:
+            listed = ", ".join(map(self.dialect.quote, self._names))
+            values = ", ".join(self._typed(column, n) for n, column in enumerate(self.definition.columns, 1))
+            given = "" if self.definition.managed else self.dialect.given_identity
+            return f"insert into {self.table} ({listed}){given} values ({values})"
+
+        return self._cached("load", build)
+
+    def clear(self) -> Statement:
+        """All rows go."""
+        return self._cached("clear", lambda: f"delete from {self.table}", bounded=False)
 
     def update(self, names: tuple[str, ...]) -> Statement:
         """Some columns of the row with a key; the key is the last parameter."""

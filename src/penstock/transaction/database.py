@@ -5,15 +5,15 @@ Owns get, insert, patch, replace and delete, each noting what it read and wrote.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from penstock.changes.readset import RangeRead
 from penstock.changes.writeset import RowChange
-from penstock.errors import RowNotFound, UniqueViolation, ValueInvalid
+from penstock.errors import ConstraintViolation, RowNotFound, UniqueViolation, ValueInvalid
 from penstock.schema.ids import Id, format_id
-from penstock.schema.table import Table
-from penstock.store.contract import Row
+from penstock.schema.table import Table, TableDefinition
+from penstock.store.contract import Row, Statement
 from penstock.store.statements import TableStatements
 from penstock.transaction.rows import check_index_keys, read_row, unique_violation, validate_row
 from penstock.transaction.scan import Scan
@@ -47,7 +47,9 @@ class DatabaseReader:
 
     async def _get(self, table: type[T], row_id: Id[T]) -> T | None:
         statements = self._transaction.table(table)
-        row = await self._load(statements, statements.definition.encode_key(row_id))
+        key = statements.definition.encode_key(row_id)
+        async with self._scope.lock:
+            row = await self._load(statements, key)
         return None if row is None else cast("T", read_row(statements, row))
 
     async def _load(self, statements: TableStatements, key: Any) -> Row | None:
@@ -56,8 +58,7 @@ class DatabaseReader:
         known = transaction.rows.get((definition.table, key), _UNKNOWN)
         if known is not _UNKNOWN:
             return cast("Row | None", known)
-        async with self._scope.lock:
-            rows = await transaction.fetch(statements.get(), (statements.encode_one(definition.key, key),))
+        rows = await transaction.fetch(statements.get(), (statements.encode_one(definition.key, key),))
         transaction.note_rows(RangeRead(definition.name, None, (definition.key,), (key,)), rows)
         row = rows[0] if rows else None
         transaction.rows[definition.table, key] = row
@@ -125,12 +126,11 @@ class DatabaseWriter(DatabaseReader):
         row_id = Id[Any](format_id(definition.name, transaction.clock.uuid7()))
         values = statements.encode(definition.encode_row(row, row_id, transaction.now))
         check_index_keys(statements, values)
-        transaction.note_write(RowChange(definition.name, row_id, None, values))
+        transaction.count_write(definition.name, values)
         async with self._scope.lock:
-            stored = await transaction.execute(statements.insert(), values)
-        if not stored:
-            raise unique_violation(definition)
-        transaction.rows[definition.table, row_id] = values
+            if not await transaction.execute(statements.insert(), values):
+                raise unique_violation(definition)
+            self._note(definition, row_id, None, values)
         return row_id
 
     async def _insert_user_owned(self, statements: TableStatements, row: Table) -> Id[Any]:
@@ -143,40 +143,49 @@ class DatabaseWriter(DatabaseReader):
             if value is not None or not column.optional
         }
         args = [statements.encode_one(name, value) for name, value in given.items()]
+        transaction.count_write(definition.name, args)
         async with self._scope.lock:
-            rows = await transaction.fetch(statements.insert(tuple(given)), args)
-        key = statements.decode_fields(rows[0])[definition.key]
-        transaction.note_write(RowChange(definition.name, key, None, rows[0]))
-        transaction.rows[definition.table, key] = rows[0]
+            new = await self._send_user_owned(definition, statements.insert(tuple(given)), args)
+            key = statements.decode_fields(new)[definition.key]
+            self._note(definition, key, None, new)
         return Id(key)
 
     # ----- patch, replace, delete
 
     async def _patch(self, table: type[T], row_id: Id[T], changes: dict[str, Any]) -> T:
-        statements, key, old = await self._existing(table, row_id)
-        definition = statements.definition
-        for name in changes:
-            if definition.column(name).name in {definition.key, "creation_time"}:
-                raise ValueInvalid(f"{definition.name}.{name} cannot be changed.")
-        old_fields = statements.decode_fields(old)
-        merged = {name: old_fields[name] for name in table.model_fields} | changes
-        row = validate_row(definition, merged)
-        return cast("T", await self._write(statements, key, old, row, tuple(changes)))
+        async with self._scope.lock:
+            statements, key, old = await self._existing(table, row_id)
+            definition = statements.definition
+            for name in changes:
+                if definition.column(name).name not in table.model_fields or name == definition.key:
+                    raise ValueInvalid(f"{definition.name}.{name} cannot be changed.")
+            fields = read_row(statements, old).__dict__
+            row = validate_row(definition, {name: fields[name] for name in table.model_fields} | changes)
+            return cast("T", await self._write(statements, key, old, row, tuple(changes)))
 
     async def _replace(self, table: type[T], row_id: Id[T], row: T) -> T:
         if type(row) is not table:
             raise ValueInvalid(f"replace takes a row of {table.__name__}, not {type(row).__name__}.")
-        statements, key, old = await self._existing(table, row_id)
-        names = tuple(name for name in table.model_fields if name != statements.definition.key)
-        return cast("T", await self._write(statements, key, old, row, names))
+        async with self._scope.lock:
+            statements, key, old = await self._existing(table, row_id)
+            definition = statements.definition
+            if not definition.managed and row.__dict__[definition.key] is not None:
+                self._check_key(definition, key, row)
+            names = tuple(name for name in table.model_fields if name != definition.key)
+            return cast("T", await self._write(statements, key, old, row, names))
 
     async def _delete(self, table: type[T], row_id: Id[T]) -> None:
-        statements, key, old = await self._existing(table, row_id)
-        definition, transaction = statements.definition, self._transaction
-        transaction.note_write(RowChange(definition.name, key, old, None))
         async with self._scope.lock:
-            await transaction.execute(statements.delete(), (statements.encode_one(definition.key, key),))
-        transaction.rows[definition.table, key] = None
+            statements, key, old = await self._existing(table, row_id)
+            definition = statements.definition
+            self._transaction.count_write(definition.name, None)
+            args = [statements.encode_one(definition.key, key)]
+            if definition.managed:
+                await self._transaction.execute(statements.delete(), args)
+            else:
+                async with self._transaction.branch():
+                    await self._transaction.execute(statements.delete(), args)
+            self._note(definition, key, old, None)
 
     async def _existing(self, table: type[T], row_id: Id[T]) -> tuple[TableStatements, Any, Row]:
         statements = self._transaction.table(table)
@@ -190,45 +199,54 @@ class DatabaseWriter(DatabaseReader):
             )
         return statements, key, row
 
+    def _check_key(self, definition: TableDefinition, key: Any, row: Table) -> None:
+        if definition.encode_field(definition.column(definition.key), row) != key:
+            raise ValueInvalid(f"{definition.name}.{definition.key} cannot be changed.")
+
     async def _write(
         self, statements: TableStatements, key: Any, old: Row, row: Table, names: tuple[str, ...]
     ) -> Table:
-        definition, transaction = statements.definition, self._transaction
+        definition = statements.definition
         new = list(old)
         for name in names:
             column = definition.column(name)
-            value = row.__dict__[name]
-            if value is None and not column.optional:
-                raise ValueInvalid(f"{definition.name}.{name} cannot be None.")
-            new[definition.positions[name]] = statements.encode_one(
-                name, None if value is None else column.encode(value)
-            )
+            new[definition.positions[name]] = statements.encode_one(name, definition.encode_field(column, row))
         if names:
             check_index_keys(statements, new)
+            self._transaction.count_write(definition.name, new)
             args = [new[definition.positions[name]] for name in names]
             args.append(statements.encode_one(definition.key, key))
             new = await self._update(statements, names, args, new)
-            transaction.note_write(RowChange(definition.name, key, old, new))
-            transaction.rows[definition.table, key] = new
+            self._note(definition, key, old, new)
         return read_row(statements, new)
 
     async def _update(
         self, statements: TableStatements, names: tuple[str, ...], args: list[Any], new: list[Any]
     ) -> list[Any]:
         """Send the update; behind a savepoint if it may violate a unique index, so that the transaction can go on."""
-        transaction, statement = self._transaction, statements.update(names)
-        guarded = not statements.unique_columns.isdisjoint(names)
-        async with self._scope.lock:
-            branch = await transaction.begin_branch() if guarded else None
-            try:
-                if statements.definition.managed:
-                    await transaction.execute(statement, args)
-                else:
-                    new = list((await transaction.fetch(statement, args))[0])
-            except UniqueViolation:
-                if branch is not None:
-                    await transaction.session.rollback_to(branch.name)
-                raise
-            if branch is not None:
-                await transaction.keep_branch(branch)
+        transaction, definition, statement = self._transaction, statements.definition, statements.update(names)
+        if not definition.managed:
+            return list(await self._send_user_owned(definition, statement, args))
+        if statements.unique_columns.isdisjoint(names):
+            await transaction.execute(statement, args)
+            return new
+        try:
+            async with transaction.branch():
+                await transaction.execute(statement, args)
+        except UniqueViolation as error:
+            raise unique_violation(definition, names) from error
         return new
+
+    # ----- what both have
+
+    async def _send_user_owned(self, definition: TableDefinition, statement: Statement, args: Sequence[Any]) -> Row:
+        """Write a row of a user-owned table, which may refuse it for reasons of its own; the row as it is then."""
+        async with self._transaction.branch():
+            rows = await self._transaction.fetch(statement, args)
+            if not rows:
+                raise ConstraintViolation(f"Table {definition.name} did not take the row.", table=definition.name)
+        return rows[0]
+
+    def _note(self, definition: TableDefinition, key: Any, old: Row | None, new: Row | None) -> None:
+        self._transaction.note_write(RowChange(definition.name, key, old, new))
+        self._transaction.rows[definition.table, key] = new

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import to_json
 
-from penstock.errors import CursorInvalid
-from penstock.schema.fields import PLAIN, Column, Kind
+from penstock.errors import CursorInvalid, ValueInvalid
+from penstock.schema.fields import ENCODERS, PLAIN, Column, Kind
 from penstock.schema.index import Index
 from penstock.transaction.segments import Segment
 
@@ -73,12 +73,14 @@ def decode_cursor(cursor: str, mark: str, columns: Sequence[Column]) -> list[Any
     if not isinstance(values, list) or len(values) != len(columns):
         raise wrong
     try:
-        return [
-            None if value is None else _reader(column.kind).validate_json(to_json(value))
-            for value, column in zip(values, columns, strict=True)
-        ]
-    except ValidationError as error:
+        return [None if value is None else _read(column, value) for value, column in zip(values, columns, strict=True)]
+    except (ValidationError, ValueInvalid) as error:
         raise wrong from error
+
+
+def _read(column: Column, value: Any) -> Any:
+    """A value that a row may have in a column."""
+    return ENCODERS[column.kind]("A cursor")(_reader(column.kind).validate_json(to_json(value)))
 
 
 def _reader(kind: Kind) -> TypeAdapter[Any]:

@@ -24,8 +24,8 @@ def read_row(statements: TableStatements, row: Row) -> Table:
     except (ValueError, TypeError) as error:
         definition = statements.definition
         raise RowInvalid(
-            f"Table {definition.name}: the row {row[definition.positions[definition.key]]} does not fit its declaration: "
-            f"{error}.",
+            f"Table {definition.name}: the row {row[definition.positions[definition.key]]} does not fit its "
+            f"declaration: {error}.",
             fix="Change the declaration, or correct the row.",
             table=definition.name,
         ) from error
@@ -65,12 +65,16 @@ def check_index_keys(statements: TableStatements, values: Sequence[Any]) -> None
             )
 
 
-def unique_violation(definition: TableDefinition) -> UniqueViolation:
-    """The error of an insert that a unique index refused."""
-    names = [index.name for index in definition.indexes.values() if index.unique]
+def unique_violation(definition: TableDefinition, names: Sequence[str] | None = None) -> UniqueViolation:
+    """The error of an insert, or of a change of the named columns, that a unique index refused."""
+    unique = [
+        index.name
+        for index in definition.indexes.values()
+        if index.unique and (names is None or not set(names).isdisjoint(index.columns))
+    ]
     return UniqueViolation(
-        f"Table {definition.name}: unique index {' or '.join(names)} already holds this key.",
-        fix="Look for the row before inserting it, or catch UniqueViolation.",
+        f"Table {definition.name}: unique index {' or '.join(unique)} already holds this key.",
+        fix="Look for the row before writing it, or catch UniqueViolation.",
         table=definition.name,
-        index=names[0] if len(names) == 1 else None,
+        index=unique[0] if len(unique) == 1 else None,
     )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
 from penstock.changes.readset import Bound
-from penstock.errors import LimitExceeded, NotUnique, ValueInvalid
+from penstock.errors import NotUnique, ValueInvalid
 from penstock.schema.fields import Column
 from penstock.schema.index import Index
 from penstock.schema.table import Table
@@ -227,10 +227,10 @@ class Scan(Generic[T]):
             # a segment of NULLs, or of all that is not NULL: go on inside it
             place = len(segment.prefix)
             if segment.null:
-                segment = Segment((*segment.prefix, None))
+                segment = replace(segment, prefix=(*segment.prefix, None), null=None)
             else:
                 value = row[definition.positions[order[place]]]
-                segment = Segment(segment.prefix, Bound(value, inclusive=True))
+                segment = replace(segment, lower=Bound(value, inclusive=True), null=None)
         values = [row[definition.positions[name]] for name in order]
         optional = [definition.column(name).optional for name in order]
         return after(segment, order, optional, values, self._direction)
@@ -242,7 +242,6 @@ class Scan(Generic[T]):
         if count == 0:
             return []
         if not self._filters:
-            self._check_left(count)
             return [self._decode(row) for row in await self._read(self._segment, min(count, self._all_left))]
         found: list[T] = []
         async for row, _ in self._rows([self._segment], max(count, _FIRST_PIECE)):
@@ -273,10 +272,6 @@ class Scan(Generic[T]):
     def _all_left(self) -> int:
         """One row more than may still be read, so that exceeding the limit is noticed."""
         return self._transaction.rows_left + 1
-
-    def _check_left(self, count: int) -> None:
-        if count > _MOST_PER_PAGE * 10:
-            raise LimitExceeded(f"take({count}) is more than one transaction may read.", fix="Use paginate.")
 
     async def _paginate(self, cursor: str | None, count: int) -> Page[T]:
         if not 0 < count <= _MOST_PER_PAGE:
@@ -310,8 +305,10 @@ class Scan(Generic[T]):
             return [self._segment]
         dialect = self._statements.dialect
         encoded = [dialect.encode_value(column.kind, value) for column, value in zip(columns, values, strict=True)]
-        encoded[: len(self._segment.prefix)] = self._segment.prefix  # a forged cursor moves inside its query only
-        return after(self._segment, self._order, [column.optional for column in columns], encoded, self._direction)
+        # a forged cursor moves inside its query only
+        encoded[: len(self._segment.prefix)] = self._segment.prefix
+        segment = replace(self._segment, within=self._segment)
+        return after(segment, self._order, [column.optional for column in columns], encoded, self._direction)
 
     async def _count(self) -> int:
         if self._filters:

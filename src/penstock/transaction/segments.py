@@ -7,7 +7,7 @@ Pure: values in, conditions out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from penstock.changes.readset import Bound, RangeRead
@@ -21,12 +21,16 @@ class Segment:
     """Rows whose first columns equal `prefix`, and whose next column lies between bounds, or is or is not NULL.
 
     Values are in the form in which the store holds them.
+
+    Attributes:
+        within: The segment that it is the rest of, whose bounds hold too; only where they are not known to.
     """
 
     prefix: tuple[Any, ...] = ()
     lower: Bound | None = None
     upper: Bound | None = None
     null: bool | None = None
+    within: Segment | None = None
 
     def conditions(self, order: Sequence[str]) -> tuple[tuple[Condition, ...], list[Any]]:
         """Its conditions in SQL, and their parameters."""
@@ -36,13 +40,14 @@ class Segment:
             found.append(Condition(column, "is null" if value is None else "="))
             if value is not None:
                 args.append(value)
-        column = order[len(self.prefix)] if len(self.prefix) < len(order) else ""
         if self.null is not None:
-            found.append(Condition(column, "is null" if self.null else "is not null"))
-        for bound, strict, loose in ((self.lower, ">", ">="), (self.upper, "<", "<=")):
-            if bound is not None:
-                found.append(Condition(column, loose if bound.inclusive else strict))  # type: ignore[arg-type]
-                args.append(bound.value)
+            found.append(Condition(order[len(self.prefix)], "is null" if self.null else "is not null"))
+        for segment in (self,) if self.within is None else (self, self.within):
+            for bound, strict, loose in ((segment.lower, ">", ">="), (segment.upper, "<", "<=")):
+                if bound is not None:
+                    column = order[len(segment.prefix)]
+                    found.append(Condition(column, loose if bound.inclusive else strict))  # type: ignore[arg-type]
+                    args.append(bound.value)
         return tuple(found), args
 
     def read(self, table: str, index: str | None, order: tuple[str, ...]) -> RangeRead:
@@ -69,7 +74,7 @@ def after(
         bounds = (start.lower, start.upper) if place == fixed else (None, None)
         may_be_null = optional[place] and not (place == fixed and (start.lower or start.upper))
         found += _beyond(prefix, value, bounds, may_be_null, direction)
-    return found
+    return found if start.within is None else [replace(segment, within=start.within) for segment in found]
 
 
 def _beyond(

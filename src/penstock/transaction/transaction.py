@@ -7,7 +7,9 @@ and `scan`, and ending to `commit`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -21,17 +23,20 @@ from penstock.errors import (
     ContextError,
     DatabaseUnavailable,
     LimitExceeded,
-    UnawaitedCall,
+    PenstockError,
 )
 from penstock.jobs.job import NewJob
 from penstock.schema.table import Table, definition_of
 from penstock.store.contract import Row, Session, Statement, Store
 from penstock.store.statements import Statements, TableStatements
+from penstock.transaction.tracking import Calls
 
 T = TypeVar("T")
 
-_PRUNE_AT = 512
 _WORD = 8
+_READ_LESS = "Read less at once: use an index, take or paginate."
+
+_holds: ContextVar[tuple[object, ...]] = ContextVar("penstock_holds", default=())
 
 
 class Transaction:
@@ -102,6 +107,29 @@ class Transaction:
             self.failure = error
             raise
 
+    async def execute_many(self, statement: Statement, rows: Sequence[Row]) -> None:
+        """Run a statement once for each of many rows. What means "try again" is remembered."""
+        try:
+            await self.session.execute_many(statement, rows)
+        except (Conflict, DatabaseUnavailable) as error:
+            self.failure = error
+            raise
+
+    async def fetch_read_only(self, sql: str, args: Sequence[Any]) -> tuple[list[str], Sequence[Row]]:
+        """Run a user's SQL, and note that it may have read anything; its column names and rows.
+
+        Raises:
+            LimitExceeded: The transaction has read too much.
+        """
+        self.read_set.note_everything()
+        try:
+            names, rows = await self.session.fetch_read_only(sql, args, self.rows_left)
+        except (Conflict, DatabaseUnavailable) as error:
+            self.failure = error
+            raise
+        self._count_read(rows)
+        return names, rows
+
     # ----- what was read and written
 
     def note_rows(self, read: RangeRead, rows: Sequence[Row]) -> None:
@@ -111,49 +139,52 @@ class Transaction:
             LimitExceeded: The transaction has read too much.
         """
         self.read_set.ranges.append(read)
+        self._count_read(rows)
+
+    def _count_read(self, rows: Sequence[Row]) -> None:
         self._rows_read += len(rows)
         for row in rows:
             self._bytes_read += row_bytes(row)
         if self._rows_read > self._config.max_rows_read:
-            raise _exceeded(
-                "read",
-                "rows",
-                self._config.max_rows_read,
-                "Read less at once: use an index, take or paginate.",
-            )
+            raise _exceeded("read", "rows", self._config.max_rows_read, _READ_LESS)
         if self._bytes_read > self._config.max_bytes_read:
-            raise _exceeded(
-                "read",
-                "bytes",
-                self._config.max_bytes_read,
-                "Read less at once: use an index, take or paginate.",
-            )
+            raise _exceeded("read", "bytes", self._config.max_bytes_read, _READ_LESS)
 
     @property
     def rows_left(self) -> int:
         """How many more rows may be read."""
         return max(0, self._config.max_rows_read - self._rows_read)
 
-    def note_write(self, change: RowChange) -> None:
-        """Count and note a written row.
+    def check_size(self, table: str, row: Row) -> int:
+        """About how large a row is that is to be written.
+
+        Raises:
+            LimitExceeded: It is too large.
+        """
+        size = row_bytes(row)
+        if size > self._config.max_row_bytes:
+            raise LimitExceeded(
+                f"Table {table}: a row of {size} bytes exceeds the limit of {self._config.max_row_bytes}.",
+                fix="Keep large values outside, or in several rows.",
+                limit=self._config.max_row_bytes,
+            )
+        return size
+
+    def count_write(self, table: str, row: Row | None) -> None:
+        """Count a row that is about to be written, or deleted if it is None.
 
         Raises:
             LimitExceeded: The row is too large, or the transaction has written too much.
         """
-        if change.new is not None:
-            size = row_bytes(change.new)
-            if size > self._config.max_row_bytes:
-                raise LimitExceeded(
-                    f"Table {change.table}: a row of {size} bytes exceeds the limit of {self._config.max_row_bytes}.",
-                    fix="Keep large values outside, or in several rows.",
-                    limit=self._config.max_row_bytes,
-                )
-            self._bytes_written += size
+        self._bytes_written += 0 if row is None else self.check_size(table, row)
         self._rows_written += 1
         if self._rows_written > self._config.max_rows_written:
             raise _exceeded("written", "rows", self._config.max_rows_written, "Write in several transactions.")
         if self._bytes_written > self._config.max_bytes_written:
             raise _exceeded("written", "bytes", self._config.max_bytes_written, "Write in several transactions.")
+
+    def note_write(self, change: RowChange) -> None:
+        """Note a row that was written, and how it stands now."""
         self.write_set.changes.append(change)
 
     def add_job(self, job: NewJob) -> None:
@@ -168,121 +199,75 @@ class Transaction:
 
     # ----- sub-transactions
 
-    async def begin_branch(self) -> Branch:
-        """Begin a sub-transaction."""
+    @asynccontextmanager
+    async def branch(self) -> AsyncIterator[None]:
+        """A sub-transaction: its changes are undone if the block raises, and part of this transaction if not."""
         self._savepoints += 1
         name = f"branch_{self._savepoints}"
+        changes, jobs, cancels = len(self.write_set.changes), len(self.jobs), len(self.cancels)
         await self.session.savepoint(name)
-        return Branch(name, len(self.write_set.changes), len(self.jobs), len(self.cancels))
+        try:
+            yield
+        except BaseException:
+            del self.write_set.changes[changes:]
+            del self.jobs[jobs:]
+            del self.cancels[cancels:]
+            await self._undo(name)
+            raise
+        await self.session.release(name)
 
-    async def keep_branch(self, branch: Branch) -> None:
-        """End a sub-transaction; its changes are part of this one."""
-        await self.session.release(branch.name)
-
-    async def undo_branch(self, branch: Branch) -> None:
-        """Undo a sub-transaction. What it read stays noted: its failure may depend on it."""
+    async def _undo(self, savepoint: str) -> None:
+        """Undo all since a savepoint. What it read stays noted: its failure may depend on it."""
+        self.rows.clear()
         if self.failure is not None:
             return  # the whole transaction starts again
-        await self.session.rollback_to(branch.name)
-        del self.write_set.changes[branch.changes :]
-        del self.jobs[branch.jobs :]
-        del self.cancels[branch.cancels :]
-        self.rows.clear()
+        try:
+            await self.session.rollback_to(savepoint)
+        except PenstockError as error:
+            self.failure = error  # what cannot be undone alone is undone with all
 
 
-class Branch:
-    """Where a sub-transaction began."""
-
-    __slots__ = ("cancels", "changes", "jobs", "name")
-
-    def __init__(self, name: str, changes: int, jobs: int, cancels: int) -> None:
-        self.name = name
-        self.changes = changes
-        self.jobs = jobs
-        self.cancels = cancels
-
-
-class Scope:
+class Scope(Calls):
     """What one run of a function does in a transaction: one call at a time, and none left un-awaited.
 
     While a sub-transaction runs, its parent's scope is held, so that calls of the parent that run beside it wait and
-    are not undone with it.
+    are not undone with it. Calls of the parent from inside of it would wait for ever, and are refused.
     """
 
-    __slots__ = ("_calls", "_function", "ended", "holder", "lock", "transaction", "writable")
+    __slots__ = ("_hold", "lock", "transaction", "writable")
 
     def __init__(self, transaction: Transaction, function: str, *, writable: bool) -> None:
+        super().__init__(function)
         self.transaction = transaction
         self.writable = writable
         self.lock = asyncio.Lock()
-        self.ended = False
-        self.holder: asyncio.Task[Any] | None = None
-        self._function = function
-        self._calls: list[Coroutine[Any, Any, Any]] = []
+        self._hold: object = None
 
     def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Remember a call of this run, so that it is noticed if nobody awaits it."""
-        if self.ended:
-            call.close()
-            raise ContextError(f"{self._function} has ended; its ctx cannot be used any more.")
-        if self.holder is not None and self.holder is asyncio.current_task():
-            call.close()
-            raise ContextError(
-                f"{self._function} used its own ctx inside a sub-transaction.",
-                fix="Use the ctx that the inner function got.",
-            )
-        if len(self._calls) >= _PRUNE_AT:
-            self._calls = [known for known in self._calls if is_unfinished(known)]
-        self._calls.append(call)
-        return call
-
-    def end(self) -> None:
-        """End the run.
+        """Remember a call of this run, so that it is noticed if nobody awaits it.
 
         Raises:
-            UnawaitedCall: Calls were made and not awaited.
+            ContextError: The run has ended, or the call comes from inside a sub-transaction.
         """
-        self.ended = True
-        left = [call for call in self._calls if is_unfinished(call)]
-        self._calls.clear()
-        if left:
-            names = ", ".join(sorted({call_name(call) for call in left}))
-            close_calls(left)
-            raise UnawaitedCall(
-                f"{self._function} ended, but these calls were not awaited: {names}.",
-                fix="Write await before them.",
-                calls=names,
-            )
-
-    def abandon(self) -> None:
-        """End a run that has failed; calls it left are closed silently."""
-        self.ended = True
-        close_calls([call for call in self._calls if is_unfinished(call)])
-        self._calls.clear()
-
-
-def is_unfinished(call: Coroutine[Any, Any, Any]) -> bool:
-    """Whether a coroutine has not come to its end."""
-    return getattr(call, "cr_frame", None) is not None
-
-
-def call_name(call: Coroutine[Any, Any, Any]) -> str:
-    """What a ctx call is called, such as ``ctx.db.patch``."""
-    owner, _, name = str(getattr(call, "__qualname__", "call")).rpartition(".")
-    part = {
-        "DatabaseWriter": "db.",
-        "DatabaseReader": "db.",
-        "Scan": "db.query(…).",
-        "Scheduler": "scheduler.",
-    }
-    return f"ctx.{part.get(owner, '')}{name.lstrip('_')}"
-
-
-def close_calls(calls: Sequence[Coroutine[Any, Any, Any]]) -> None:
-    """Close coroutines that nobody has begun; those that run in a task of their own are left to it."""
-    for call in calls:
-        if not getattr(call, "cr_running", False) and getattr(call, "cr_await", None) is None:
+        if self._hold is not None and self._hold in _holds.get():
             call.close()
+            raise ContextError(
+                f"{self.function} used its own ctx inside a sub-transaction.",
+                fix="Use the ctx that the inner function got.",
+            )
+        return super().track(call)
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Hold this scope while a sub-transaction runs."""
+        async with self.lock:
+            self._hold = object()
+            token = _holds.set((*_holds.get(), self._hold))
+            try:
+                yield
+            finally:
+                _holds.reset(token)
+                self._hold = None
 
 
 def row_bytes(row: Row) -> int:

@@ -29,9 +29,15 @@ from penstock.store.queries import Query, load_queries
 from penstock.values import decode_json
 
 LOCK_WAIT = 60.0  # seconds for another process that changes the schema
-TABLE_LOCK_WAIT = 5.0  # seconds for a table lock, in each attempt
+TABLE_LOCK_WAIT = 5.0  # seconds for a table lock, in each attempt; between them 0.5, 1, 2, 4 and 8 seconds pass
 TABLE_LOCK_ATTEMPTS = 6
-_ALONE_LOCK_WAIT = 600.0  # seconds; what runs alone keeps nobody waiting
+_SETTINGS = """
+set lock_timeout = '10min';  -- for what runs alone: it keeps nobody waiting
+set statement_timeout = 0;
+set idle_in_transaction_session_timeout = 0;
+set enable_seqscan = on;
+set standard_conforming_strings = on;
+"""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
 _UNHURRIED = 7 * 86400.0  # seconds for one statement: an index of a big table takes its time
 _LOCK_KEY = int.from_bytes(b"penstock", "big")
@@ -81,10 +87,7 @@ class PostgresCatalog:
 
     async def _take_lock(self, connection: Connection) -> None:
         deadline, pause = self._clock.monotonic() + LOCK_WAIT, _FIRST_PAUSE
-        await _run(
-            connection,
-            f"set lock_timeout = '{TABLE_LOCK_WAIT}s'; set statement_timeout = 0; set enable_seqscan = on",
-        )
+        await _run(connection, _SETTINGS)
         while not await _value(connection, "select pg_try_advisory_lock($1)", _LOCK_KEY):
             if self._clock.monotonic() > deadline:
                 raise DatabaseBusy(
@@ -136,7 +139,7 @@ class PostgresSchemaLock:
 
         try:
             if change.alone:
-                await self._alone(change.statements[0])
+                await _run(self._connection, change.statements[0])
             else:
                 await self._together(f"table {change.table}", work)
         except Exception:
@@ -145,38 +148,30 @@ class PostgresSchemaLock:
 
     async def _together(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         """One transaction with short locks, tried again if others hold theirs for too long."""
-        pause = TABLE_LOCK_WAIT / 10
-        for attempt in range(1, TABLE_LOCK_ATTEMPTS + 1):
+        for attempt in range(TABLE_LOCK_ATTEMPTS):
+            if attempt:
+                await self._clock.sleep(TABLE_LOCK_WAIT / 20 * 2**attempt)
             try:
                 async with self._connection.transaction():
+                    await self._connection.execute(f"set local lock_timeout = '{TABLE_LOCK_WAIT}s'")
                     await work()
             except _LOST_RACE as error:
-                log_event("schema.waiting", logging.WARNING, change=what, attempt=attempt, error=error)
+                log_event("schema.waiting", logging.WARNING, change=what, attempt=attempt + 1, error=error)
             except Exception as error:
                 raise translate(error) from error
             else:
                 return
-            await self._clock.sleep(pause)
-            pause *= 2
         raise DatabaseBusy(
             f"The schema change of {what} did not get its lock in {TABLE_LOCK_ATTEMPTS} attempts of "
             f"{TABLE_LOCK_WAIT:g} seconds: a transaction on it stays open.",
             fix="Look for long transactions in pg_stat_activity, then start again.",
         )
 
-    async def _alone(self, statement: str) -> None:
-        """A statement that may take long, and takes no lock for which others would wait."""
-        await _run(self._connection, f"set lock_timeout = '{_ALONE_LOCK_WAIT}s'")
-        try:
-            await _run(self._connection, statement)
-        finally:
-            if not self._connection.is_closed():
-                await _run(self._connection, f"set lock_timeout = '{TABLE_LOCK_WAIT}s'")
-
     async def _undo(self, change: Change) -> None:
         if not change.undo or self._connection.is_closed():
             return
         try:
+            await _run(self._connection, f"set lock_timeout = '{TABLE_LOCK_WAIT}s'")
             await _run(self._connection, change.undo)
         except Exception as error:  # noqa: BLE001 - the error that led here counts; the next push cleans up
             log_event("schema.leftover", logging.WARNING, table=change.table, undo=change.undo, error=error)

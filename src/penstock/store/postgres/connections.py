@@ -7,12 +7,13 @@ round trip that sessions, which always end their transaction, do not need.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import Any
 
 import asyncpg
 
-from penstock.clock import Clock
+from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable, Overloaded
 from penstock.store.postgres.errors import is_connection_lost, translate
 
@@ -26,10 +27,13 @@ _SETTINGS = {
     "enable_seqscan": "off",
     "jit": "off",
 }
+_ANSWER_LATER = 5.0
+_IDLE_AT_LEAST = 60.0
+_CLOSE_WAIT = 5.0
 
 
 class Connections:
-    """At most `size` connections; those who find none free wait their turn.
+    """At most `size` connections; those who find none free wait in line.
 
     Args:
         url: Where to connect.
@@ -38,14 +42,16 @@ class Connections:
         statement_timeout: Seconds after which a statement that has not answered is given up.
     """
 
-    def __init__(self, url: str, clock: Clock, *, size: int, wait: float, statement_timeout: float) -> None:
+    def __init__(self, url: str, *, size: int, wait: float, statement_timeout: float) -> None:
         self._url = url
-        self._clock = clock
+        self._clock = SystemClock()
         self._size = size
         self._wait = wait
-        self._statement_timeout = statement_timeout
+        self._settings = _SETTINGS | _limits(statement_timeout)
+        # The server stops a slow statement by itself; this is for a server that does not answer any more.
+        self._answer_timeout = statement_timeout + _ANSWER_LATER
         self._free: list[Connection] = []
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[Connection | None]] = deque()
         self._open = 0
         self._closed = False
 
@@ -57,9 +63,9 @@ class Connections:
             try:
                 return await asyncpg.connect(
                     self._url,
-                    server_settings=_SETTINGS,
+                    server_settings=self._settings,
                     timeout=self._wait,
-                    command_timeout=self._statement_timeout,
+                    command_timeout=self._answer_timeout,
                 )
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 refused = isinstance(error, asyncpg.PostgresError) and not is_connection_lost(error)
@@ -82,25 +88,25 @@ class Connections:
             if not connection.is_closed():
                 return connection
             self._open -= 1
-        if self._open >= self._size:
-            await self._wait_turn()
-            return await self.acquire()
-        self._open += 1
+        if self._open < self._size:
+            self._open += 1
+        else:
+            connection = await self._wait_in_line()
+            if connection is not None and not connection.is_closed():
+                return connection
         try:
             return await self.connect()
         except BaseException:
-            self._open -= 1
-            self._wake_one()
+            self._pass_on(None)
             raise
 
     def release(self, connection: Connection, *, broken: bool = False) -> None:
         """Give a connection back; a broken one is dropped."""
         if broken or self._closed or connection.is_closed():
             connection.terminate()
-            self._open -= 1
+            self._pass_on(None)
         else:
-            self._free.append(connection)
-        self._wake_one()
+            self._pass_on(connection)
 
     def drop_free(self) -> None:
         """Drop all free connections: one of them was found broken, so the database has probably restarted."""
@@ -112,31 +118,50 @@ class Connections:
         """Close all free connections, and others as they are given back."""
         self._closed = True
         free, self._free = self._free, []
+        self._open -= len(free)
         for connection in free:
-            await connection.close(timeout=5)
-            self._open -= 1
+            with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                await connection.close(timeout=_CLOSE_WAIT)
+            connection.terminate()
 
-    async def _wait_turn(self) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def _wait_in_line(self) -> Connection | None:
+        """A connection that somebody gave back, or None for the place of one that is gone."""
+        turn: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
             async with asyncio.timeout(self._wait):
-                await turn
-        except TimeoutError:
+                return await turn
+        except BaseException as error:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            if turn.done() and not turn.cancelled():
+                self._pass_on(turn.result())  # it came too late
+            if not isinstance(error, TimeoutError):
+                raise
             raise Overloaded(
                 f"No database connection was free for {self._wait:g} seconds: all {self._size} are in use.",
                 fix="Raise max_connections, or look for transactions that stay open.",
             ) from None
-        finally:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
 
-    def _wake_one(self) -> None:
+    def _pass_on(self, connection: Connection | None) -> None:
+        """Give a connection, or the place of one that is gone, to the first in line."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
-                turn.set_result(None)
+                turn.set_result(connection)
                 return
+        if connection is None:
+            self._open -= 1
+        else:
+            self._free.append(connection)
+
+
+def _limits(statement_timeout: float) -> dict[str, str]:
+    """How long the server lets a statement run, and a transaction idle, whose client may be gone or stuck."""
+    return {
+        "statement_timeout": f"{statement_timeout * 1000:.0f}",
+        "idle_in_transaction_session_timeout": f"{max(statement_timeout, _IDLE_AT_LEAST) * 1000:.0f}",
+    }
 
 
 def _refusal(error: BaseException) -> BaseException:

@@ -25,4 +25,5 @@ POSTGRES = Dialect(
     order_nulls={"asc": " nulls first", "desc": " nulls last"},
     casts={Kind.DATETIME: "timestamptz"},
     schemas=True,
+    given_identity=" overriding system value",
 )

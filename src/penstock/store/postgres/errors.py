@@ -26,7 +26,7 @@ _LOST = (
     EOFError,
     asyncio.IncompleteReadError,
 )
-_UNAVAILABLE = {"57P01", "57P02", "57P03", "57P05", "53300", "25006"}
+_UNAVAILABLE = {"57P01", "57P02", "57P03", "57P05", "53300", "25006", "25P03"}
 # By SQLSTATE, or what it begins with.
 _MEANINGS: dict[str, tuple[type[PenstockError], str, str]] = {
     "40": (Conflict, "Another transaction was first: {text}.", ""),
@@ -68,6 +68,8 @@ def _by_state(error: asyncpg.PostgresError) -> PenstockError:
     text = f"{error.message or error}".rstrip(".")
     if state == "23505":
         return _unique(error)
+    if isinstance(error, asyncpg.InvalidCachedStatementError):
+        return Conflict(f"A table was changed meanwhile: {text}.")
     for prefix, (kind, what, fix) in _MEANINGS.items():
         if state.startswith(prefix):
             return kind(what.format(text=text, table=error.table_name), fix=fix, sqlstate=state, table=error.table_name)

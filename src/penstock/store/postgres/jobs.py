@@ -133,7 +133,7 @@ async def run(connections: Connections, query: Query, values: dict[str, Any]) ->
         broken = False
     except BaseException as error:
         broken = is_connection_lost(error) or not isinstance(error, asyncpg.PostgresError)
-        if broken:
+        if is_connection_lost(error):
             connections.drop_free()
         raise translate(error) from error
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from penstock.jobs.job import Job
 from penstock.store.contract import Row, SettleLost
 from penstock.store.jobrows import job_of
 from penstock.store.postgres.connections import Connections
@@ -30,6 +31,10 @@ class PostgresLeases:
     async def renew(self, lease: int, ttl: timedelta, now: datetime) -> bool:
         """Extend a lease; False if it was lost."""
         return bool(await self._run("renew", lease=lease, expires_at=now + ttl))
+
+    async def jobs(self, lease: int) -> list[Job]:
+        """The jobs that run under a lease."""
+        return [job_of(row) for row in await self._run("running", lease=lease)]
 
     async def give_back(self, lease: int) -> None:
         """End a lease under which no job runs any more."""

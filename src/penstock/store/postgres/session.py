@@ -63,6 +63,13 @@ class PostgresSession:
         count = status.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
+    async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each of many rows, without waiting for each."""
+        try:
+            await self._use().executemany(statement.sql, rows)
+        except BaseException as error:
+            raise self._failed(error) from error
+
     async def fetch_read_only(self, sql: str, args: Sequence[Any], limit: int) -> tuple[list[str], Sequence[Row]]:
         """Run any SQL that only reads; its column names and at most `limit` + 1 rows."""
         connection = self._use()
@@ -83,11 +90,12 @@ class PostgresSession:
 
     async def _read_only_failed(self, error: BaseException) -> BaseException:
         """What a failure means; the transaction goes on without what failed, if its connection still can."""
+        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+            await self._plain(_END_READ_ONLY)
+            return DataError("ctx.sql only reads.", fix="Write with ctx.db.")
         meant = self._failed(error)
         if not self._doubtful:
             await self._plain(_END_READ_ONLY)
-        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-            return DataError("ctx.sql only reads.", fix="Write with ctx.db.")
         return DataError(f"ctx.sql: {error}.") if isinstance(error, asyncpg.InterfaceError | ValueError) else meant
 
     async def savepoint(self, name: str) -> None:
@@ -105,13 +113,16 @@ class PostgresSession:
     async def commit(self) -> None:
         """Make all of it durable."""
         connection = self._use()
+        if connection.is_closed():
+            self._end(broken=True)
+            raise DatabaseUnavailable("The connection to the database was lost before the commit.", fix="Try again.")
         try:
             status = await connection.execute("commit")
         except BaseException as error:
             meant = self._failed(error)
-            self._end(broken=not isinstance(error, asyncpg.PostgresError) or connection.is_closed())
-            if isinstance(meant, DatabaseUnavailable):
-                meant.facts["uncertain"] = True
+            self._end(broken=self._doubtful or not isinstance(error, asyncpg.PostgresError))
+            if self._doubtful and isinstance(error, Exception):
+                meant = _uncertain(error)
             raise meant from error
         self._end(broken=False)
         if status != "COMMIT":
@@ -156,3 +167,11 @@ class PostgresSession:
         if self._connection is not None:
             self._connections.release(self._connection, broken=broken)
             self._connection = None
+
+
+def _uncertain(error: Exception) -> DatabaseUnavailable:
+    return DatabaseUnavailable(
+        f"The connection to the database was lost during the commit: {error}.",
+        fix="Look whether it took effect before trying again.",
+        uncertain=True,
+    )

@@ -7,12 +7,10 @@ any user's transaction, at most one per pause: a NOTIFY inside a transaction wou
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import Any
 
-from penstock.clock import Clock
-from penstock.errors import PenstockError
+from penstock.clock import SystemClock
 from penstock.observe.logs import event as log_event
 from penstock.store.postgres.connections import Connection, Connections
 from penstock.store.postgres.errors import translate
@@ -26,9 +24,9 @@ _RECONNECT_AFTER = 0.5
 class PostgresSignals:
     """See `store.contract.Signals`."""
 
-    def __init__(self, connections: Connections, clock: Clock) -> None:
+    def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._clock = clock
+        self._clock = SystemClock()
         self._events: set[asyncio.Event] = set()
         self._wanted = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
@@ -65,9 +63,10 @@ class PostgresSignals:
 
     async def _listen_loop(self) -> None:
         while True:
-            with contextlib.suppress(PenstockError):
+            try:
                 await self._listen()
-            log_event("signals.lost", logging.WARNING)
+            except Exception as error:  # noqa: BLE001 - whatever it is, a process must not stay deaf
+                log_event("signals.lost", logging.WARNING, error=error)
             self._set_all()  # something may have been missed
             await self._clock.sleep(_RECONNECT_AFTER)
 

@@ -19,6 +19,7 @@ from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSes
 from penstock.store.postgres.signals import PostgresSignals
 
 _OLDEST = 130000
+_FOR_SERVICES = 2
 
 
 class PostgresStore:
@@ -30,15 +31,19 @@ class PostgresStore:
         self._clock = clock
         self._connections = Connections(
             url,
-            clock,
             size=config.max_connections,
             wait=config.database_wait,
             statement_timeout=config.statement_timeout,
         )
-        self.jobs = PostgresJobs(self._connections)
-        self.leases = PostgresLeases(self._connections, self.jobs)
+        # Services have connections of their own: no number of calls may keep a worker from renewing its lease.
+        for_services = Connections(
+            url, size=_FOR_SERVICES, wait=config.database_wait, statement_timeout=config.statement_timeout
+        )
+        self._for_services = for_services
+        self.jobs = PostgresJobs(for_services)
+        self.leases = PostgresLeases(for_services, self.jobs)
         self.catalog = PostgresCatalog(self._connections)
-        self.signals = PostgresSignals(self._connections, clock)
+        self.signals = PostgresSignals(self._connections)
 
     async def open(self) -> None:
         """Connect, and set the clock by the database's."""
@@ -51,6 +56,7 @@ class PostgresStore:
     async def close(self) -> None:
         """Release all connections."""
         await self.signals.close()
+        await self._for_services.close()
         await self._connections.close()
 
     async def begin_read(self) -> PostgresSession:

@@ -45,7 +45,6 @@ def connect(path: Path, *, synchronous: str, read_only: bool) -> sqlite3.Connect
         mode = connection.execute("pragma journal_mode = wal").fetchone()[0]
         connection.execute(f"pragma synchronous = {synchronous}")
         connection.execute("pragma foreign_keys = on")
-        connection.execute("pragma temp_store = memory")
         connection.execute(f"pragma query_only = {'on' if read_only else 'off'}")
         connection.execute("pragma busy_timeout = 0")
         register_functions(connection)

@@ -102,18 +102,16 @@ class SqliteJobs:
 
     async def cancel_pending(self, now: datetime, expires_at: datetime, limit: int) -> builtins.list[UUID]:
         """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
+        before = encode_datetime(now - _REQUEST_KEPT)
         async with reading(self._begin_read) as session:
-            if not await self._fetch(session, "cancel_pending", limit=1):
-                return []
-        running = []
+            running = [UUID(bytes=row[0]) for row in await self._fetch(session, "cancel_running")]
+            pending = await self._fetch(session, "cancel_pending", limit=1)
+            if not pending and not await self._fetch(session, "any_old_request", before=before):
+                return running
         async with writing(self._begin_write) as session:
-            for job_id, requested_at in await self._fetch(session, "cancel_pending", limit=limit):
-                if await self._cancel(session, job_id, now, expires_at):
-                    await self._execute(session, "clear_request", {"id": job_id})
-                elif await self._fetch(session, "is_running", id=job_id):
-                    running.append(UUID(bytes=job_id))
-                elif datetime.fromisoformat(requested_at) < now - _REQUEST_KEPT:
-                    await self._execute(session, "clear_request", {"id": job_id})
+            for (job_id,) in await self._fetch(session, "cancel_pending", limit=limit):
+                await self._cancel(session, job_id, now, expires_at)
+            await self._execute(session, "clear_old_requests", {"before": before})
         return running
 
     async def find(self, session: Session, job_id: UUID, now: datetime) -> JobStatus | None:
@@ -151,14 +149,14 @@ class SqliteJobs:
     async def _start(self, session: Session, lease: int, limit: int, now: datetime) -> builtins.list[Job]:
         rows = await self._fetch(session, "claim", pool=DEFAULT_POOL, lease=lease, limit=limit)
         started_at, started = encode_datetime(now), []
-        for row in sorted(rows, key=lambda row: (-row[6], row[0])):
+        for *row, _ in sorted(rows, key=lambda row: (-row[6], row[10])):
             values = dict(zip(_CLAIMED, row, strict=True))
             values |= {"attempt": values["attempt"] + 1, "lease": lease, "started_at": started_at}
             await self._execute(session, "start", values)
             started.append(job_from((*row[:8], values["attempt"], row[9], started_at)))
         return started
 
-    async def _cancel(self, session: Session, job_id: bytes, now: datetime, expires_at: datetime) -> bool:
+    async def _cancel(self, session: Session, job_id: bytes, now: datetime, expires_at: datetime) -> None:
         rows = await self._fetch(session, "take_ready", id=job_id)
         rows = rows or await self._fetch(session, "take_scheduled", id=job_id)
         for row in rows:
@@ -172,7 +170,7 @@ class SqliteJobs:
                 "traceback": None,
             }
             await self._execute(session, "end", values)
-        return bool(rows)
+        await self._execute(session, "clear_request", {"id": job_id})
 
     async def _fetch(self, session: Session, name: str, **values: Any) -> Sequence[Row]:
         return await fetch(session, self._queries[name], values)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from penstock.jobs.job import Job
 from penstock.store.contract import Row, SettleLost
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
@@ -30,6 +31,11 @@ class SqliteLeases:
     async def renew(self, lease: int, ttl: timedelta, now: datetime) -> bool:
         """Extend a lease; False if it was lost."""
         return bool(await self._write("renew", lease=lease, expires_at=encode_datetime(now + ttl)))
+
+    async def jobs(self, lease: int) -> list[Job]:
+        """The jobs that run under a lease."""
+        async with reading(self._begin_read) as session:
+            return [job_from(row) for row in await fetch(session, self._queries["running"], {"lease": lease})]
 
     async def give_back(self, lease: int) -> None:
         """End a lease under which no job runs any more."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from penstock.errors import ContextError, DataError
+from penstock.errors import ConfigError, ContextError, DataError
 from penstock.store.contract import Row, Statement
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import translate
+
+# What SQLite's own read-only mode lets pass, such as COMMIT, would end a transaction that others share.
+_QUERY = re.compile(r"(\s|--[^\n]*(\n|$)|/\*.*?\*/)*(select|with|values|explain)\b", re.IGNORECASE | re.DOTALL)
 
 T = TypeVar("T")
 
@@ -54,24 +58,23 @@ class SqliteSession:
     async def fetch_read_only(self, sql: str, args: Sequence[Any], limit: int) -> tuple[list[str], Sequence[Row]]:
         """Run any SQL that only reads; its column names and at most `limit` + 1 rows."""
         connection = self._use()
+        if not _QUERY.match(sql):
+            raise DataError("ctx.sql takes a query that returns rows.", fix="Write with ctx.db.")
 
         def read() -> tuple[list[str], Sequence[Row]]:
-            was: int = connection.execute("pragma query_only").fetchone()[0]
-            connection.execute("pragma query_only = on")
-            try:
-                cursor = connection.execute(sql, args)
-                names = [column[0] for column in cursor.description or ()]
-                return names, cursor.fetchmany(limit + 1)
-            finally:
-                connection.execute(f"pragma query_only = {was}")
+            cursor = connection.execute(sql, args)
+            return [column[0] for column in cursor.description or ()], cursor.fetchmany(limit + 1)
 
+        was: int = connection.execute("pragma query_only").fetchone()[0]
+        connection.execute("pragma query_only = on")
         try:
-            names, rows = await self._in_thread(read)
-        except DataError as error:
+            return await self._in_thread(read)
+        except sqlite3.Warning as error:  # two statements; later versions of Python say it with another class
+            raise DataError(f"ctx.sql: {error}") from error
+        except (ConfigError, DataError) as error:
             raise DataError(f"ctx.sql: {error.__cause__}.", fix="It only reads; write with ctx.db.") from error
-        if not names:
-            raise DataError("ctx.sql takes a query that returns rows.", fix="Write with ctx.db.")
-        return names, rows
+        finally:
+            connection.execute(f"pragma query_only = {was}")
 
     async def savepoint(self, name: str) -> None:
         """Remember this point of the transaction."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from penstock.schema.fields import Kind
 from penstock.schema.stored import StoredCheck
 
 _TOKEN = re.compile(
@@ -19,7 +20,8 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _CONSTRAINTS = {"constraint", "primary", "unique", "check", "foreign"}
-_KIND = re.compile(r"/\* \w+ \*/")
+_TEXT = re.compile(r"'(?:[^']|'')*'")
+_KIND = re.compile(rf"/\* (?:{'|'.join(kind.value for kind in Kind)}) \*/")
 _COLLATION = re.compile(r'\bcollate\s+"?(\w+)', re.IGNORECASE)
 _CHOICES = re.compile(r"""constraint "((?:[^"]|"")+)" check \("(?:[^"]|"")+" in \(((?:'(?:[^']|'')*'|[^'()])*)\)\)""")
 _CHOICE = re.compile(r"'((?:[^']|'')*)'|(-?\d+)")
@@ -55,7 +57,8 @@ def read_table(sql: str) -> TableText:
 
 def read_type(declared: str, sql: str) -> str:
     """The type of a column as the dialect spells it: with the comment that tells its kind, and its collation."""
-    kind, collation = _KIND.search(sql), _COLLATION.search(sql)
+    said = _TEXT.sub("''", sql)
+    kind, collation = _KIND.search(said), _COLLATION.search(said)
     return declared + (f" {kind[0]}" if kind else "") + (f" collate {collation[1]}" if collation else "")
 
 

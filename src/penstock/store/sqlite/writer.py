@@ -24,6 +24,7 @@ _QUICK_COMMIT = 0.002
 _CHECKPOINT_BYTES = 4 * 1024 * 1024
 _CHECKPOINT_NOW_BYTES = 64 * 1024 * 1024
 _LOOK_EVERY = 64
+_NOTHING_WRITTEN = sqlite3.OperationalError("nothing was written")
 
 
 class Writer:
@@ -106,7 +107,7 @@ class Writer:
         """Give the turn to the next in line, committing first if there is enough, or nobody in line."""
         if self._open and not self.connection.in_transaction:
             self._broken(sqlite3.OperationalError("the transaction was rolled back by the database"))
-        if self._finished and (not self._waiting or self._enough()):
+        if self._finished and self._enough():
             self._commit()
         else:
             self._next()
@@ -121,11 +122,20 @@ class Writer:
             if not turn.done():
                 turn.set_result(None)
                 return
-        if self._open:
-            self._open = False
-            with contextlib.suppress(sqlite3.Error):  # nothing was written
-                self.connection.execute("rollback")
         self._busy = False
+        if self._open:
+            # Whoever is about to begin may still join: the commit comes after all that is ready to run now.
+            asyncio.get_running_loop().call_soon(self._commit_if_idle)
+
+    def _commit_if_idle(self) -> None:
+        if self._busy or not self._open:
+            return  # someone joined, and ends it
+        self._busy = True
+        if self._finished:
+            self._commit()
+        else:
+            self._broken(_NOTHING_WRITTEN)
+            self._next()
 
     # ----- the database's transaction
 
@@ -229,6 +239,7 @@ class Writer:
         done.exception()  # the next look tries again
 
     async def settle(self) -> None:
-        """Wait for a checkpoint that is under way."""
+        """Wait for the commit that comes after all that is ready to run, and for a checkpoint that is under way."""
+        await self._clock.sleep(0)
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])

@@ -36,17 +36,16 @@ with due as materialized (
     order by r.priority desc, r.seq limit :limit for update of r skip locked
 ), taken as (
     delete from penstock.ready_job r using due where r.id = due.id
-    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.run_at, r.retry, r.attempt, r.enqueued_at
+    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.run_at, r.retry, r.attempt, r.enqueued_at, r.seq
 ), started as (
     insert into penstock.running_job
         (id, lease, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, started_at)
     select id, :lease, pool, function, kind, args, priority, run_at, retry, attempt + 1, enqueued_at, :now::timestamptz from taken
-    returning id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, started_at
 )
-select schedule.next_run_at, s.id, s.function, s.kind, s.args, s.run_at, s.pool, s.priority, s.retry, s.attempt,
-       s.enqueued_at, s.started_at
-from (select min(run_at) as next_run_at from penstock.scheduled_job) schedule left join started s on true
-order by s.priority desc, s.id;
+select schedule.next_run_at, t.id, t.function, t.kind, t.args, t.run_at, t.pool, t.priority, t.retry, t.attempt + 1,
+       t.enqueued_at, :now
+from (select min(run_at) as next_run_at from penstock.scheduled_job) schedule left join taken t on true
+order by t.priority desc, t.seq;
 
 -- settle: write what became of running jobs. The lease is the fence: a job it no longer holds is not returned.
 -- Differs: one statement for any number of jobs.
@@ -72,14 +71,18 @@ with outcome as materialized (
 select id from gone;
 
 -- cancel_pending: carry out requests to cancel pending jobs; the running jobs for which a request stands.
--- A request is kept for a minute, as its job may be on its way from one table to another.
+-- A request for a job that is nowhere is kept for a minute.
+-- Differs: one statement does all of it.
 with asked as materialized (
-    select job_id, min(requested_at) as requested_at from penstock.cancel_request group by job_id limit :limit
+    select c.job_id as id from penstock.cancel_request c
+    where exists (select from penstock.ready_job j where j.id = c.job_id)
+       or exists (select from penstock.scheduled_job j where j.id = c.job_id)
+    limit :limit
 ), ready as (
-    delete from penstock.ready_job j using asked where j.id = asked.job_id
+    delete from penstock.ready_job j using asked where j.id = asked.id
     returning j.id, j.pool, j.function, j.kind, j.args, j.run_at, j.attempt, j.enqueued_at
 ), scheduled as (
-    delete from penstock.scheduled_job j using asked where j.id = asked.job_id
+    delete from penstock.scheduled_job j using asked where j.id = asked.id
     returning j.id, j.pool, j.function, j.kind, j.args, j.run_at, j.attempt, j.enqueued_at
 ), gone as (
     select * from ready union all select * from scheduled
@@ -87,15 +90,15 @@ with asked as materialized (
     insert into penstock.finished_job (slot, id, pool, function, kind, args, run_at, attempt, enqueued_at, finished_at,
         expires_at, state)
     select :slot, id, pool, function, kind, args, run_at, attempt, enqueued_at, :now::timestamptz, :expires_at, 'canceled' from gone
-), running as (
-    select asked.job_id from asked join penstock.running_job j on j.id = asked.job_id
 ), cleared as (
-    delete from penstock.cancel_request c using asked
-    where c.job_id = asked.job_id
-      and (c.job_id in (select id from gone)
-           or (asked.requested_at < :now - interval '1 minute' and c.job_id not in (select job_id from running)))
+    delete from penstock.cancel_request c
+    where c.job_id in (select id from gone)
+       or (c.requested_at < :now - interval '1 minute'
+           and not exists (select from penstock.ready_job j where j.id = c.job_id)
+           and not exists (select from penstock.scheduled_job j where j.id = c.job_id)
+           and not exists (select from penstock.running_job j where j.id = c.job_id))
 )
-select job_id from running;
+select distinct c.job_id from penstock.cancel_request c join penstock.running_job j on j.id = c.job_id;
 
 -- find: one job, wherever it stands.
 select id, function, args, 'pending' as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,

@@ -7,7 +7,7 @@ update penstock.lease set expires_at = :expires_at where id = :lease returning i
 -- give_back: end a lease under which no job runs any more.
 delete from penstock.lease l where l.id = :lease and not exists (select from penstock.running_job where lease = :lease);
 
--- expired: leases that have run out, and leases that ended while a claim under them was on its way.
+-- expired: leases that have run out, and leases that are gone while jobs still run under them.
 select id from penstock.lease where expires_at <= :now
 union
 select distinct lease from penstock.running_job r where not exists (select from penstock.lease l where l.id = r.lease);
@@ -17,8 +17,9 @@ select distinct lease from penstock.running_job r where not exists (select from 
 select id, expires_at <= :now as expired from penstock.lease where id = :lease for update;
 
 -- running: the jobs that run under a lease.
+-- Differs: steps around jobs that a transaction is about to settle; it may never end.
 select id, function, kind, args, run_at, pool, priority, retry, attempt, enqueued_at, started_at
-from penstock.running_job where lease = :lease order by id for update;
+from penstock.running_job where lease = :lease order by id for update skip locked;
 
 -- remove: delete a lease.
 delete from penstock.lease where id = :lease;

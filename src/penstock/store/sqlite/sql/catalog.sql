@@ -12,7 +12,7 @@ select asked.value as asked, s.name, '' as schema, s.type as kind,
         from pragma_index_list(s.name) i) as indexes,
     coalesce(s.sql, '') as text,
     (select json_group_object(a.name, a.sql) from sqlite_schema a
-        where a.tbl_name = s.name and a.type in ('index', 'trigger') and a.sql is not null) as attached
+        where a.tbl_name = s.name collate nocase and a.type in ('index', 'trigger') and a.sql is not null) as attached
 from json_each(:names) asked
 join sqlite_schema s on s.name = asked.value collate nocase and s.type in ('table', 'view');
 

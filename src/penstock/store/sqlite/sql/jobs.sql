@@ -32,7 +32,7 @@ where seq in (
       and exists (select 1 from penstock_lease l where l.id = :lease)
     order by r.priority desc, r.seq limit :limit
 )
-returning id, function, kind, args, run_at, pool, priority, retry, attempt, enqueued_at;
+returning id, function, kind, args, run_at, pool, priority, retry, attempt, enqueued_at, seq;
 
 -- start: put a claimed job under its lease (SQLite only: the second half of claim).
 insert into penstock_running_job
@@ -50,9 +50,18 @@ insert into penstock_finished_job (id, pool, function, kind, args, run_at, attem
 values (:id, :pool, :function, :kind, :args, :run_at, :attempt, :enqueued_at, :started_at, :finished_at, :expires_at,
     :state, :result, :error, :traceback);
 
--- cancel_pending: ids of jobs for which a request stands, and since when.
+-- cancel_pending: ids of pending jobs for which a request to cancel stands.
 -- Differs: the moves are statements of their own.
-select job_id, min(requested_at) from penstock_cancel_request group by job_id limit :limit;
+select distinct c.job_id from penstock_cancel_request c
+where exists (select 1 from penstock_ready_job j where j.id = c.job_id)
+   or exists (select 1 from penstock_scheduled_job j where j.id = c.job_id)
+limit :limit;
+
+-- cancel_running: ids of running jobs for which a request to cancel stands (SQLite only: part of cancel_pending).
+select distinct c.job_id from penstock_cancel_request c join penstock_running_job j on j.id = c.job_id;
+
+-- any_old_request: whether requests are old (SQLite only: looking takes no lock).
+select 1 from penstock_cancel_request where requested_at < :before limit 1;
 
 -- take_ready: take a job out of ready (SQLite only: part of cancel_pending).
 delete from penstock_ready_job where id = :id returning id, pool, function, kind, args, run_at, attempt, enqueued_at;
@@ -60,11 +69,15 @@ delete from penstock_ready_job where id = :id returning id, pool, function, kind
 -- take_scheduled: take a job out of scheduled (SQLite only: part of cancel_pending).
 delete from penstock_scheduled_job where id = :id returning id, pool, function, kind, args, run_at, attempt, enqueued_at;
 
--- is_running: whether a job runs (SQLite only: part of cancel_pending).
-select 1 from penstock_running_job where id = :id;
-
 -- clear_request: forget requests to cancel a job (SQLite only: part of cancel_pending).
 delete from penstock_cancel_request where job_id = :id;
+
+-- clear_old_requests: forget old requests for jobs that are nowhere (SQLite only: part of cancel_pending).
+delete from penstock_cancel_request
+where requested_at < :before
+  and not exists (select 1 from penstock_ready_job j where j.id = job_id)
+  and not exists (select 1 from penstock_scheduled_job j where j.id = job_id)
+  and not exists (select 1 from penstock_running_job j where j.id = job_id);
 
 -- find: one job, wherever it stands.
 select id, function, args, 'pending' as state, attempt, run_at, enqueued_at, null as started_at, null as finished_at,

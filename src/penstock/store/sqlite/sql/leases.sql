@@ -7,7 +7,7 @@ update penstock_lease set expires_at = :expires_at where id = :lease returning i
 -- give_back: end a lease under which no job runs any more.
 delete from penstock_lease where id = :lease and not exists (select 1 from penstock_running_job where lease = :lease);
 
--- expired: leases that have run out, and leases that ended while a claim under them was on its way.
+-- expired: leases that have run out, and leases that are gone while jobs still run under them.
 select id from penstock_lease where expires_at <= :now
 union
 select distinct lease from penstock_running_job r where not exists (select 1 from penstock_lease l where l.id = r.lease);

@@ -1,0 +1,95 @@
+"""``python -m benchmarks``: measure, print, and end with status 1 if a bar is not met.
+
+Each benchmark prints a line for people, then ``BAR name measured need ok|short`` if it has a bar to meet, and
+``REPORT name value`` for numbers that have none. A benchmark that fails ends the run with status 1 in any case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import sys
+import traceback
+
+from benchmarks import claims, footprint, jobs, mutations, queries, scheduling
+from benchmarks.databases import Databases
+from benchmarks.harness import QUICK, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts, plain
+
+BENCHMARKS = (
+    *mutations.BENCHMARKS,
+    *queries.BENCHMARKS,
+    *scheduling.BENCHMARKS,
+    *claims.BENCHMARKS,
+    *jobs.BENCHMARKS,
+    *footprint.BENCHMARKS,
+)
+
+
+def main() -> int:
+    """Run the chosen benchmarks; the exit status."""
+    options = _options()
+    chosen = [benchmark for benchmark in BENCHMARKS if benchmark.name.startswith(options.only)]
+    if not chosen:
+        print(f"No benchmark is named {options.only}…; there are {', '.join(one.name for one in BENCHMARKS)}.")
+        return 2
+    databases = Databases()
+    sizes = QUICK if options.quick else Sizes()
+    print(*machine_facts(), sep="\n", flush=True)
+    try:
+        met = [_run(one, Bench(one.name, sizes, databases), strict=not options.quick) for one in chosen]
+    finally:
+        databases.close()
+    return 0 if all(met) else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", default="", metavar="NAME", help="benchmarks whose name begins so")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that all runs; no bar is held to")
+    return parser.parse_args()
+
+
+def _run(benchmark: Benchmark, bench: Bench, *, strict: bool) -> bool:
+    """Run one benchmark and print its outcome; whether the run may still end well."""
+    if benchmark.uvloop and importlib.util.find_spec("uvloop") is None:
+        return True
+    try:
+        measured = _measure(benchmark, bench)
+    except CannotMeasureError as reason:
+        bench.row(f"cannot be measured: {reason}")
+        return _tell(benchmark, bench, None, "none") or not strict
+    except Exception:  # noqa: BLE001 - the others are still to be measured
+        traceback.print_exc()
+        _tell(benchmark, bench, None, "error")
+        return False
+    return _tell(benchmark, bench, measured, "") or not strict
+
+
+def _tell(benchmark: Benchmark, bench: Bench, measured: float | None, otherwise: str) -> bool:
+    """Print the line of the outcome; whether the bar, if there is one, is met."""
+    if benchmark.bar is None:
+        if measured is not None:
+            bench.report("", measured)
+        return True
+    holds = measured is not None and benchmark.bar.holds(measured)
+    number = otherwise if measured is None else plain(measured)
+    print(f"BAR {benchmark.name} {number} {benchmark.bar} {'ok' if holds else 'short'}", flush=True)
+    return holds
+
+
+def _measure(benchmark: Benchmark, bench: Bench) -> float | None:
+    if not benchmark.uvloop:
+        return asyncio.run(_awaited(benchmark, bench))
+    import uvloop  # noqa: PLC0415 - only where it is installed
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_awaited(benchmark, bench))
+
+
+async def _awaited(benchmark: Benchmark, bench: Bench) -> float | None:
+    return await benchmark.run(bench)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""What penstock costs before it does anything: the time of an import, and the memory of an idle program.
+
+Imports are timed in fresh interpreters, each beside one that imports nothing; the difference is the import's. The
+memory is that of all processes of ``penstock dev`` on an example of one table and three functions, some seconds after
+it was started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from benchmarks.harness import Bar, Bench, Benchmark, CannotMeasureError, alternate, spread
+
+_MB = 1024 / 1_000_000  # of a KiB
+_PROGRAM = """
+from datetime import timedelta
+
+from penstock import ActionCtx, App, Id, MutationCtx, QueryCtx, Table
+
+app = App()
+
+
+class Note(Table):
+    text: str
+
+
+@app.mutation
+async def write(ctx: MutationCtx, text: str) -> Id[Note]:
+    note = await ctx.db.insert(Note(text=text))
+    await ctx.scheduler.run_after(timedelta(seconds=1), publish, note=note)
+    return note
+
+
+@app.query
+async def read(ctx: QueryCtx) -> list[Note]:
+    return await ctx.db.query(Note).take(10)
+
+
+@app.internal_action
+async def publish(ctx: ActionCtx, note: Id[Note]) -> None:
+    pass
+"""
+
+
+# ----- the time of an import
+
+
+async def import_time(bench: Bench, statement: str) -> float:
+    """Milliseconds that an import takes in a fresh interpreter."""
+    await _start(statement)  # compiled, and in the file cache
+    nothing, whole = await alternate(bench.sizes.starts, partial(_start, "pass"), partial(_start, statement))
+    found = [after - before for before, after in zip(nothing, whole, strict=True)]
+    bench.row(spread("import", found, " ms"), f"bare interpreter {statistics.median(nothing):.0f} ms")
+    return max(0.0, statistics.median(found))
+
+
+async def _start(statement: str) -> float:
+    begun = time.perf_counter()
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", statement)
+    if await process.wait():
+        raise CannotMeasureError(f"{statement!r} fails.")
+    return (time.perf_counter() - begun) * 1000
+
+
+# ----- the memory of a program
+
+
+async def dev_memory(bench: Bench) -> float:
+    """Resident megabytes of an idle ``penstock dev`` with all its processes."""
+    folder = bench.databases.folder / "dev"
+    folder.mkdir(exist_ok=True)
+    (folder / "main.py").write_text(_PROGRAM, "utf-8")
+    output = folder / "output.txt"
+    with output.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "penstock.cli.main", "dev", "main.py",
+            cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+        )  # fmt: skip
+        try:
+            await asyncio.sleep(bench.sizes.settle)
+            if process.returncode is not None:
+                raise CannotMeasureError(f"penstock dev has ended: {_last_line(output)}")
+            resident, proportional, count = _memory(process.pid)
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                await process.wait()
+    shared = "" if proportional is None else f"{proportional:.0f} MB with shared pages divided"
+    bench.row(f"{count} processes", f"{resident:.0f} MB resident", shared)
+    if proportional is not None:
+        bench.report("proportional", proportional)
+    return resident
+
+
+def _last_line(output: Path) -> str:
+    lines = output.read_text("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def _memory(root: int) -> tuple[float, float | None, int]:
+    """Megabytes of a process and all below it: resident; with shared pages divided, if known; and their number."""
+    listed = subprocess.run(["ps", "-Ao", "pid=,ppid=,rss="], check=True, capture_output=True, text=True).stdout
+    parents, resident = {}, {}
+    for line in listed.splitlines():
+        pid, parent, kilobytes = map(int, line.split())
+        parents[pid], resident[pid] = parent, kilobytes
+    tree = {root}
+    while below := {pid for pid, parent in parents.items() if parent in tree} - tree:
+        tree |= below
+    shares = [_proportional_kilobytes(pid) for pid in tree]
+    known = [share for share in shares if share is not None]
+    proportional = sum(known) * _MB if len(known) == len(tree) else None
+    return sum(resident[pid] for pid in tree) * _MB, proportional, len(tree)
+
+
+def _proportional_kilobytes(pid: int) -> int | None:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text("utf-8").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), None)
+
+
+BENCHMARKS = (
+    Benchmark("import_penstock_ms", partial(import_time, statement="import penstock"), Bar(at_most=100)),
+    Benchmark("import_client_ms", partial(import_time, statement="import penstock.client"), Bar(at_most=50)),
+    Benchmark("import_app_ms", partial(import_time, statement="from penstock import App")),
+    Benchmark("dev_memory_mb", dev_memory, Bar(at_most=80)),
+)

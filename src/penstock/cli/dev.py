@@ -1,0 +1,130 @@
+"""``penstock dev``: server and services in one process, which starts itself again when the source changes.
+
+Owns the order: import, serve, wait for a change, stop gracefully, and replace the process by a new one, so that no
+memory of the old code is left. What does not import is shown, and waits for the next change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from penstock.app import SERVICES
+from penstock.cli.banner import banner
+from penstock.cli.failure import ProgramFailed, show_failure, style
+from penstock.cli.logs import set_up_logs
+from penstock.cli.opening import complete
+from penstock.cli.options import Options, pass_options
+from penstock.cli.output import say
+from penstock.cli.program import find_program, load_app
+from penstock.cli.watch import Watch
+from penstock.errors import ConfigError, UsageError
+from penstock.server.run import serve
+
+_AGAIN = "_PENSTOCK_STARTED_AGAIN"  # in the environment of a process that has replaced itself
+_LONGEST_GRACE = 2.0
+
+
+@click.command("dev")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="The port; 0 for any.")
+@click.option("--reload/--no-reload", default=True, help="Whether to start again when the source changes.")
+@pass_options
+def command(options: Options, host: str, port: int, reload: bool) -> None:
+    """Run server and services in one process, and start again when the source changes.
+
+    For development: callers see the text of unexpected errors, and running jobs get little time to finish.
+    """
+    set_up_logs(options.log_level or "info", options.log_format)
+    watch = Watch(_folders(options)) if reload else None
+    changed = complete(_develop(Life(options, host, port), watch), fast=True)
+    if changed is not None:
+        _start_again(changed)
+
+
+class Life:
+    """One life of the process, from an import of the program to a change of its source."""
+
+    def __init__(self, options: Options, host: str, port: int) -> None:
+        self._options = options
+        self._host = host
+        self._port = port
+        self._ready = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Import the program, and serve it until a signal."""
+        app = load_app(find_program(self._options.app, Path.cwd()))
+        config = app.config(database=self._options.database, dev=True)
+        config = replace(config, grace=min(config.grace, _LONGEST_GRACE))
+
+        def tell(url: str) -> None:
+            say(style(f"ready at {url}", fg="cyan") if _is_again() else banner(app, config, url, SERVICES))
+            self._ready.set()
+
+        await serve(app, config, host=self._host, port=self._port, services=SERVICES, ready=tell)
+
+    async def stop(self, serving: asyncio.Task[None]) -> None:
+        """End gracefully, as by a signal; a server that is still starting is waited for."""
+        ready = asyncio.ensure_future(self._ready.wait())
+        await asyncio.wait([ready, serving], return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if not serving.done():
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.wait([serving])
+
+    def explain(self, error: Exception) -> None:
+        """Show an error of the program, which the next change may correct; raises one that no change corrects."""
+        if isinstance(error, ConfigError) and not _is_again():
+            raise error
+        show_failure(error, as_json=False, debug=self._options.debug)
+        say(style("Waiting for a change of the source.", fg="cyan"))
+
+
+async def _develop(life: Life, watch: Watch | None) -> Path | None:
+    """Serve until a signal, or until a file changes; which."""
+    serving = asyncio.ensure_future(life.serve())
+    if watch is None:
+        await serving
+        return None
+    changed = asyncio.ensure_future(watch.changed())
+    try:
+        await asyncio.wait([serving, changed], return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            await life.stop(serving)
+        try:
+            serving.result()
+        except (ProgramFailed, UsageError) as error:
+            if not changed.done():
+                life.explain(error)
+                await changed
+        return changed.result() if changed.done() else None
+    finally:
+        changed.cancel()
+
+
+def _folders(options: Options) -> list[Path]:
+    """Where the source is: here, and where the program lies."""
+    folders = [Path.cwd()]
+    with suppress(UsageError):  # serving will say what is wrong
+        folders.append(find_program(options.app, Path.cwd()).sources)
+    return folders
+
+
+def _is_again() -> bool:
+    return _AGAIN in os.environ
+
+
+def _start_again(changed: Path) -> None:
+    """Replace this process by a new one of the same command line."""
+    folder = Path.cwd()
+    name = changed.relative_to(folder) if changed.is_relative_to(folder) else changed
+    say(style(f"{name} changed", fg="cyan"))
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _AGAIN: "1"})  # noqa: S606 - itself

@@ -1,0 +1,124 @@
+"""How an error leaves the command line: in one red line with what to do next, as JSON, or as the program's traceback.
+
+Owns the form and the exit code of every failure. Nothing here decides what is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from traceback import FrameSummary, StackSummary, TracebackException
+from typing import Any, TextIO
+
+import click
+
+import penstock
+from penstock.errors import PenstockError
+
+FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+
+_STDLIB = Path(sysconfig.get_path("stdlib"))
+_MACHINERY = (
+    "<frozen ",
+    *(f"{Path(file).parent}{os.sep}" for file in (penstock.__file__, click.__file__) if file),
+    *(f"{_STDLIB / package}{os.sep}" for package in ("asyncio", "importlib", "concurrent")),
+)
+
+
+class ProgramFailed(Exception):
+    """The program raised while it was imported; its error is the cause."""
+
+
+def show_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
+    """Print an error to stderr; the exit code.
+
+    Args:
+        error: What a command raised.
+        as_json: For programs: one JSON object, no text.
+        debug: With the whole traceback.
+    """
+    if isinstance(error, BrokenPipeError):
+        _close_stdout()
+        return PIPE_CLOSED
+    if isinstance(error, click.Abort):
+        return _show_abort(error)
+    code = MISUSED if isinstance(error, click.UsageError) else FAILED
+    shown = error.__cause__ if isinstance(error, ProgramFailed) and error.__cause__ else error
+    if as_json:
+        click.echo(json.dumps({"error": _facts(shown)}, default=str, ensure_ascii=False), err=True)
+    elif debug:
+        click.echo("".join(TracebackException.from_exception(shown).format()), err=True, nl=False)
+    elif isinstance(shown, click.UsageError):
+        shown.show(sys.stderr)
+    elif isinstance(shown, click.ClickException):
+        say_error(shown.format_message())
+    elif isinstance(shown, PenstockError):
+        where = place_of(shown) if shown is not error else ""
+        say_error(shown.what, shown.fix, where)
+    else:
+        click.echo(program_traceback(shown), err=True, nl=False)
+    return code
+
+
+def say_error(what: str, fix: str = "", where: str = "") -> None:
+    """Print what went wrong, and what to do next."""
+    click.echo(f"{style('error:', fg='red', bold=True)} {style(what, fg='red')}", err=True)
+    if where:
+        click.echo(f"   {style('at', dim=True)}  {where}", err=True)
+    if fix:
+        click.echo(f"  {style('fix:', bold=True)} {fix}", err=True)
+
+
+def style(text: str, to: TextIO | None = None, **how: Any) -> str:
+    """Text in colour, on a terminal that wants it; stderr unless another stream is named."""
+    plain = not (to or sys.stderr).isatty() or "NO_COLOR" in os.environ
+    return text if plain else click.style(text, **how)
+
+
+def program_traceback(error: BaseException) -> str:
+    """The traceback of an error without the frames of those who called the program."""
+    found = TracebackException.from_exception(error)
+    if any(map(_is_program, found.stack)) or isinstance(error, SyntaxError):
+        _trim(found)
+    return "".join(found.format())
+
+
+def place_of(error: BaseException) -> str:
+    """Where in the program an error arose: file and line of its last own frame."""
+    frames = [frame for frame in TracebackException.from_exception(error).stack if _is_program(frame)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _trim(error: TracebackException) -> None:
+    error.stack = StackSummary.from_list([frame for frame in error.stack if _is_program(frame)])
+    for inner in (error.__cause__, error.__context__):
+        if inner is not None:
+            _trim(inner)
+
+
+def _is_program(frame: FrameSummary) -> bool:
+    return not frame.filename.startswith(_MACHINERY)
+
+
+def _facts(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, PenstockError):
+        facts: dict[str, Any] = {"code": error.code, "message": error.what, "fix": error.fix, **error.facts}
+        return {**facts, "data": error.data} if hasattr(error, "data") else facts
+    if isinstance(error, click.ClickException):
+        return {"code": "usage", "message": error.format_message(), "fix": ""}
+    return {"code": "program", "message": f"{type(error).__name__}: {error}", "traceback": program_traceback(error)}
+
+
+def _show_abort(error: click.Abort) -> int:
+    if isinstance(error.__context__, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
+        return INTERRUPTED
+    say_error("Nothing was done.")
+    return FAILED
+
+
+def _close_stdout() -> None:
+    """Nobody reads any more: let the interpreter's last flush go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,115 @@
+"""The command ``penstock``: its list of commands, and the door through which their errors leave.
+
+Owns which command is in which file. Leaves each command to its file, which is imported when the command is called, so
+that ``penstock --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from penstock.cli.failure import show_failure
+from penstock.cli.options import Options, shared_options
+
+_COMMANDS = {
+    "dev": ("penstock.cli.dev", "Run server and services, and start again when the source changes."),
+    "serve": ("penstock.cli.serve", "Run the server."),
+    "worker": ("penstock.cli.worker", "Run the services: jobs, and whatever else runs by itself."),
+    "run": ("penstock.cli.run", "Run a function."),
+    "functions": ("penstock.cli.functions", "List the functions of the app."),
+    "migrate": ("penstock.cli.migrate", "Make the database fit the tables of the app."),
+    "data": ("penstock.cli.data", "Show tables and their rows."),
+    "export": ("penstock.cli.exporting", "Write tables to files, as JSON lines."),
+    "import": ("penstock.cli.importing", "Read rows into a table from JSON lines."),
+    "jobs": ("penstock.cli.jobs", "Show and cancel jobs."),
+    "config": ("penstock.cli.settings", "Show the settings in force, and where each comes from."),
+}
+
+
+class Commands(click.Group):
+    """A group that imports a command's file when the command is called."""
+
+    def list_commands(self, _context: click.Context) -> list[str]:
+        """All commands, in the order in which one meets them."""
+        return list(_COMMANDS)
+
+    def get_command(self, _context: click.Context, name: str) -> click.Command | None:
+        """A command, imported, with the shared options added."""
+        if name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(_COMMANDS[name][0]).command
+        _share_options(command)
+        return command
+
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is called; a name that comes close to one is answered with it."""
+        name = arguments[0]
+        if name not in _COMMANDS and not name.startswith("-"):
+            near = difflib.get_close_matches(name, _COMMANDS, 1)
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            context.fail(f"There is no command {name!r}.{meant}")
+        return super().resolve_command(context, arguments)
+
+    def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, what) for name, (_module, what) in _COMMANDS.items()])
+
+
+def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"penstock {importlib.metadata.version('penstock')}")
+        context.exit()
+
+
+@click.command(
+    cls=Commands, params=shared_options(hidden=False), context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
+)
+def commands() -> None:
+    """penstock: a reactive, transactional backend in your own database."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line, and end the process with its exit code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line; its exit code. Every error is shown, none is raised."""
+    options = Options(json="--json" in arguments)
+    try:
+        code = commands.main(arguments, "penstock", standalone_mode=False, obj=options)
+        sys.stdout.flush()
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 1
+    except BaseException as error:  # noqa: BLE001 - this is the door through which every error leaves
+        with contextlib.suppress(BrokenPipeError):
+            return show_failure(error, as_json=options.json, debug=options.debug)
+    else:
+        return code if isinstance(code, int) else 0
+    return 1
+
+
+def _share_options(command: click.Command) -> None:
+    known = {parameter.name for parameter in command.params}
+    command.params += [option for option in shared_options(hidden=True) if option.name not in known]
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            _share_options(inner)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The options that all commands share, wherever on the line they stand: before the command, or after it.
+
+Owns what they are called and what they hold once parsed. Leaves their meaning to those who read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
+
+
+@dataclass
+class Options:
+    """What was said on the command line beside the command.
+
+    Attributes:
+        app: Where the app is; None to look for it.
+        database: URL of the database; None as the settings say.
+        log_level: From which level on logs are shown; None for the command's own.
+        log_format: Text or JSON.
+        json: Whether a program reads the output.
+    """
+
+    app: str | None = None
+    database: str | None = None
+    log_level: str | None = None
+    log_format: str = "text"
+    json: bool = False
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors are shown with their whole traceback."""
+        return self.log_level == "debug"
+
+
+pass_options = click.make_pass_decorator(Options, ensure=True)
+
+
+def shared_options(*, hidden: bool) -> list[click.Parameter]:
+    """The shared options: in full for the group, hidden for each command, where they may stand as well."""
+    return [
+        _shared(
+            "--app",
+            hidden=hidden,
+            metavar="MODULE[:NAME]",
+            help="Where the app is: a module, or a file.",
+            envvar="PENSTOCK_APP",
+        ),
+        _shared(
+            "--database",
+            hidden=hidden,
+            metavar="URL",
+            help="The database: sqlite:///file.db or postgresql://…",
+            # DATABASE_URL and PENSTOCK_DATABASE are read as settings, so that they rank as such
+        ),
+        _shared(
+            "--log-level",
+            hidden=hidden,
+            type=click.Choice(LEVELS),
+            help="From which level on logs are shown.",
+            envvar="PENSTOCK_LOG_LEVEL",
+        ),
+        _shared(
+            "--log-format",
+            hidden=hidden,
+            type=click.Choice(FORMATS),
+            help="How logs are written.",
+            envvar="PENSTOCK_LOG_FORMAT",
+        ),
+    ]
+
+
+def json_option(help_text: str = "Print JSON, for programs.") -> Callable[[F], F]:
+    """``--json``, for commands whose output programs read; errors are then JSON too."""
+    return click.option("--json", is_flag=True, expose_value=False, callback=_remember, help=help_text)
+
+
+def _shared(name: str, *, hidden: bool, envvar: str | None = None, **how: Any) -> click.Option:
+    return click.Option(
+        [name],
+        hidden=hidden,
+        expose_value=False,
+        callback=_remember,
+        envvar=None if hidden else envvar,
+        show_envvar=not hidden,
+        **how,
+    )
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value and parameter.name:
+        setattr(context.ensure_object(Options), parameter.name, value)

@@ -1,0 +1,132 @@
+"""``penstock run``: runs one function of the app, public or internal, and prints its result."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import click
+from pydantic_core import from_json
+
+from penstock.cli.functions import signature_text
+from penstock.cli.opening import UNHURRIED, complete, open_backend
+from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.output import print_json
+from penstock.errors import ArgumentsInvalid, FunctionNotFound
+from penstock.functions.function import AnyFunction
+from penstock.functions.registry import Registry
+from penstock.wire.incoming import Message
+from penstock.wire.outgoing import Format, encode_result
+
+
+@click.command("run", context_settings={"ignore_unknown_options": True})
+@click.argument("function")
+@click.argument("arguments", nargs=-1, metavar="[ARGS]")
+@json_option("Print the result on one line.")
+@pass_options
+def command(options: Options, function: str, arguments: Sequence[str]) -> None:
+    """Run a FUNCTION of the app, internal ones too, and print its result as JSON.
+
+    ARGS are a JSON object, or name=value pairs, or - to read a JSON object from stdin. The name of a function may be
+    given without its module if no other module has one of that name.
+
+    \b
+    penstock run book customer=Ada phone=123 starts_at=2026-12-24T18:00:00Z
+    penstock run bookings:upcoming '{"customer": "Ada"}'
+    """  # noqa: D301 - click's mark for lines that are not to be wrapped
+    text = complete(_run(options, function, arguments))
+    if options.json:
+        click.echo(text)
+    else:
+        print_json(from_json(text), pretty=True)
+
+
+async def _run(options: Options, name: str, arguments: Sequence[str]) -> bytes:
+    async with open_backend(options, push_schema=True, call_timeout=UNHURRIED) as backend:
+        function = find_function(backend.app.registry, name)
+        try:
+            result: bytes = await backend.dispatch.call(
+                function.name,
+                None,
+                read_arguments(function, arguments),
+                internal=True,
+                finish=partial(encode_result, form=Format.CLEAN),
+            )
+        except ArgumentsInvalid as error:
+            if error.facts.get("function") == function.name and not error.fix:
+                error.fix = f"It takes {signature_text(function)}."
+            raise
+        return result
+
+
+def find_function(registry: Registry, name: str) -> AnyFunction:
+    """The function of this name, with or without its module.
+
+    Raises:
+        FunctionNotFound: There is none, or more than one.
+    """
+    exact = registry.find(name)
+    if exact is not None:
+        return exact
+    names = [function.name for function in registry]
+    found = [known for known in names if known.endswith((f":{name}", f".{name}"))]
+    if len(found) == 1:
+        return next(function for function in registry if function.name == found[0])
+    if found:
+        raise FunctionNotFound(f"{name!r} may be {' or '.join(found)}.", fix="Name one of them in full.", path=name)
+    short = {known.rpartition(":")[2]: known for known in names}
+    near = [short[known] for known in difflib.get_close_matches(name.rpartition(":")[2], short, 3, 0.7)]
+    near = near or difflib.get_close_matches(name, names, 3)
+    fix = f"Did you mean {' or '.join(near)}?" if near else "See penstock functions."
+    raise FunctionNotFound(f"The app has no function {name!r}.", fix=fix, path=name)
+
+
+def read_arguments(function: AnyFunction, given: Sequence[str]) -> bytes:
+    """The arguments on the command line as the JSON object that a function takes.
+
+    Raises:
+        ArgumentsInvalid: They are neither JSON nor pairs.
+        InputError: The JSON is malformed.
+    """
+    if not given:
+        return b"{}"
+    if given == ("-",):
+        return _read_json(sys.stdin.buffer.read())
+    if len(given) == 1 and given[0].lstrip().startswith("{"):
+        return _read_json(given[0])
+    pairs = dict(_pair(text) for text in given)
+    values = {name: _value(text) for name, text in pairs.items()}
+    values.update({name: pairs[name] for name in _refused(function, values) & pairs.keys()})
+    return json.dumps(values).encode()
+
+
+def _read_json(text: bytes | str) -> bytes:
+    message = Message(text)
+    return message.arguments(message.value)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ArgumentsInvalid(f"{text!r} is no argument.", fix="Write name=value, or one JSON object in quotes.")
+    return name, value
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _refused(function: AnyFunction, values: dict[str, Any]) -> set[str]:
+    """Which values the signature refuses; they may be meant as text, as the digits of a phone number are."""
+    try:
+        function.signature.check_json(json.dumps(values))
+    except ArgumentsInvalid as error:
+        return {detail["loc"][0] for detail in error.facts["errors"] if detail["loc"]}
+    return set()

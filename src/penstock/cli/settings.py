@@ -1,0 +1,60 @@
+"""``penstock config``: the settings in force, where each comes from, and what it means."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from penstock.cli.opening import open_app, shown_url
+from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.output import print_json, print_table
+from penstock.config import Config, find_settings
+
+_ATTRIBUTE = re.compile(r"(\w+): (.+)")
+
+
+@click.command("config")
+@json_option()
+@pass_options
+def command(options: Options) -> None:
+    """Show the settings in force, where each comes from, and what it means."""
+    config = open_app(options).config(database=options.database)
+    values = asdict(config) | {"database": shown_url(config.database)}
+    sources = _sources(options, config)
+    meanings = _meanings()
+    if options.json:
+        print_json({name: {"value": value, "source": sources[name]} for name, value in values.items()})
+        return
+    rows = [(name, _shown(value), sources[name], meanings.get(name, "")) for name, value in values.items()]
+    print_table(("setting", "value", "from", "meaning"), rows)
+
+
+def _sources(options: Options, config: Config) -> dict[str, str]:
+    """Where each setting comes from; what neither the environment nor a file says, the program does."""
+    found, default, sources = find_settings(), asdict(Config()), {}
+    for name, value in asdict(config).items():
+        if name == "database" and options.database:
+            sources[name] = "--database"
+        elif name in found and found[name][0] == value:
+            sources[name] = found[name][1]
+        else:
+            sources[name] = "default" if value == default[name] else "App(…)"
+    return sources
+
+
+def _meanings() -> dict[str, str]:
+    """What the settings mean, in the words of their documentation."""
+    _before, _attributes, listed = (inspect.getdoc(Config) or "").partition("Attributes:\n")
+    joined = re.sub(r"\n\s{8,}", " ", listed)
+    found = filter(None, (_ATTRIBUTE.fullmatch(line.strip()) for line in joined.splitlines()))
+    return {match[1]: match[2].partition(". ")[0].rstrip(".").replace("`", "") for match in found}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)

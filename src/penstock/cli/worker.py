@@ -1,0 +1,64 @@
+"""``penstock worker``: the services, without a server.
+
+Owns how the process ends: a first signal lets running jobs finish, a second one does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from penstock.app import SERVICES, App
+from penstock.cli.opening import complete, open_app
+from penstock.cli.options import Options, pass_options
+from penstock.config import Config
+from penstock.observe.logs import event
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_BY_SIGNAL = 128  # to which the exit code of a process that a signal ends adds its number
+
+
+@click.command("worker")
+@click.option("--jobs", type=click.IntRange(1), help="How many jobs to run at once; by default as worker_jobs says.")
+@pass_options
+def command(options: Options, jobs: int | None) -> None:
+    """Run the services: jobs, and whatever else runs by itself. Any number of workers may run on one database.
+
+    SIGINT and SIGTERM let running jobs finish within the grace time; a second one does not wait.
+    """
+    app = open_app(options, log_level="info")
+    complete(_work(app, app.config(database=options.database, worker_jobs=jobs)), fast=True)
+
+
+async def _work(app: App, config: Config) -> None:
+    with _told_to_stop() as stop:
+        async with app.open(config=config, services=SERVICES):
+            event("services.started", services=",".join(SERVICES), pid=os.getpid())
+            await stop.wait()
+            event("services.stopping")
+    event("services.stopped")
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[asyncio.Event]:
+    """Set at the first signal. At the second the process ends as in a crash, which loses nothing but time."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(_BY_SIGNAL + number)
+        stop.set()
+        loop.call_soon_threadsafe(lambda: None)  # wakes the loop, which may be waiting
+
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,208 @@
+"""The client: calls the functions of an app over HTTP, from another program.
+
+Owns what is sent, and when it is sent again. `Client` waits for answers, `AsyncClient` is awaited. Stands alone: it
+loads neither the server nor pydantic, and httpx only when a client is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from penstock.client.answers import ServerUnreachable, read_answer
+from penstock.client.encoding import encode
+from penstock.errors import ConfigError, TryAgain
+
+if TYPE_CHECKING:
+    import httpx
+
+_Kind = Literal["query", "mutation", "action"]
+_HEADERS = {"content-type": "application/json"}
+_LONGEST_PAUSE = 30.0
+
+
+class _Caller:
+    """What both clients share: how calls are written, and whether one is sent again."""
+
+    def __init__(self, url: str, retries: int, mutation_retries: int) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"{url!r} is not the URL of a server.", fix="Use http://host:port, or https://….")
+        self._httpx = _load_httpx()
+        self._clock = importlib.import_module("penstock.clock").SystemClock()
+        self._retries: dict[str, int] = {"query": retries, "mutation": mutation_retries}
+
+    def _unreachable(self, error: Exception) -> ServerUnreachable:
+        never_sent = isinstance(error, self._httpx.ConnectError | self._httpx.ConnectTimeout | self._httpx.PoolTimeout)
+        return ServerUnreachable(
+            f"The server cannot be reached: {str(error) or type(error).__name__}.", uncertain=not never_sent
+        )
+
+    def _pause(self, kind: _Kind, attempt: int, error: TryAgain) -> float:
+        """After how many seconds a call is sent again; raises the error if it is not."""
+        uncertain = kind != "query" and error.facts.get("uncertain")
+        if attempt > self._retries.get(kind, 0) or uncertain:
+            raise error
+        seconds: float = error.facts.get("retry_after", 1.0) * 2 ** (attempt - 1) * (0.5 + self._clock.random())
+        return min(seconds, _LONGEST_PAUSE)
+
+
+class Client(_Caller):
+    """Calls functions, and waits for their answers.
+
+    Example::
+
+        with Client("http://127.0.0.1:8000") as client:
+            booking = client.mutation("bookings:book", customer="Ada", starts_at=datetime.now(UTC))
+
+    Args:
+        url: Where the server is; a path in it is kept.
+        timeout: Seconds to wait for an answer.
+        headers: Sent with every call.
+        retries: How often a query is sent again if the server says so, or cannot be reached.
+        mutation_retries: The same for a mutation, if it is certain that it had no effect. Actions are never sent again.
+        transport: How httpx reaches the server.
+
+    Raises:
+        ConfigError: The URL is none, or httpx is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 65.0,
+        headers: Mapping[str, str] | None = None,
+        retries: int = 2,
+        mutation_retries: int = 0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        super().__init__(url, retries, mutation_retries)
+        self._http: httpx.Client = self._httpx.Client(
+            base_url=url, timeout=timeout, headers={**_HEADERS, **(headers or {})}, transport=transport
+        )
+
+    def query(self, path: str, args: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
+        """Call a query, ``module:function``, with arguments by name; those that are no names go into a mapping.
+
+        Raises:
+            ApplicationError: The function raised it for its callers, with data.
+            FunctionError: The function was not found, refused its arguments, or failed.
+            TryAgain: Nothing is wrong with the call; it may be sent again, unless ``facts["uncertain"]`` is true.
+            InputError: The call cannot be sent, or the server could not read it.
+        """
+        return self._call("query", path, args, named)
+
+    def mutation(self, path: str, args: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
+        """Call a mutation. Raises what `query` raises."""
+        return self._call("mutation", path, args, named)
+
+    def action(self, path: str, args: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
+        """Call an action. Raises what `query` raises."""
+        return self._call("action", path, args, named)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, kind: _Kind, path: str, args: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Any:
+        body, attempt = _body(path, args, named), 1
+        while True:
+            try:
+                return self._send(kind, body)
+            except TryAgain as error:
+                seconds = self._pause(kind, attempt, error)
+            threading.Event().wait(seconds)
+            attempt += 1
+
+    def _send(self, kind: _Kind, body: bytes) -> Any:
+        try:
+            response = self._http.post(f"/api/{kind}", content=body)
+        except self._httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        return read_answer(response.status_code, response.headers, response.content)
+
+
+class AsyncClient(_Caller):
+    """Calls functions, and is awaited; otherwise the same as `Client`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 65.0,
+        headers: Mapping[str, str] | None = None,
+        retries: int = 2,
+        mutation_retries: int = 0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        super().__init__(url, retries, mutation_retries)
+        self._http: httpx.AsyncClient = self._httpx.AsyncClient(
+            base_url=url, timeout=timeout, headers={**_HEADERS, **(headers or {})}, transport=transport
+        )
+
+    async def query(self, path: str, args: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
+        """Call a query. See `Client.query`."""
+        return await self._call("query", path, args, named)
+
+    async def mutation(self, path: str, args: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
+        """Call a mutation. See `Client.query`."""
+        return await self._call("mutation", path, args, named)
+
+    async def action(self, path: str, args: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
+        """Call an action. See `Client.query`."""
+        return await self._call("action", path, args, named)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _call(self, kind: _Kind, path: str, args: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Any:
+        body, attempt = _body(path, args, named), 1
+        while True:
+            try:
+                return await self._send(kind, body)
+            except TryAgain as error:
+                seconds = self._pause(kind, attempt, error)
+            await self._clock.sleep(seconds)
+            attempt += 1
+
+    async def _send(self, kind: _Kind, body: bytes) -> Any:
+        try:
+            response = await self._http.post(f"/api/{kind}", content=body)
+        except self._httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        return read_answer(response.status_code, response.headers, response.content)
+
+
+def _body(path: str, args: Mapping[str, Any] | None, named: Mapping[str, Any]) -> bytes:
+    return encode({"path": path, "args": {**(args or {}), **named}, "format": "convex_encoded_json"})
+
+
+def _load_httpx() -> Any:
+    try:
+        return importlib.import_module("httpx")
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        raise ConfigError(
+            "The client needs httpx, which is not installed.", fix="pip install 'penstock[client]'"
+        ) from error

@@ -1,0 +1,95 @@
+"""Values as the client sends and receives them.
+
+Owns turning Python's values into the wire's JSON and back, with the standard library alone. What JSON cannot say
+leaves with a tag; dates, decimals, UUIDs and the like leave as the strings that functions take for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from penstock.errors import ValueInvalid
+from penstock.wire.tags import MAX_PLAIN_INTEGER, is_plain_float, read_tag, tag_bytes, tag_float, tag_integer
+
+
+def encode(value: Any) -> bytes:
+    """A value as JSON text.
+
+    Raises:
+        ValueInvalid: It holds what no function can take.
+    """
+    try:
+        return json.dumps(_encoded(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueInvalid("A text contains a lone surrogate, which is not valid Unicode.") from error
+    except RecursionError as error:
+        raise ValueInvalid("A value is nested too deeply, or refers to itself.") from error
+
+
+def decode(text: bytes) -> Any:
+    """The value of a JSON text that a server has sent."""
+    return json.loads(text, object_hook=_untagged)
+
+
+def _untagged(found: dict[str, Any]) -> Any:
+    if len(found) == 1:
+        ((name, content),) = found.items()
+        if name.startswith("$"):
+            return read_tag(name, content)
+    return found
+
+
+def _encoded(value: Any) -> Any:  # noqa: PLR0911 - one way out for each kind of value
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Enum):
+        return _encoded(value.value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value) if -MAX_PLAIN_INTEGER <= value <= MAX_PLAIN_INTEGER else tag_integer(value)
+    if isinstance(value, float):
+        return float(value) if is_plain_float(value) else tag_float(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return tag_bytes(value)
+    if isinstance(value, Mapping):
+        return {_key(key): _encoded(item) for key, item in value.items()}
+    if isinstance(value, Sequence | AbstractSet):
+        return [_encoded(item) for item in value]
+    return _as_text(value)
+
+
+def _key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise ValueInvalid(f"The key {key!r} is no text.", fix="Send a list of pairs.")
+    if key.startswith("$"):
+        raise ValueInvalid(f"The key {key!r} begins with a dollar.", fix="Send a list of pairs.")
+    return str(key)
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return _duration(value)
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    if hasattr(value, "model_dump"):
+        return _encoded(value.model_dump(by_alias=True))
+    raise ValueInvalid(
+        f"A {type(value).__qualname__} cannot be sent.", fix="Send what JSON, or a pydantic model, can say."
+    )
+
+
+def _duration(value: timedelta) -> str:
+    """A duration in ISO 8601, to the microsecond."""
+    sign, value = ("-", -value) if value < timedelta(0) else ("", value)
+    seconds = f"{value.seconds}.{value.microseconds:06d}"
+    return f"{sign}P{value.days}DT{seconds}S"

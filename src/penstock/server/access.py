@@ -1,0 +1,110 @@
+"""Around every request: its id, its line in the log, and the last resort for what nobody has caught.
+
+Owns these three, for HTTP only; other kinds of connections pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import Any
+from urllib.parse import quote
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock.clock import SystemClock, profile_timer
+from penstock.observe.logs import event
+from penstock.server.answers import Answer, Exchange, refusal
+from penstock.server.opening import Opening
+
+REQUEST_ID = "x-request-id"
+_KEY = "penstock.exchange"
+_GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_PROBES = ("/healthz", "/readyz")
+_LONGEST_PATH = 200
+
+
+def exchange_of(request: Request) -> Exchange:
+    """What is known of a request."""
+    found: Exchange = request.scope[_KEY]
+    return found
+
+
+class Access:
+    """Gives each request an id, by itself or as a proxy has given it, and tells of its end."""
+
+    def __init__(self, app: ASGIApp, opening: Opening) -> None:
+        self._app = app
+        self._opening = opening
+        self._clock = SystemClock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = scope[_KEY] = Exchange(self._request_id(scope))
+        began, answered = profile_timer(), _Answered(send, exchange.request_id)
+        self._opening.begin_request()
+        try:
+            await self._app(scope, receive, answered)
+        except asyncio.CancelledError:
+            if not self._opening.draining:
+                raise
+            await answered.instead(
+                refusal(503, "ShuttingDown", "The server stopped; nobody knows whether the call took effect.")
+            )
+        except Exception as error:  # noqa: BLE001 - the last resort
+            exchange.error = "unexpected"
+            event("http.failed", logging.ERROR, exc_info=error, request_id=exchange.request_id)
+            text = f"[Request ID: {exchange.request_id}] Server Error"
+            await answered.instead(refusal(500, "InternalServerError", text))
+        finally:
+            self._opening.end_request()
+            _tell(scope, exchange, answered.status, profile_timer() - began)
+
+    def _request_id(self, scope: Scope) -> str:
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        return given if _GIVEN_ID.fullmatch(given) else f"{self._clock.seed():016x}"
+
+
+class _Answered:
+    """Passes an answer on, with the request's id, and remembers its status."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._header = (REQUEST_ID.encode(), request_id.encode())
+        self.status = 0
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message = {**message, "headers": [*message.get("headers", ()), self._header]}
+        await self._send(message)
+
+    async def instead(self, answer: Answer) -> None:
+        """Answer, if nothing has been answered yet."""
+        if self.status:
+            return
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer.body)).encode())]
+        await self({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await self({"type": "http.response.body", "body": answer.body})
+
+
+def _tell(scope: Scope, exchange: Exchange, status: int, seconds: float) -> None:
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    path = raw.decode("latin-1")[:_LONGEST_PATH]
+    facts: dict[str, Any] = {"function": exchange.function, "error": exchange.error}
+    event(
+        "http.request",
+        logging.DEBUG if path.endswith(_PROBES) else logging.INFO,
+        method=scope["method"],
+        path=path,
+        status=status,
+        ms=round(seconds * 1000, 1),
+        request_id=exchange.request_id,
+        **{name: value for name, value in facts.items() if value},
+    )

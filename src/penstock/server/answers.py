@@ -1,0 +1,172 @@
+"""Answers to errors: what a caller may see of them, under which status, and what only the log gets.
+
+Owns the line between the two. Callers see what they did wrong and what functions raise for them with
+`ApplicationError`; of everything else they see a request id, which stands in the log with the whole story.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from pydantic_core import to_json
+
+from penstock.errors import (
+    ApplicationError,
+    ArgumentsInvalid,
+    CallTimeout,
+    Conflict,
+    DatabaseBusy,
+    DatabaseFull,
+    DatabaseUnavailable,
+    FunctionNotFound,
+    InputError,
+    Overloaded,
+    ResultInvalid,
+    TryAgain,
+)
+from penstock.observe.logs import event
+from penstock.server.requests import Refused
+from penstock.wire.outgoing import Format, encode_result
+
+_LONGEST_DATA = 2000
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What is known of a request while it is answered.
+
+    Attributes:
+        request_id: Tells it from all others; on the answer and in the log.
+        function: The function that it calls.
+        error: The stable code of what went wrong.
+    """
+
+    request_id: str
+    function: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer without a transport."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """How an error that means "try again" is told: its code, its text, and after how many seconds."""
+
+    code: str
+    message: str
+    after: int = 1
+
+
+_UNCERTAIN = _Again(
+    "CommitUncertain", "The database was lost during a commit: nobody knows whether the call took effect.", 2
+)
+_AGAIN: dict[type[TryAgain], _Again] = {
+    Conflict: _Again("Conflict", "Other calls changed the same data at the same time."),
+    DatabaseUnavailable: _Again("DatabaseUnavailable", "The database cannot be reached.", 2),
+    DatabaseBusy: _Again("DatabaseBusy", "The database is busy."),
+    DatabaseFull: _Again("DatabaseFull", "The database has no space left.", 60),
+    CallTimeout: _Again("CallTimeout", "The call took longer than it may."),
+    Overloaded: _Again("Overloaded", "This server has too much to do."),
+    TryAgain: _Again("TryAgain", "The call cannot be answered now."),
+}
+
+
+def success(value: bytes) -> bytes:
+    """What a call that succeeded is answered."""
+    return b'{"status":"success","value":' + value + b"}"
+
+
+def answer_error(error: BaseException, exchange: Exchange, form: Format, *, dev: bool) -> Answer:
+    """The answer to a request that failed."""
+    if isinstance(error, Refused):
+        exchange.error = error.code
+        return refusal(error.status, error.code, error.message, error.headers)
+    if isinstance(error, TryAgain):
+        return _again(error, exchange, dev=dev)
+    return Answer(200, function_error(error, exchange, form, dev=dev))
+
+
+def refusal(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> Answer:
+    """The answer to a request that no function answers."""
+    return Answer(status, to_json({"code": code, "message": message}), headers or {})
+
+
+def function_error(error: BaseException, exchange: Exchange, form: Format, *, dev: bool) -> bytes:
+    """What a call is answered whose function raised, or was not there, or refused its arguments."""
+    exchange.error = getattr(error, "code", "unexpected")
+    if isinstance(error, ApplicationError):
+        try:
+            return _application_error(error, exchange, form)
+        except ResultInvalid as unsayable:
+            unsayable.__cause__ = error
+            error = unsayable
+    elif _is_callers(error, exchange.function):
+        return to_json({"status": "error", "errorMessage": _callers_text(error)})
+    _log(error, exchange)
+    text = f"[Request ID: {exchange.request_id}] Server Error"
+    if dev:
+        text += f"\nUncaught {_printable(f'{type(error).__name__}: {error}')}"
+    return to_json({"status": "error", "errorMessage": text})
+
+
+# ----- steps
+
+
+def _application_error(error: ApplicationError, exchange: Exchange, form: Format) -> bytes:
+    data = encode_result(error.data, form)
+    said = error.data if isinstance(error.data, str) else encode_result(error.data, Format.CLEAN).decode()
+    text = f"[Request ID: {exchange.request_id}] Server Error\nUncaught ApplicationError: {said[:_LONGEST_DATA]}"
+    return b'{"status":"error","errorMessage":' + to_json(text) + b',"errorData":' + data + b"}"
+
+
+def _is_callers(error: BaseException, function: str) -> bool:
+    """Whether the caller sent something that cannot be taken, rather than one function to another."""
+    if isinstance(error, ArgumentsInvalid):
+        return error.facts.get("function") == function.replace("/", ".")
+    return isinstance(error, InputError)
+
+
+def _callers_text(error: BaseException) -> str:
+    return str(error) if isinstance(error, FunctionNotFound) else f"{type(error).__name__}: {_printable(str(error))}"
+
+
+def _again(error: TryAgain, exchange: Exchange, *, dev: bool) -> Answer:
+    exchange.error = error.code
+    told = next(_AGAIN[kind] for kind in type(error).__mro__ if kind in _AGAIN)
+    if isinstance(error, DatabaseUnavailable) and error.facts.get("uncertain"):
+        told = _UNCERTAIN
+        exchange.error = "commit_uncertain"
+    event(
+        "call.refused",
+        logging.WARNING,
+        function=exchange.function,
+        code=told.code,
+        request_id=exchange.request_id,
+        error=_printable(str(error)),
+    )
+    message = f"{told.message} {_printable(str(error))}" if dev else told.message
+    return refusal(503, told.code, message, {"retry-after": str(told.after)})
+
+
+def _log(error: BaseException, exchange: Exchange) -> None:
+    event(
+        "call.failed",
+        logging.ERROR,
+        exc_info=error,
+        function=exchange.function,
+        request_id=exchange.request_id,
+        error=type(error).__name__,
+    )
+
+
+def _printable(text: str) -> str:
+    """A text that can be sent, whatever an exception says."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,96 @@
+"""An app as an ASGI application: its doors under one roof, ready to be served or to be mounted in another program.
+
+Owns the order of what stands around the endpoints. Leaves the endpoints to `http`, and serving to `run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.routing import Mount, Router
+from starlette.types import ASGIApp
+
+from penstock.app import App, Backend, ServiceName
+from penstock.config import Config
+from penstock.server.access import REQUEST_ID, Access
+from penstock.server.http import Api, health_routes, not_routed
+from penstock.server.opening import Opening
+
+_PREFLIGHT_SECONDS = 86_400
+
+
+class Asgi(Starlette):
+    """The ASGI application of an app.
+
+    Attributes:
+        opening: The backend behind it.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(
+            routes=[Mount("/api", app=_api(opening)), *health_routes(opening)],
+            middleware=[Middleware(Access, opening=opening)],
+            exception_handlers={HTTPException: not_routed},
+            lifespan=opening.lifespan,
+        )
+        self.router.redirect_slashes = False
+        self.opening = opening
+
+    def lifespan(self, app: Any = None) -> AbstractAsyncContextManager[None]:
+        """The time for which it is served. A program that mounts it passes this on; see `asgi_app`."""
+        return self.opening.lifespan(app)
+
+
+def asgi_app(
+    app: App,
+    *,
+    services: Sequence[ServiceName] = (),
+    config: Config | None = None,
+    backend: Backend | None = None,
+) -> Asgi:
+    """An app as an ASGI application, for any ASGI server.
+
+    With ``asgi = asgi_app(app)`` in ``program.py``, ``uvicorn program:asgi`` serves it. It opens the app's backend
+    when the server starts, and closes it when the server stops. An application that is mounted in another one is told
+    of neither, so the other one passes its lifespan on::
+
+        backend = asgi_app(app, services=["worker"])
+        web = FastAPI(lifespan=backend.lifespan)
+        web.mount("/backend", backend)
+
+    If it does not, the backend opens at the first request, and closes when the event loop ends, which cuts off the jobs
+    that run there. A program that opens the backend itself gives it, and closes it too.
+
+    Args:
+        app: The app.
+        services: Which services to run in this process; none by default.
+        config: The settings; those of `App.config` by default.
+        backend: A backend that is open.
+    """
+    return Asgi(Opening(app, services, config, backend))
+
+
+def _api(opening: Opening) -> ASGIApp:
+    router: ASGIApp = Router(Api(opening).routes(), redirect_slashes=False)
+    router = ExceptionMiddleware(router, handlers={HTTPException: not_routed})
+    origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
+    if not origins:
+        return router
+    everyone = "*" in origins
+    return CORSMiddleware(
+        router,
+        allow_origins=() if everyone else origins,
+        allow_origin_regex=".*" if everyone else None,
+        allow_credentials=not everyone,
+        allow_methods=("GET", "POST"),
+        allow_headers=("*",),
+        expose_headers=(REQUEST_ID, "retry-after"),
+        max_age=_PREFLIGHT_SECONDS,
+    )

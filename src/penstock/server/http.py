@@ -1,0 +1,174 @@
+"""The HTTP API: calls of public functions as JSON.
+
+Owns the endpoints and the order of their steps: read, call, answer. What a function raises is an answer of status 200;
+other statuses tell of calls that never reached one, or may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.app import Backend
+from penstock.calls.dispatch import Dispatch
+from penstock.errors import TryAgain
+from penstock.functions.function import FunctionKind
+from penstock.observe.logs import event
+from penstock.server.access import exchange_of
+from penstock.server.answers import Answer, Exchange, answer_error, function_error, refusal, success
+from penstock.server.opening import Opening
+from penstock.server.requests import Call, Refused, query_in_url, read_call, read_named_call, read_queries
+from penstock.wire.outgoing import Format, encode_result
+
+_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+_PROBE_SECONDS = 5.0
+
+_Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Api:
+    """The endpoints under ``/api``."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+        self._config = opening.config
+
+    def routes(self) -> list[Route]:
+        """The endpoints, by their paths."""
+        query, mutation, action = (partial(self._call_body, kind) for kind in FunctionKind)
+        return [
+            Route("/query", self._guarded(self._query(query)), methods=["GET", "POST"]),
+            Route("/mutation", self._guarded(mutation), methods=["POST"]),
+            Route("/action", self._guarded(action), methods=["POST"]),
+            Route("/query_batch", self._guarded(self._call_batch), methods=["POST"]),
+            Route("/run/{function:path}", self._guarded(self._call_named), methods=["POST"]),
+        ]
+
+    # ----- endpoints
+
+    def _query(self, posted: _Endpoint) -> _Endpoint:
+        async def query(request: Request) -> Response:
+            if request.method == "POST":
+                return await posted(request)
+            return await self._call(FunctionKind.QUERY, query_in_url(request, self._config), exchange_of(request))
+
+        return query
+
+    async def _call_body(self, kind: FunctionKind, request: Request) -> Response:
+        return await self._call(kind, await read_call(request, self._config), exchange_of(request))
+
+    async def _call_named(self, request: Request) -> Response:
+        return await self._call(None, await read_named_call(request, self._config), exchange_of(request))
+
+    async def _call_batch(self, request: Request) -> Response:
+        calls, exchange = await read_queries(request, self._config), exchange_of(request)
+        dispatch = await self._dispatch()
+        try:
+            found = await dispatch.call_queries([(call.path, call.args) for call in calls])
+        except TryAgain as error:
+            return _response(answer_error(error, exchange, Format.CLEAN, dev=self._config.dev))
+        results = [self._answer_query(call, result, exchange) for call, result in zip(calls, found, strict=True)]
+        return _json(b'{"results":[' + b",".join(results) + b"]}")
+
+    # ----- steps
+
+    async def _call(self, kind: FunctionKind | None, call: Call, exchange: Exchange) -> Response:
+        exchange.function = call.path
+        dispatch = await self._dispatch()
+        encode = partial(encode_result, form=call.form)
+        try:
+            return _json(success(await dispatch.call(call.path, kind, call.args, finish=encode)))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
+            return _response(answer_error(error, exchange, call.form, dev=self._config.dev))
+
+    def _answer_query(self, call: Call, result: Any, exchange: Exchange) -> bytes:
+        exchange.function = call.path
+        error = result
+        if not isinstance(result, Exception):
+            try:
+                return success(encode_result(result, call.form))
+            except Exception as raised:  # noqa: BLE001 - a result may compute fields, and raise anything
+                error = raised
+        return function_error(error, exchange, call.form, dev=self._config.dev)
+
+    async def _dispatch(self) -> Dispatch:
+        return (await _opened(self._opening)).dispatch
+
+    def _guarded(self, endpoint: _Endpoint) -> _Endpoint:
+        """An endpoint that answers a request which cannot be read, or cannot be served now."""
+
+        async def guarded(request: Request) -> Response:
+            try:
+                return await endpoint(request)
+            except (Refused, TryAgain) as error:
+                return _response(answer_error(error, exchange_of(request), Format.CLEAN, dev=self._config.dev))
+
+        return guarded
+
+
+def health_routes(opening: Opening) -> list[Route]:
+    """What tells of the server itself: that it lives, that it can serve, and its version."""
+
+    async def healthz(_request: Request) -> Response:
+        return _json(b'{"status":"alive"}')
+
+    async def readyz(_request: Request) -> Response:
+        if opening.draining:
+            return _response(refusal(503, "ShuttingDown", "This server is shutting down."))
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS):
+                await (await _opened(opening)).engine.store.ping()
+        except Exception as error:  # noqa: BLE001 - whatever it is, this server cannot serve
+            event("server.not_ready", logging.WARNING, error=f"{type(error).__name__}: {error}")
+            return _response(refusal(503, "NotReady", "The database does not answer."))
+        return _json(b'{"status":"ready"}')
+
+    async def version_(_request: Request) -> Response:
+        return Response(_version(), media_type="text/plain")
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/version", version_)]
+
+
+async def not_routed(request: Request, error: Exception) -> Response:
+    """The answer to a path that is not served, or a method that it does not take."""
+    status, headers = getattr(error, "status_code", 404), getattr(error, "headers", None) or {}
+    if status == 405:  # noqa: PLR2004 - HTTP's number
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers=headers)
+        return _response(refusal(405, "MethodNotAllowed", f"This path takes {headers.get('Allow', '')}.", headers))
+    if status == 404:  # noqa: PLR2004 - HTTP's number
+        return _response(refusal(404, "NotFound", "There is nothing at this path."))
+    return _response(refusal(status, "BadRequest", "This request cannot be served.", headers))
+
+
+async def _opened(opening: Opening) -> Backend:
+    try:
+        return await opening.backend()
+    except (Refused, TryAgain):
+        raise
+    except Exception as error:
+        event("server.open_failed", logging.ERROR, exc_info=error, error=type(error).__name__)
+        raise Refused(500, "NotOpened", "This server cannot open its database.") from error
+
+
+def _version() -> str:
+    try:
+        return version("penstock")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "unknown"
+
+
+def _response(answer: Answer) -> Response:
+    return Response(answer.body, answer.status, {**_HEADERS, **answer.headers}, "application/json")
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, 200, _HEADERS, "application/json")

@@ -1,0 +1,120 @@
+"""The backend behind the doors: given by the program, or opened with the server and closed with it.
+
+Owns when it opens and closes, and waiting for the calls that are under way. A server that is mounted in another
+program, which does not pass its lifespan on, opens it at the first request, and closes it when the event loop ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from penstock.app import App, Backend, ServiceName
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.observe.logs import event
+from penstock.server.requests import Refused
+
+
+class Opening:
+    """Holds the backend of one server.
+
+    Attributes:
+        config: The settings in force.
+        draining: Whether the server is shutting down.
+    """
+
+    def __init__(
+        self, app: App, services: Sequence[ServiceName], config: Config | None, backend: Backend | None
+    ) -> None:
+        self.config = backend.config if backend is not None else config or app.config()
+        self.draining = False
+        self._app = app
+        self._services = tuple(services)
+        self._backend = backend
+        self._held: AsyncGenerator[None, None] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._clock = SystemClock()
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def backend(self) -> Backend:
+        """The backend, opened if need be.
+
+        Raises:
+            Refused: The server is shutting down.
+            DatabaseUnavailable: The database cannot be reached.
+            SchemaMismatch: Its tables do not fit.
+        """
+        if self.draining:
+            raise Refused(503, "ShuttingDown", "This server is shutting down.", {"retry-after": "1"})
+        if self._backend is None:
+            await self._open()
+        assert self._backend is not None  # noqa: S101 - opened, or raised
+        return self._backend
+
+    @asynccontextmanager
+    async def lifespan(self, _app: Any = None) -> AsyncIterator[None]:
+        """Open with the server, close with it. A mounted server's lifespan is its parent's to run."""
+        self.draining = False
+        await self.backend()
+        try:
+            yield
+        finally:
+            await self.end()
+
+    def begin_request(self) -> None:
+        """Count a request that has begun."""
+        self._under_way += 1
+        self._idle.clear()
+
+    def end_request(self) -> None:
+        """Count a request that has ended."""
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until no request is under way, for as long as stopping may take."""
+        await self._clock.wait(self._idle, self.config.grace)
+
+    async def end(self) -> None:
+        """Take on no more calls, wait for those under way, and close what was opened here."""
+        self.draining = True
+        await self.idle()
+        held, self._held = self._held, None
+        if held is not None:
+            await held.aclose()
+
+    # ----- steps
+
+    async def _open(self) -> None:
+        """Open once, however many ask; one that asks and goes away does not stop it."""
+        if self._opening is None or self._opening.get_loop() is not asyncio.get_running_loop():
+            self._opening = asyncio.get_running_loop().create_task(self._take_hold(), name="penstock-open")
+        await asyncio.shield(self._opening)
+
+    async def _take_hold(self) -> None:
+        held = self._hold()
+        try:
+            await anext(held)
+            self._held = held
+        finally:
+            self._opening = None
+
+    async def _hold(self) -> AsyncGenerator[None, None]:
+        """The time for which the backend is open. The event loop closes a generator that nobody else has closed."""
+        backend = Backend(self._app, self.config, SystemClock())
+        await backend.start(self._services)
+        self._backend = backend
+        event("server.opened", logging.INFO, services=",".join(self._services) or "none")
+        try:
+            yield
+        finally:
+            self._backend = None
+            event("server.closed", logging.INFO)
+            await backend.stop()

@@ -1,0 +1,179 @@
+"""What a request says: its body within its limits, and the calls in it.
+
+Owns refusing what cannot be read, before anything is called. Leaves errors of the functions to `answers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import Receive
+
+from penstock.config import Config
+from penstock.errors import InputError, LimitExceeded
+from penstock.wire.incoming import Message
+from penstock.wire.outgoing import Format, format_of
+
+_PATH = re.compile(r"[^\W\d]\w*(?:[./][^\W\d]\w*)*(?::[^\W\d]\w*)?")
+_LONGEST_PATH = 512
+_MOST_QUERIES = 1000
+_LINGER = 2  # times the limit: what is read and thrown away, so that the sender sees the answer
+
+
+class Refused(Exception):
+    """A request that cannot be read, or cannot be served at all.
+
+    Args:
+        status: The HTTP status.
+        code: A short stable name.
+        message: What is wrong, for people.
+    """
+
+    def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a function.
+
+    Attributes:
+        path: The function's name as the caller spells it.
+        args: Its arguments as JSON text, not yet checked.
+        form: How its result is to leave.
+    """
+
+    path: str
+    args: bytes
+    form: Format
+
+
+async def read_call(request: Request, config: Config) -> Call:
+    """The call in a request's body: ``{path, args, format}``."""
+    message = await _read_message(request, config)
+    return _call_of(message, message.value)
+
+
+async def read_named_call(request: Request, config: Config) -> Call:
+    """A call whose function is named by the URL: ``a/b/fn`` is the function ``fn`` of the module ``a.b``."""
+    message = await _read_message(request, config)
+    module, _, name = request.path_params["function"].rpartition("/")
+    return _call_of(message, {**message.value, "path": f"{module}:{name}"})
+
+
+async def read_queries(request: Request, config: Config) -> list[Call]:
+    """The calls of a batch: ``{queries: [{path, args, format}]}``."""
+    message = await _read_message(request, config)
+    queries = message.value.get("queries")
+    if not isinstance(queries, list) or not all(isinstance(query, dict) for query in queries):
+        raise Refused(400, "BadRequest", "queries must be an array of objects.")
+    if len(queries) > _MOST_QUERIES:
+        raise Refused(400, "TooManyQueries", f"A batch may have {_MOST_QUERIES} queries, not {len(queries)}.")
+    return [_call_of(message, query) for query in queries]
+
+
+def query_in_url(request: Request, config: Config) -> Call:
+    """The call in the URL of a GET: ``?path=…&args=<JSON>&format=…``."""
+    given = request.query_params
+    args = given.get("args") or "{}"
+    if len(args) > config.max_argument_bytes:
+        raise _too_large(config.max_argument_bytes)
+    message = _parse(args.encode())
+    return _call_of(message, {"path": given.get("path"), "args": message.value, "format": given.get("format")})
+
+
+# ----- bodies
+
+
+async def _read_message(request: Request, config: Config) -> Message:
+    _check_headers(request.headers)
+    try:
+        async with asyncio.timeout(config.call_timeout):
+            body = await _read_body(request.headers, request.receive, config.max_argument_bytes)
+    except TimeoutError as error:
+        raise Refused(408, "RequestTimeout", "The body did not arrive in time.", {"connection": "close"}) from error
+    message = _parse(body)
+    if not isinstance(message.value, dict):
+        raise Refused(400, "BadRequest", "The body must be a JSON object.")
+    return message
+
+
+def _check_headers(headers: Headers) -> None:
+    """Refuse bodies that are not JSON.
+
+    Without a content type JSON is assumed, except from web pages: those may send what names no type, or text, to any
+    server without asking, also to one that listens on the user's machine only.
+    """
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not kind and "origin" not in headers:
+        return
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise Refused(415, "UnsupportedMediaType", "Send JSON, with the content type application/json.")
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise Refused(415, "UnsupportedEncoding", "Send the body as it is, not compressed.")
+
+
+async def _read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
+    """The body, counted while it arrives."""
+    declared = headers.get("content-length", "")
+    too_large = declared.isdecimal() and int(declared) > limit
+    if too_large and (headers.get("expect") or int(declared) > limit * _LINGER):
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more and size <= limit * _LINGER:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused(499, "ClientDisconnected", "The caller went away.")
+        part = message.get("body", b"")
+        size, more = size + len(part), message.get("more_body", False)
+        too_large |= size > limit
+        if too_large:
+            parts.clear()
+        else:
+            parts.append(part)
+    if too_large:
+        raise _too_large(limit)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(413, "RequestTooLarge", f"A request may have {limit} bytes.", {"connection": "close"})
+
+
+def _parse(text: bytes) -> Message:
+    try:
+        return Message(text)
+    except InputError as error:
+        raise Refused(400, "BadJson", str(error)) from error
+
+
+# ----- calls
+
+
+def _call_of(message: Message, fields: dict[str, Any]) -> Call:
+    path = _function_path(fields.get("path"))
+    try:
+        return Call(path, message.arguments(fields.get("args")), format_of(fields.get("format")))
+    except LimitExceeded as error:
+        raise Refused(400, "NestedTooDeeply", str(error)) from error
+    except InputError as error:
+        raise Refused(400, "BadRequest", str(error)) from error
+
+
+def _function_path(path: Any) -> str:
+    """The name of a function, ``dir/module:function``; a module alone names its function ``default``."""
+    if not isinstance(path, str):
+        raise Refused(400, "BadRequest", 'path must be the name of a function, such as "messages:send".')
+    if len(path) > _LONGEST_PATH or not _PATH.fullmatch(path):
+        raise Refused(400, "BadConvexFunctionIdentifier", f"{path[:100]!r} is not the name of a function.")
+    return path if ":" in path else f"{path}:default"

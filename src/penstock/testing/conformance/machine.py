@@ -1,0 +1,323 @@
+"""Any order of moves: a small model of jobs and leases in plain Python, and the store, do the same things.
+
+Owns the model. hypothesis invents the orders, and finds a short one when the two differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from penstock.jobs.job import Job, Kind, NewJob, Settlement, job_id
+from penstock.jobs.retry import Retry
+from penstock.jobs.states import JobEvent, JobState
+from penstock.store.contract import Session
+from penstock.testing.conformance.bench import KEEP, NOW, TTL, Bench, Suite, ended, lose, new_job
+
+_YEAR = timedelta(days=366)
+_MINUTE = timedelta(minutes=1)
+_RETRY = Retry(max_attempts=2, initial_backoff=10.0)
+_EVENTS = (
+    JobEvent.RETURNED,
+    JobEvent.RAISED,
+    JobEvent.SNOOZED,
+    JobEvent.HANDED_BACK,
+    JobEvent.CANCELED,
+)
+_INDEX = st.integers(0, 1000)
+
+
+@dataclass
+class ModelJob:
+    """A job as the model knows it."""
+
+    id: UUID
+    priority: int
+    run_at: datetime
+    place: str
+    seq: int
+    attempt: int = 0
+    lease: int | None = None
+    asked_at: datetime | None = None
+
+    @property
+    def state(self) -> str:
+        """Its state as seen from outside."""
+        return "pending" if self.place in {"ready", "scheduled"} else self.place
+
+
+class Model:
+    """What a store should remember."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[UUID, ModelJob] = {}
+        self.leases: dict[int, datetime] = {}
+        self._seq = 0
+
+    def seq(self) -> int:
+        """The next place in the line of ready jobs."""
+        self._seq += 1
+        return self._seq
+
+    def line(self, place: str, now: datetime | None = None) -> list[ModelJob]:
+        """The jobs in a place, in the order in which they start: all, or those that are due."""
+        found = [job for job in self.jobs.values() if job.place == place and (now is None or job.run_at <= now)]
+        if place == "scheduled":
+            return sorted(found, key=lambda job: (job.run_at, job.id))
+        return sorted(found, key=lambda job: (-job.priority, job.seq))
+
+    def promote(self, now: datetime) -> list[ModelJob]:
+        """Move due jobs to ready; these."""
+        due = self.line("scheduled", now)
+        for job in due:
+            job.place, job.seq = "ready", self.seq()
+        return due
+
+    def settle(self, lease: int, settlement: Settlement) -> bool:
+        """Settle a job if it runs under a lease; whether it did."""
+        job = self.jobs[settlement.id]
+        if job.lease != lease:
+            return False
+        job.lease, job.attempt, job.run_at = None, settlement.attempt, settlement.run_at
+        job.place = "scheduled" if settlement.state is JobState.PENDING else settlement.state.value
+        return True
+
+
+class JobMachine(RuleBasedStateMachine):
+    """Does each step to the model and to the store, and compares."""
+
+    bench: Bench
+    runner: asyncio.Runner
+    examples = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).examples += 1
+        self.now = NOW + self.examples * _YEAR  # all that was left before has expired
+        self.model = Model()
+        self.handles: list[tuple[int, Job]] = []
+
+    # ----- steps
+
+    @initialize()
+    def begin(self) -> None:
+        self._take_lease()
+        self._take_lease()
+        self._enqueue([new_job(priority=priority, now=self.now) for priority in (0, 1, 0)])
+
+    @rule(
+        kind=st.sampled_from(["mutation", "action"]),
+        delay=st.sampled_from([0, 0, 5, 60]),
+        priority=st.integers(-1, 1),
+        retried=st.booleans(),
+        count=st.integers(1, 3),
+    )
+    def enqueue(self, kind: Kind, delay: int, priority: int, *, retried: bool, count: int) -> None:
+        retry = _RETRY if retried else None
+        self._enqueue(
+            [new_job(kind, delay=delay, priority=priority, retry=retry, now=self.now) for _ in range(count)]
+        )
+
+    @rule(seconds=st.sampled_from([1, 4, 11, 31]))
+    def time_passes(self, seconds: int) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    @rule(which=_INDEX)
+    def renew(self, which: int) -> None:
+        lease = self._some_lease(which)
+        held = self.runner.run(self.bench.store.leases.renew(lease, TTL, self.now))
+        assert held is (lease in self.model.leases)
+        if held:
+            self.model.leases[lease] = self.now + TTL
+
+    @precondition(lambda self: len(self.model.leases) > 1)
+    @rule(which=_INDEX)
+    def give_back(self, which: int) -> None:
+        lease = self._some_lease(which)
+        self.runner.run(self.bench.store.leases.give_back(lease))
+        if not self._under(lease):
+            self.model.leases.pop(lease, None)
+
+    @rule(which=_INDEX, limit=st.integers(1, 4))
+    def claim(self, which: int, limit: int) -> None:
+        lease, model = self._some_lease(which), self.model
+        claim = self.runner.run(self.bench.store.jobs.claim(lease, limit, self.now))
+        ready = [job.id for job in model.line("ready") if job.asked_at is None]
+        promoted = {job.id for job in model.promote(self.now)}
+        came = [job.id for job in model.line("ready") if job.id in promoted and job.asked_at is None]
+        claimed = [job.id for job in claim.jobs]
+        places = limit if lease in model.leases else 0
+        assert len(claimed) == min(places, len(ready) + len(came))
+        for line in (ready, came):
+            taken = [job for job in line if job in claimed]
+            assert taken == line[: len(taken)], "nobody is passed over"
+        assert set(claimed) <= {*ready, *came}
+        for job in claim.jobs:
+            known = model.jobs[job.id]
+            known.place, known.lease, known.attempt = "running", lease, known.attempt + 1
+            assert job.attempt == known.attempt
+            self.handles.append((lease, job))
+        later = model.line("scheduled")
+        assert claim.next_run_at == (later[0].run_at if later else None)
+
+    @precondition(lambda self: self.handles)
+    @rule(which=_INDEX, event=st.sampled_from(_EVENTS), other=st.booleans())
+    def settle(self, which: int, event: JobEvent, *, other: bool) -> None:
+        lease, job = self.handles[which % len(self.handles)]
+        if other:
+            lease = self._some_lease(which)
+        settlement = self._settlement(job, event)
+        won = self.runner.run(self.bench.settle(lease, settlement))
+        assert won == ({job.id} if self.model.settle(lease, settlement) else set())
+
+    @precondition(lambda self: self.handles)
+    @rule(which=_INDEX, event=st.sampled_from(_EVENTS), kept=st.booleans())
+    def settle_within(self, which: int, event: JobEvent, *, kept: bool) -> None:
+        lease, job = self.handles[which % len(self.handles)]
+        settlement = self._settlement(job, event)
+
+        async def write(session: Session) -> bool:
+            return await self.bench.store.jobs.settle_within(session, lease, settlement)
+
+        async def undone() -> bool:
+            session = await self.bench.store.begin_write()
+            try:
+                return await write(session)
+            finally:
+                await session.rollback()
+
+        won = self.runner.run(self.bench.writing(write) if kept else undone())
+        assert won is (self.model.jobs[job.id].lease == lease)
+        if kept:
+            self.model.settle(lease, settlement)
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(which=_INDEX)
+    def ask_to_cancel(self, which: int) -> None:
+        job = list(self.model.jobs.values())[which % len(self.model.jobs)]
+        self.runner.run(self.bench.request_cancel(job.id, now=self.now))
+        job.asked_at = job.asked_at or self.now
+
+    @rule()
+    def carry_out_cancels(self) -> None:
+        running = self.runner.run(self.bench.cancel_pending(self.now))
+        asked = [job for job in self.model.jobs.values() if job.asked_at is not None]
+        assert sorted(running) == sorted(job.id for job in asked if job.state == "running")
+        for job in asked:
+            if job.state == "pending":
+                job.place = "canceled"
+            if job.state != "running":
+                job.asked_at = None
+
+    @rule(which=_INDEX)
+    def rescue(self, which: int) -> None:
+        model, leases = self.model, self.bench.store.leases
+        expired = sorted(self.runner.run(leases.expired(self.now)))
+        assert expired == sorted(lease for lease, until in model.leases.items() if until <= self.now)
+        lease = self._some_lease(which)
+        lost: list[Settlement] = []
+
+        def decide(jobs: list[Job]) -> list[Settlement]:
+            lost.extend(lose(self.now)(jobs))
+            return list(lost)
+
+        count = self.runner.run(leases.rescue(lease, self.now, decide))
+        if lease in model.leases and lease not in expired:
+            assert count == 0
+            return
+        assert count == len(lost) == len(self._under(lease))
+        model.leases.pop(lease, None)
+        for settlement in lost:
+            assert model.settle(lease, settlement)
+
+    # ----- comparison
+
+    @invariant()
+    def the_store_knows_what_the_model_knows(self) -> None:
+        listed = {status.id: status for status in self.runner.run(self.bench.list(limit=1000, now=self.now))}
+        expected = {job_id(job.id): job for job in self.model.jobs.values()}
+        assert listed.keys() == expected.keys()
+        for key, job in expected.items():
+            status = listed[key]
+            assert (status.state.value, status.attempt) == (job.state, job.attempt)
+            assert status.run_at == job.run_at
+
+    @invariant()
+    def every_job_is_in_one_place(self) -> None:
+        places: dict[str, int] = {}
+        for job in self.model.jobs.values():
+            places[job.place] = places.get(job.place, 0) + 1
+        assert self.runner.run(self.bench.count(self.now)) == places
+
+    def teardown(self) -> None:
+        """Leave nothing that the next example could claim."""
+        self.runner.run(self._clear())
+
+    async def _clear(self) -> None:
+        end = self.now + timedelta(days=1)
+        for lease in await self.bench.store.leases.expired(end):
+            await self.bench.store.leases.rescue(
+                lease, end, lambda jobs: [ended(job, JobEvent.RETURNED, now=end) for job in jobs]
+            )
+        for job in self.model.jobs.values():
+            if job.state == "pending":
+                await self.bench.request_cancel(job.id, now=end)
+        await self.bench.cancel_pending(end)
+        await self.bench.cancel_pending(end + 2 * _MINUTE)
+
+    # ----- words
+
+    def _take_lease(self) -> None:
+        self.model.leases[self.runner.run(self.bench.lease(self.now))] = self.now + TTL
+
+    def _enqueue(self, jobs: list[NewJob]) -> None:
+        self.runner.run(self.bench.enqueue(*jobs, now=self.now))
+        for job in jobs:
+            place, seq = ("ready", self.model.seq()) if job.run_at <= self.now else ("scheduled", 0)
+            self.model.jobs[job.id] = ModelJob(job.id, job.priority, job.run_at, place, seq)
+
+    def _some_lease(self, which: int) -> int:
+        """A lease that is held, or now and then one that is lost; there are always two of the former."""
+        while len(self.model.leases) < 2:  # noqa: PLR2004 - two workers
+            self._take_lease()
+        lost = sorted({lease for lease, _ in self.handles} - self.model.leases.keys())
+        known = lost if lost and which % 5 == 0 else list(self.model.leases)
+        return known[which % len(known)]
+
+    def _under(self, lease: int) -> list[ModelJob]:
+        return [job for job in self.model.jobs.values() if job.lease == lease]
+
+    def _settlement(self, job: Job, event: JobEvent) -> Settlement:
+        return ended(job, event, now=self.now, error="E", delay=timedelta(seconds=7))
+
+
+class AnyOrder(Suite):
+    """The moves of jobs and leases in any order."""
+
+    machine_examples = 60
+    machine_steps = 40
+
+    def test_any_order_of_moves_does_as_the_model_says(self) -> None:
+        bench = Bench(self.make_database())
+        with asyncio.Runner() as runner:
+            runner.run(bench.start())
+            try:
+                machine = type("Machine", (JobMachine,), {"bench": bench, "runner": runner})
+                run_state_machine_as_test(
+                    machine,
+                    settings=settings(
+                        max_examples=self.machine_examples,
+                        stateful_step_count=self.machine_steps,
+                        deadline=None,
+                        derandomize=True,
+                        suppress_health_check=list(HealthCheck),
+                    ),
+                )
+            finally:
+                runner.run(bench.stop())

@@ -1,0 +1,88 @@
+"""The calls that one run of a function makes on its ctx: none of them left un-awaited, none made after its end."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from penstock.errors import ContextError, UnawaitedCall
+
+T = TypeVar("T")
+
+_PRUNE_AT = 512
+_ROOMS = {
+    "DatabaseWriter": "db.",
+    "DatabaseReader": "db.",
+    "Scan": "db.query(…).",
+    "Groups": "db.query(…).group_by(…).",
+    "Scheduler": "scheduler.",
+}
+
+
+class Calls:
+    """The ctx calls of one run.
+
+    Attributes:
+        function: The name of the function that runs.
+        ended: Whether the run has ended.
+    """
+
+    __slots__ = ("_calls", "ended", "function")
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+        self.ended = False
+        self._calls: list[Coroutine[Any, Any, Any]] = []
+
+    def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Remember a call, so that it is noticed if nobody awaits it.
+
+        Raises:
+            ContextError: The run has ended.
+        """
+        if self.ended:
+            call.close()
+            raise ContextError(f"{self.function} has ended; its ctx cannot be used any more.")
+        if len(self._calls) >= _PRUNE_AT:
+            self._calls = [known for known in self._calls if _is_unfinished(known)]
+        self._calls.append(call)
+        return call
+
+    def end(self) -> None:
+        """End the run.
+
+        Raises:
+            UnawaitedCall: Calls were made and not awaited.
+        """
+        left = self._end()
+        if left:
+            names = ", ".join(sorted({_name(call) for call in left}))
+            raise UnawaitedCall(
+                f"{self.function} ended, but these calls were not awaited: {names}.",
+                fix="Write await before them.",
+                calls=names,
+            )
+
+    def abandon(self) -> None:
+        """End a run that has failed; calls it left are closed silently."""
+        self._end()
+
+    def _end(self) -> Sequence[Coroutine[Any, Any, Any]]:
+        """The calls that are left. Those that nobody has begun are closed, others are left to their tasks."""
+        self.ended = True
+        left = [call for call in self._calls if _is_unfinished(call)]
+        self._calls = []
+        for call in left:
+            if not getattr(call, "cr_running", False) and getattr(call, "cr_await", None) is None:
+                call.close()
+        return left
+
+
+def _is_unfinished(call: Coroutine[Any, Any, Any]) -> bool:
+    return getattr(call, "cr_frame", None) is not None
+
+
+def _name(call: Coroutine[Any, Any, Any]) -> str:
+    """What a ctx call is called, such as ``ctx.db.patch``."""
+    owner, _, name = str(getattr(call, "__qualname__", "call")).rpartition(".")
+    return f"ctx.{_ROOMS.get(owner, '')}{name.lstrip('_')}"

@@ -1,0 +1,87 @@
+"""What comes in from the wire: a JSON text, and in it the arguments of calls.
+
+Owns the tags and the limits of what is sent. Leaves checking arguments to each function's signature, which takes them
+as JSON text; they pass unchanged unless there is something in them to look at.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from penstock.errors import ArgumentsInvalid, InputError, LimitExceeded, ValueInvalid
+from penstock.wire.tags import read_tag
+
+MAX_NESTING = 64
+
+
+class Message:
+    """A JSON text from the wire.
+
+    Attributes:
+        value: What it says; tags are not resolved.
+
+    Raises:
+        InputError: It is no JSON: NaN, infinity, lone surrogates, and nesting beyond all reason are none either.
+    """
+
+    __slots__ = ("_plain", "value")
+
+    def __init__(self, text: bytes | str) -> None:
+        try:
+            raw = text.encode() if isinstance(text, str) else text
+            self.value: Any = from_json(raw, allow_inf_nan=False, cache_strings="keys")
+        except ValueError as error:
+            raise InputError(f"This is not valid JSON: {error}.") from error
+        self._plain = b'"$' not in raw and b"\\u0024" not in raw and raw.count(b"{") + raw.count(b"[") <= MAX_NESTING
+
+    def arguments(self, args: Any) -> bytes:
+        """Arguments in this message as the JSON text that a signature checks.
+
+        Args:
+            args: An object, an array of one object, or None if there are none.
+
+        Raises:
+            ArgumentsInvalid: It is neither.
+            ValueInvalid: A tag is unknown or malformed, or a number is too large.
+            LimitExceeded: They are nested deeper than 64 levels.
+        """
+        if args is None:
+            return b"{}"
+        if isinstance(args, list) and len(args) == 1:
+            args = args[0]
+        if not isinstance(args, dict):
+            raise ArgumentsInvalid(
+                "args must be an object, or an array with one object.", fix='Send {"name": value, …}.'
+            )
+        if not self._plain:
+            return to_json(_resolve(args, 1))
+        text = to_json(args)
+        return to_json(_resolve(args, 1)) if b"Infinity" in text else text  # 1e999 is one
+
+
+def _resolve(value: Any, depth: int) -> Any:
+    """A value with tags resolved: integers and floats as JSON numbers, bytes as base 64."""
+    if isinstance(value, dict | list):
+        if depth > MAX_NESTING:
+            raise LimitExceeded(f"The arguments are nested deeper than {MAX_NESTING} levels.", limit=MAX_NESTING)
+        if isinstance(value, list):
+            return [_resolve(item, depth + 1) for item in value]
+        if any(key.startswith("$") for key in value):
+            return _tagged(value)
+        return {key: _resolve(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueInvalid("A number is too large for a float.", fix="Send infinity with the tag $float.")
+    return value
+
+
+def _tagged(value: dict[str, Any]) -> Any:
+    if len(value) != 1:
+        name = next(key for key in value if key.startswith("$"))
+        raise ValueInvalid(f"The key {name!r} begins with a dollar, which only the one key of a tag may.")
+    ((name, content),) = value.items()
+    found = read_tag(name, content)
+    return base64.b64encode(found).decode("ascii") if isinstance(found, bytes) else found

@@ -1,0 +1,89 @@
+"""Tags: how JSON on the wire says what JSON cannot: integers beyond 2^53, NaN, infinity, minus zero, and bytes.
+
+Owns their spelling: an object with one key that begins with a dollar. Knows only the standard library, so that the
+client can use it too.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from penstock.errors import ValueInvalid
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+MAX_PLAIN_INTEGER = 2**53  # up to here every JSON parser gets the same integer
+
+_WORD = 8
+
+
+def tag_integer(value: int) -> dict[str, str]:
+    """An integer that fits into 64 bits: its bytes, least first.
+
+    Raises:
+        ValueInvalid: It does not fit.
+    """
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise ValueInvalid("An integer does not fit into 64 bits.", fix="Send it as text.")
+    return {"$integer": _text(value.to_bytes(_WORD, "little", signed=True))}
+
+
+def tag_float(value: float) -> dict[str, str]:
+    """A float that JSON has no number for: its bytes in IEEE 754, least first."""
+    return {"$float": _text(struct.pack("<d", value))}
+
+
+def tag_bytes(value: bytes | bytearray | memoryview) -> dict[str, str]:
+    """Bytes, in base 64."""
+    return {"$bytes": _text(value)}
+
+
+def is_plain_float(value: float) -> bool:
+    """Whether JSON has a number for it that all parsers read alike."""
+    return math.isfinite(value) and (value != 0 or math.copysign(1.0, value) > 0)
+
+
+def read_tag(name: str, content: Any) -> int | float | bytes:
+    """The value of a tagged object from its one key and what stands there.
+
+    Raises:
+        ValueInvalid: There is no such tag, or its content is malformed.
+    """
+    reader = _READERS.get(name)
+    if reader is None:
+        raise ValueInvalid(
+            f"{name!r} is not a tag that values can have, and no key may begin with a dollar.",
+            fix=f"Tags are {', '.join(_READERS)}.",
+        )
+    if not isinstance(content, str):
+        raise ValueInvalid(f"The content of {name} is malformed: it must be a text in base 64.")
+    try:
+        return reader(base64.b64decode(content, validate=True))
+    except (binascii.Error, ValueError, struct.error) as error:
+        raise ValueInvalid(f"The content of {name} is malformed: {error}.") from error
+
+
+def _text(raw: bytes | bytearray | memoryview) -> str:
+    return base64.b64encode(raw).decode("ascii")
+
+
+def _read_integer(raw: bytes) -> int:
+    return int(struct.unpack("<q", raw)[0])
+
+
+def _read_float(raw: bytes) -> float:
+    value = float(struct.unpack("<d", raw)[0])
+    if is_plain_float(value):
+        raise ValueError(f"{value} is sent as a plain number")
+    return value
+
+
+_READERS: dict[str, Callable[[bytes], int | float | bytes]] = {
+    "$integer": _read_integer,
+    "$float": _read_float,
+    "$bytes": bytes,
+}

@@ -1,0 +1,128 @@
+"""Every Python block on every page runs, and so does every function that a page declares.
+
+The blocks of a page are one module, in their order; code that readers need not see stands in HTML comments. After the
+import all functions named ``test_…`` or ``main`` are run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from penstock import App
+from penstock.calls.run import Runner
+from penstock.functions.function import Function
+
+_CODE_WIDTH = 100
+
+
+@pytest.fixture
+def folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code_page: Path, modules: dict[Path, dict[str, str]]
+) -> Iterator[Path]:
+    """An empty folder from which modules are imported; they, and what they did to logging, are forgotten afterwards."""
+    for name in modules[code_page]:
+        monkeypatch.delitem(sys.modules, name, raising=False)  # of another page, or of an example
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in list(os.environ):
+        if name.startswith("PENSTOCK_") or name == "DATABASE_URL":
+            monkeypatch.delenv(name)
+    logger = logging.getLogger("penstock")
+    handlers, level = list(logger.handlers), logger.level
+    yield tmp_path
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Names of the functions that have been run, by penstock or as plain helpers."""
+    names: set[str] = set()
+    for owner, method in ((Runner, "_in_scope"), (Runner, "action"), (Function, "__call__")):
+        monkeypatch.setattr(owner, method, noting(getattr(owner, method), names))
+    return names
+
+
+def noting(method: Callable[..., Any], names: set[str]) -> Callable[..., Any]:
+    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        function = self if isinstance(self, Function) else args[0]
+        names.add(function.name)
+        return method(self, *args, **kwargs)
+
+    return noted
+
+
+def test_the_code_of_a_page_runs(
+    code_page: Path, modules: dict[Path, dict[str, str]], folder: Path, ran: set[str]
+) -> None:
+    found = modules[code_page]
+    for name, text in found.items():
+        (folder / f"{name}.py").write_text(text, "utf-8")
+    importlib.invalidate_caches()
+    loaded = [importlib.import_module(name) for name in found]
+    for story in (story for module in loaded for story in stories_of(module)):
+        result = story()
+        if inspect.iscoroutine(result):
+            asyncio.run(result)
+    assert not declared_by(loaded) - ran, "functions that the page shows and never runs"
+
+
+def declared_by(loaded: list[ModuleType]) -> set[str]:
+    apps = {id(app): app for module in loaded for app in vars(module).values() if isinstance(app, App)}
+    return {function.name for app in apps.values() for function in app.registry}
+
+
+def stories_of(module: ModuleType) -> list[Any]:
+    return [
+        value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and (name.startswith("test_") or name == "main")
+    ]
+
+
+def test_the_code_of_all_pages_has_correct_types(
+    modules: dict[Path, dict[str, str]], tmp_path: Path, root: Path
+) -> None:
+    for found in modules.values():
+        for name, text in found.items():
+            path = tmp_path / f"{name}.py"
+            assert not path.exists(), f"two pages have a module {name}"
+            path.write_text(text, "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache"), "."],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(root / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_code_fits_on_the_page(modules: dict[Path, dict[str, str]]) -> None:
+    wide = [
+        f"{page.name}:{number}"
+        for page, found in modules.items()
+        for text in found.values()
+        for number, line in enumerate(text.splitlines(), 1)
+        if len(line) > _CODE_WIDTH
+    ]
+    assert not wide

@@ -1,0 +1,130 @@
+"""Commands and links on the pages lead somewhere: ``$ penstock …`` can be parsed, targets and files exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import click
+import pytest
+
+from penstock.cli.main import commands
+
+_LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
+_CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_NAMED = re.compile(r"`(?P<line>(?:penstock|make) [^`]+)`")
+_SHELLS = {"console", "sh", "bash"}
+
+
+class BlockLike(Protocol):
+    """What the tests need to know of a block."""
+
+    language: str
+    lines: list[str]
+
+
+def shell_lines(blocks: list[BlockLike]) -> Iterator[str]:
+    """The commands that are typed in shell blocks, lines that continue joined."""
+    for block in blocks:
+        if block.language in _SHELLS:
+            text = "\n".join(block.lines).replace("\\\n", " ")
+            yield from (line[2:].strip() for line in text.splitlines() if line.startswith("$ "))
+
+
+def parse(line: str) -> None:
+    """Let click parse a command line, and run nothing."""
+    words = shlex.split(line, comments=True)
+    context = commands.make_context("penstock", words[1:])
+    command: click.Command | None = commands
+    while isinstance(command, click.Group):
+        words = [*context._protected_args, *context.args]
+        if not words and getattr(command, "invoke_without_command", False):
+            return
+        name, command, words = command.resolve_command(context, words)
+        assert command is not None
+        context = command.make_context(name, words, parent=context)
+
+
+def test_every_penstock_command_can_be_parsed(blocks: dict[Path, list[BlockLike]]) -> None:
+    lines = [line for found in blocks.values() for line in shell_lines(found) if line.startswith("penstock ")]
+    assert len(lines) > 10
+    for line in lines:
+        parse(line)
+
+
+def test_every_command_that_the_text_names_exists(pages: list[Path], root: Path) -> None:
+    targets = make_targets(root)
+    for page in pages:
+        for found in _NAMED.finditer(_CODE.sub("", page.read_text("utf-8"))):
+            program, *words = shlex.split(found["line"].replace("…", ""))
+            if program == "make":
+                assert words[0] in targets, f"{page.name}: {found['line']}"
+            else:
+                assert_exists(words, f"{page.name}: {found['line']}")
+
+
+def assert_exists(words: list[str], where: str) -> None:
+    """A command that is named in passing: its words and options exist, though arguments may be left out."""
+    command: click.Command = commands
+    context = click.Context(commands)
+    rest = iter(words)
+    for word in rest:
+        if word in {"--help", "--version"}:
+            continue
+        if word.startswith("-"):
+            found = [one for one in command.params if word in {*one.opts, *one.secondary_opts}]
+            assert found, where
+            if not getattr(found[0], "is_flag", False):
+                next(rest, None)  # its value
+        elif isinstance(command, click.Group):
+            inner = command.get_command(context, word)
+            assert inner is not None, where
+            command = inner
+
+
+def make_targets(root: Path) -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (root / "Makefile").read_text("utf-8"), re.MULTILINE))
+
+
+def test_every_make_target_exists(blocks: dict[Path, list[BlockLike]], root: Path) -> None:
+    lines = [line for found in blocks.values() for line in shell_lines(found) if line.startswith("make ")]
+    assert lines
+    assert {line.split()[1] for line in lines} <= make_targets(root)
+
+
+def test_these_checks_would_notice() -> None:
+    for line in ("penstock fly", "penstock serve --wings", "penstock jobs show"):
+        with pytest.raises(click.UsageError):
+            parse(line)
+    with pytest.raises(AssertionError):
+        assert_exists(["serve", "--wings"], "here")
+
+
+def test_every_link_leads_somewhere(pages: list[Path]) -> None:
+    for page in pages:
+        for found in _LINK.finditer(_CODE.sub("", page.read_text("utf-8"))):
+            target, _, anchor = found["target"].partition("#")
+            if "://" in target:
+                continue
+            other = (page.parent / target).resolve() if target else page
+            assert other.exists(), f"{page.name}: {found['target']}"
+            assert not anchor or anchor in anchors(other), f"{page.name}: {found['target']}"
+
+
+def anchors(page: Path) -> set[str]:
+    titles = (found["title"] for found in _HEADING.finditer(_CODE.sub("", page.read_text("utf-8"))))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_linked_from_the_readme_or_from_another_page(pages: list[Path], root: Path) -> None:
+    linked = {
+        (page.parent / found["target"].partition("#")[0]).resolve()
+        for page in pages
+        for found in _LINK.finditer(page.read_text("utf-8"))
+        if "://" not in found["target"]
+    }
+    assert [page.name for page in pages if page not in linked and page != root / "README.md"] == []

@@ -1,0 +1,204 @@
+"""The reference pages say what the code says.
+
+The parts between ``<!-- generated: name -->`` and ``<!-- end -->`` are made here. To write them anew::
+
+    PENSTOCK_WRITE_DOCS=1 python -m pytest tests/docs/test_docs_reference.py
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import click
+import pytest
+
+import penstock
+from penstock import client, errors
+from penstock.cli.main import commands
+from penstock.config import Config
+from penstock.errors import PenstockError
+
+_GENERATED = re.compile(r"<!-- generated: (?P<name>\w+) -->\n(?P<text>.*?)<!-- end -->", re.DOTALL)
+_SETTING = re.compile(r"^(?P<name>\w+): (?P<meaning>.*?)(?=^\w+: |\Z)", re.MULTILINE | re.DOTALL)
+_ROW = re.compile(
+    r"^\| `(?P<name>[a-z_.]+)` \| (?P<level>[a-z ]+) \| (?P<facts>[^|]*) \| (?P<meaning>[^|]+) \|$", re.MULTILINE
+)
+_MIB = 1024 * 1024
+_WIDTH = 100
+
+
+# ----- what is generated
+
+
+def settings() -> str:
+    """A row for each setting: its name, its default, and its meaning as `Config` documents it."""
+    listed = (inspect.getdoc(Config) or "").partition("Attributes:\n")[2]
+    meanings = {
+        found["name"]: " ".join(found["meaning"].split()) for found in _SETTING.finditer(inspect.cleandoc(listed))
+    }
+    rows = [
+        f"| `{one.name}` | `PENSTOCK_{one.name.upper()}` | {default(one.default)} | {cell(meanings[one.name])} |"
+        for one in fields(Config)
+    ]
+    return "\n".join(["| setting | in the environment | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def default(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f"`{value}`" if value else "none"
+    if isinstance(value, int) and value >= _MIB:
+        return f"{value // _MIB} MiB"
+    return f"{value:,g}" if isinstance(value, float) else f"{value:,}"
+
+
+def error_tree() -> str:
+    """The tree as it is drawn at the top of errors.py."""
+    lines = (errors.__doc__ or "").rstrip().splitlines()
+    return "\n".join(["```text", *lines[2:], "```"])
+
+
+def error_codes() -> str:
+    """A row for each public error, the client's among them."""
+    found = [getattr(module, name) for module in (penstock, client) for name in sorted(module.__all__)]
+    kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, PenstockError)]
+    rows = [
+        f"| `{kind.__name__}` | `{kind.code}` | {cell((inspect.getdoc(kind) or '').partition(chr(10) * 2)[0])} |"
+        for kind in kinds
+    ]
+    return "\n".join(["| error | code | meaning |", "|---|---|---|", *rows])
+
+
+def cli() -> str:
+    """The help of each command."""
+    return "\n\n".join(f"## {context.command_path}\n\n```text\n{help_in(context)}\n```" for context in all_contexts())
+
+
+def help_in(context: click.Context) -> str:
+    return "\n".join(line.rstrip() for line in context.command.get_help(context).splitlines())
+
+
+def all_contexts() -> Iterator[click.Context]:
+    """The group and each command, as if it were called."""
+    outer = click.Context(
+        commands,
+        info_name="penstock",
+        terminal_width=_WIDTH,
+        max_content_width=_WIDTH,
+        **commands.context_settings,
+    )
+    yield outer
+    for name in commands.list_commands(outer):
+        command = commands.get_command(outer, name)
+        assert command is not None
+        context = click.Context(command, info_name=name, parent=outer)
+        yield context
+        if isinstance(command, click.Group):
+            yield from (
+                click.Context(below, info_name=inner, parent=context) for inner, below in command.commands.items()
+            )
+
+
+def cell(text: str) -> str:
+    return " ".join(text.replace("``", "`").split()).replace("|", "\\|")
+
+
+GENERATORS: dict[str, Callable[[], str]] = {
+    "settings": settings,
+    "error_tree": error_tree,
+    "error_codes": error_codes,
+    "cli": cli,
+}
+PARTS = [
+    ("reference/settings.md", "settings"),
+    ("reference/errors.md", "error_tree"),
+    ("reference/errors.md", "error_codes"),
+    ("reference/cli.md", "cli"),
+]
+
+
+@pytest.mark.parametrize(("page", "name"), PARTS)
+def test_a_generated_part_is_that_of_the_code(root: Path, page: str, name: str) -> None:
+    path = root / "docs" / page
+    text, made = path.read_text("utf-8"), GENERATORS[name]()
+    parts = {found["name"]: found for found in _GENERATED.finditer(text)}
+    if os.environ.get("PENSTOCK_WRITE_DOCS"):
+        start, end = parts[name].span("text")
+        path.write_text(f"{text[:start]}{made}\n{text[end:]}", "utf-8")
+        return
+    assert parts[name]["text"] == f"{made}\n", (
+        "PENSTOCK_WRITE_DOCS=1 python -m pytest tests/docs/test_docs_reference.py"
+    )
+
+
+# ----- events
+
+
+@dataclass
+class Emitted:
+    """What the code says of one log event."""
+
+    levels: set[str] = field(default_factory=set)
+    facts: set[str] = field(default_factory=set)
+    more: bool = False
+
+
+def events_of_the_code(root: Path) -> dict[str, Emitted]:
+    found: dict[str, Emitted] = {}
+    trees = [ast.parse(path.read_text("utf-8")) for path in sorted((root / "src").rglob("*.py"))]
+    services = [name for tree in trees for name in service_names(tree)]
+    for call in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if ast.unparse(call.func) not in {"event", "log_event"} or not call.args:
+            continue
+        for name in event_names(call.args[0], services):
+            emitted = found.setdefault(name, Emitted())
+            emitted.levels |= levels_of(call.args[1]) if len(call.args) > 1 else {"info"}
+            emitted.facts |= {one.arg for one in call.keywords if one.arg and one.arg != "exc_info"}
+            emitted.more |= any(one.arg is None for one in call.keywords)
+    return found
+
+
+def service_names(tree: ast.Module) -> Iterator[str]:
+    """Names of the services that a module defines, which begin the names of some events."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Service" for base in node.bases):
+            for statement in node.body:
+                if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "name":
+                    yield ast.literal_eval(statement.value)
+
+
+def event_names(node: ast.expr, services: list[str]) -> list[str]:
+    if isinstance(node, ast.Constant):
+        return [str(node.value)]
+    text = ast.unparse(node)[2:-1]
+    assert "{self.name}" in text, text
+    return [text.replace("{self.name}", name) for name in services]
+
+
+def levels_of(node: ast.expr) -> set[str]:
+    return {name.lower() for name in re.findall(r"logging\.([A-Z]+)", ast.unparse(node))}
+
+
+def events_of_the_page(root: Path) -> dict[str, Emitted]:
+    text = (root / "docs" / "reference" / "events.md").read_text("utf-8")
+    return {
+        row["name"]: Emitted(set(row["level"].split(" or ")), set(re.findall(r"`(\w+)`", row["facts"])))
+        for row in _ROW.finditer(text)
+    }
+
+
+def test_every_event_is_told_with_its_level_and_its_facts(root: Path) -> None:
+    code, page = events_of_the_code(root), events_of_the_page(root)
+    assert sorted(page) == sorted(code)
+    assert {name: one.levels for name, one in page.items()} == {name: one.levels for name, one in code.items()}
+    for name, emitted in code.items():
+        told = page[name].facts
+        assert emitted.facts <= told, name
+        assert emitted.more or told == emitted.facts, name

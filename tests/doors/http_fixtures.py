@@ -1,0 +1,292 @@
+"""What tests of the HTTP door share: a bookshop to call, and a server in front of it, on a socket or without one."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from penstock import (
+    ActionCtx,
+    App,
+    ApplicationError,
+    Id,
+    Index,
+    MutationCtx,
+    Page,
+    QueryCtx,
+    Table,
+    asgi_app,
+    sync,
+)
+from penstock.server.asgi import Asgi
+
+SECRET = "the-secret-of-the-house"
+
+app = App()
+
+
+class Book(Table):
+    title: str
+    copies: int = 0
+    added: datetime | None = None
+    cover: bytes | None = None
+
+    by_title = Index("title", unique=True)
+
+
+class Held:
+    """Functions that a test holds: they tell that they run, and go on when they may."""
+
+    def __init__(self) -> None:
+        self.running = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+
+
+held: dict[str, Held] = {}
+
+
+@app.mutation
+async def add(
+    ctx: MutationCtx, title: str, copies: int = 1, added: datetime | None = None, cover: bytes | None = None
+) -> Id[Book]:
+    return await ctx.db.insert(Book(title=title, copies=copies, added=added, cover=cover))
+
+
+@app.query
+async def all_books(ctx: QueryCtx) -> list[Book]:
+    return await ctx.db.query(Book).collect()
+
+
+@app.query
+async def find(ctx: QueryCtx, title: str) -> Book | None:
+    return await ctx.db.query(Book).with_index(Book.by_title, title=title).unique()
+
+
+@app.query
+async def by_id(ctx: QueryCtx, book: Id[Book]) -> Book | None:
+    return await ctx.db.get(Book, book)
+
+
+@app.query
+async def page(ctx: QueryCtx, cursor: str | None = None) -> Page[Book]:
+    return await ctx.db.query(Book).paginate(cursor=cursor, num_items=1)
+
+
+@app.query
+def count(ctx: sync.QueryCtx) -> int:
+    return ctx.db.query(Book).count()
+
+
+@app.mutation
+async def sell(ctx: MutationCtx, title: str) -> int:
+    book = await ctx.db.query(Book).with_index(Book.by_title, title=title).unique()
+    if book is None:
+        raise ApplicationError({"kind": "unknown book", "title": title, "raw": b"\xff", "n": 2**60})
+    if book.copies == 0:
+        raise ApplicationError("sold out")
+    return (await ctx.db.patch(Book, book.id, copies=book.copies - 1)).copies
+
+
+@app.action
+async def restock(ctx: ActionCtx, title: str) -> Id[Book]:
+    return await ctx.run_mutation(add, title=title, copies=100)
+
+
+@app.query
+async def echo(ctx: QueryCtx, value: Any) -> Any:
+    return value
+
+
+@app.query
+async def typed(ctx: QueryCtx, number: int = 0, real: float = 0.0, when: datetime | None = None) -> str:
+    return f"{number} {real} {when}"
+
+
+@app.query
+async def now(ctx: QueryCtx) -> datetime:
+    return ctx.now()
+
+
+@app.query
+async def fail(ctx: QueryCtx) -> None:
+    raise ValueError(f"cannot open the door with {SECRET}")
+
+
+@app.mutation
+async def add_and_fail(ctx: MutationCtx, title: str) -> None:
+    await ctx.db.insert(Book(title=title))
+    raise RuntimeError(SECRET)
+
+
+@app.mutation
+async def add_and_exit(ctx: MutationCtx, title: str) -> None:
+    await ctx.db.insert(Book(title=title))
+    raise SystemExit(SECRET)
+
+
+@app.mutation
+async def add_and_return_nonsense(ctx: MutationCtx, title: str) -> Any:
+    await ctx.db.insert(Book(title=title))
+    return {"secret": 2**70}
+
+
+@app.mutation
+async def call_internal_wrongly(ctx: MutationCtx) -> None:
+    await ctx.run_mutation(hidden, number=SECRET)  # type: ignore[arg-type]  # wrong on purpose
+
+
+@app.mutation
+async def raise_unsayable(ctx: MutationCtx) -> None:
+    raise ApplicationError({"what": object()})
+
+
+@app.query
+async def break_the_transaction(ctx: QueryCtx) -> None:
+    await ctx.sql("select no_such_function_here()")
+
+
+@app.mutation
+async def wait_and_add(ctx: MutationCtx, title: str) -> None:
+    await ctx.db.insert(Book(title=title))
+    await wait(title)
+
+
+@app.action
+async def wait_in_action(ctx: ActionCtx, title: str) -> str:
+    await wait(title)
+    return "done"
+
+
+@app.action
+async def time_out_by_itself(ctx: ActionCtx) -> None:
+    raise TimeoutError(SECRET)
+
+
+@app.internal_mutation
+async def hidden(ctx: MutationCtx, number: int) -> int:
+    return number
+
+
+async def wait(name: str) -> None:
+    """Wait in a function until the test lets it go on."""
+    held[name].running.set()
+    await held[name].may_go_on.wait()
+
+
+# ----- servers
+
+
+class Api:
+    """The HTTP API as a caller sees it."""
+
+    def __init__(self, http: httpx.AsyncClient, asgi: Asgi) -> None:
+        self.http = http
+        self.asgi = asgi
+
+    def hold(self, name: str) -> Held:
+        """Hold the functions that are given this name."""
+        held[name] = Held()
+        return held[name]
+
+    async def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        """The answer to a body, which is sent as JSON if it is not text."""
+        if isinstance(body, str | bytes):
+            return await self.http.post(path, content=body, **options)
+        return await self.http.post(path, json=body, **options)
+
+    async def call(self, kind: str, function: str, form: str = "json", /, **args: Any) -> dict[str, Any]:
+        """What a call is answered, with status 200."""
+        body = {"path": f"http_fixtures:{function}", "args": args, "format": form}
+        response = await self.post(f"/api/{kind}", body)
+        assert response.status_code == 200, response.text
+        found: dict[str, Any] = response.json()
+        return found
+
+    async def value(self, kind: str, function: str, form: str = "json", /, **args: Any) -> Any:
+        """The value of a call that succeeds."""
+        found = await self.call(kind, function, form, **args)
+        assert found.keys() == {"status", "value"}, found
+        assert found["status"] == "success"
+        return found["value"]
+
+    async def error(self, kind: str, function: str, /, **args: Any) -> str:
+        """The message of a call that fails."""
+        found = await self.call(kind, function, **args)
+        assert found.keys() == {"status", "errorMessage"}, found
+        assert found["status"] == "error"
+        return str(found["errorMessage"])
+
+
+Door = Callable[..., AbstractAsyncContextManager[Api]]
+
+
+class Uvicorn(uvicorn.Server):
+    """A server that tells when it takes connections."""
+
+    def __init__(self, asgi: Asgi, lifespan: str = "on") -> None:
+        super().__init__(
+            uvicorn.Config(asgi, log_config=None, access_log=False, lifespan=lifespan)  # type: ignore[arg-type]
+        )
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets=sockets)
+        self.ready.set()
+
+
+@asynccontextmanager
+async def listening(asgi: Asgi) -> AsyncIterator[str]:
+    """The URL of a server on a free port, for the time of a block."""
+    server = Uvicorn(asgi)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        await server.ready.wait()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await task
+
+
+def door_to(database: str, *, on_socket: bool) -> Door:
+    """A way to open the bookshop on a database, with settings of the test's own."""
+
+    @asynccontextmanager
+    async def opened(services: Sequence[Any] = (), **settings: Any) -> AsyncIterator[Api]:
+        config = app.config(database=database, **settings)
+        asgi = asgi_app(app, config=config, services=services)
+        if on_socket:
+            async with listening(asgi) as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
+                yield Api(http, asgi)
+        else:
+            transport = httpx.ASGITransport(asgi)
+            async with asgi.lifespan(), httpx.AsyncClient(base_url="http://shop", transport=transport) as http:
+                yield Api(http, asgi)
+
+    return opened
+
+
+@pytest.fixture(params=["in process", "on a socket"])
+def door(request: pytest.FixtureRequest, database_url: str) -> Door:
+    """The bookshop's door, on both stores, with and without a socket."""
+    return door_to(database_url, on_socket=request.param == "on a socket")
+
+
+@pytest.fixture
+def near_door(sqlite_url: str) -> Door:
+    """The bookshop's door on SQLite, without a socket: for what depends on neither."""
+    return door_to(sqlite_url, on_socket=False)
+
+
+@pytest.fixture
+def far_door(database_url: str) -> Door:
+    """The bookshop's door on both stores, on a socket."""
+    return door_to(database_url, on_socket=True)

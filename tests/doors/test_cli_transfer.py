@@ -1,0 +1,368 @@
+"""Export and import: nothing is lost on the way out and back, and what cannot be taken leaves no half."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+from cli_console import Console, bookings, console
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import Table
+from penstock.cli.documents import Documents
+from penstock.clock import SystemClock
+from penstock.schema.table import definition_of
+from penstock.store.dialect import Dialect
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sqlite.dialect import SQLITE
+from penstock.store.statements import TableStatements
+
+__all__ = ["bookings", "console"]
+
+KINDS = """
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from penstock import App, Id, MutationCtx, Table
+
+app = App()
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Inner(BaseModel):
+    count: int
+    at: datetime
+
+
+class Thing(Table):
+    text: str
+    integer: int
+    real: float
+    boolean: bool
+    data: bytes
+    at: datetime
+    day: date
+    span: timedelta
+    amount: Decimal
+    uuid: UUID
+    colour: Colour
+    size: Literal[1, 2]
+    other: Id["Thing"] | None
+    anything: Any
+    inner: Inner | None = None
+    listed: list[dict[str, int]] = []
+
+
+@app.internal_mutation
+async def fill(ctx: MutationCtx) -> None:
+    plain = dict(
+        text="", integer=0, real=0.0, boolean=False, data=b"", at=datetime(1970, 1, 1, tzinfo=UTC),
+        day=date(1, 1, 1), span=timedelta(0), amount=Decimal(0), uuid=UUID(int=0), colour=Colour.RED, size=1,
+        other=None, anything=None,
+    )
+    first = await ctx.db.insert(Thing(**plain))
+    odd = plain | dict(
+        text="a\\u2028\\n\\"\\\\ é 🙂", integer=2**63 - 1, real=-0.0, boolean=True, data=bytes(range(256)),
+        at=datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), day=date(9999, 12, 31),
+        span=-timedelta(days=3, microseconds=1), amount=Decimal("-12345678901234567890.123456789"),
+        uuid=UUID(int=2**128 - 1), size=2, other=first, inner=Inner(count=7, at=plain["at"]),
+        anything={"$bytes": "no tag", "ä": [1, 1.5, None, True, {"$integer": 2**60}]}, listed=[{"a": 1}, {}],
+    )
+    await ctx.db.insert(Thing(**odd))
+    await ctx.db.insert(Thing(**odd | dict(integer=-(2**63), real=float("inf"), span=timedelta(days=99_999_999))))
+    await ctx.db.insert(Thing(**odd | dict(integer=2**53 + 1, real=float("-inf"), amount=Decimal("1E+30"))))
+    await ctx.db.insert(Thing(**odd | dict(integer=-(2**53), real=0.1 + 0.2, amount=Decimal("0.10"))))
+"""
+
+
+def test_all_kinds_of_columns_survive_the_round_trip(
+    console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    console.write("things.py", KINDS)
+    console.ok("run", "fill")
+    first = console.ok("export", "thing", "--output", "-").out
+    documents = [json.loads(line) for line in first.strip().split("\n")]
+    assert len(documents) == 5
+    assert list(documents[1])[:3] == ["_id", "_creationTime", "text"]
+    assert documents[1]["data"] == {"$bytes": "".join(documents[1]["data"].values())}
+    assert documents[1]["anything"]["$bytes"] == "no tag"
+    assert documents[2]["integer"] == {"$integer": "AAAAAAAAAIA="}
+    assert documents[2]["real"] == {"$float": "AAAAAAAA8H8="}
+
+    console.write("things.jsonl", first)
+    again = console.ok("import", "thing", "things.jsonl", "--replace", "--yes", "--json")
+    assert again.json == {"table": "thing", "rows": 5, "deleted": 5}
+    assert console.ok("export", "thing", "-o", "-").out == first
+
+
+def test_a_table_goes_to_another_store_and_back(console: Console, sqlite_url: str, postgres_url: str) -> None:
+    console.write("things.py", KINDS)
+    console.ok("run", "fill", "--database", sqlite_url)
+    first = console.ok("export", "thing", "-o", "-", "--database", sqlite_url).out
+    console.ok("import", "thing", "-", "--database", postgres_url, stdin=first.encode())
+    moved = console.ok("export", "thing", "-o", "-", "--database", postgres_url).out
+    console.ok("import", "thing", "-", "--database", sqlite_url, "--replace", "-y", stdin=moved.encode())
+    assert console.ok("export", "thing", "-o", "-", "--database", sqlite_url).out == moved
+    assert [_numbers(line) for line in moved.strip().split("\n")] == [_numbers(line) for line in first.splitlines()]
+
+
+def _numbers(line: str) -> Any:
+    """A document with its decimal as a number: PostgreSQL spells 1E+30 in full."""
+    document = json.loads(line)
+    return document | {"amount": Decimal(document["amount"])}
+
+
+def test_all_tables_go_to_a_folder_in_one_moment(bookings: Console) -> None:
+    bookings.ok("run", "book", "customer=Ada", "phone=1")
+    done = bookings.ok("export", "--output", "out/")
+    assert "booking: 1 row → out/booking.jsonl" in done.err
+    assert json.loads((bookings.folder / "out/booking.jsonl").read_text())["customer"] == "Ada"
+    assert [file.name for file in (bookings.folder / "out").iterdir()] == ["booking.jsonl"]
+
+
+def test_more_rows_than_a_transaction_may_write(bookings: Console) -> None:
+    lines = b"".join(b'{"customer": "c%d", "phone": "%d"}\n' % (n, n) for n in range(20_001))
+    done = bookings.ok("import", "Booking", "-", stdin=lines)
+    assert "20,001 rows imported" in done.err
+    first = bookings.ok("export", "booking", "--output", "-").out
+    assert first.count("\n") == 20_001
+    bookings.write("b.jsonl", first)
+    bookings.ok("import", "booking", "b.jsonl", "--replace", "--yes")
+    assert bookings.ok("export", "booking", "--output", "-").out == first
+
+
+# ----- what cannot be taken
+
+
+def test_a_bad_line_is_named_and_nothing_of_its_piece_is_stored(bookings: Console) -> None:
+    good = b'{"customer": "Ada", "phone": "1"}\n'
+    lines = good * 1500 + b'\n{"customer": "Ada", "phone": 1}\n' + good
+    refused = bookings("import", "booking", "-", stdin=lines)
+    assert refused.code == 1
+    assert "line 1,502: phone: Input should be a valid string" in refused.err
+    assert "1,000 rows are in, up to line 1,000" in refused.err
+    assert "tail -n +1001" in refused.err
+    assert bookings.ok("data", "--json").json == [{"table": "booking", "rows": 1000, "managed": True}]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"garbage", "line 2: this is not valid JSON"),
+        (b"[1]", "line 2: this is no JSON object, but [1]."),
+        (b'{"customer": "Ada"}', "line 2: phone: Field required"),
+        (b'{"customer": "Ada", "phone": "1", "x": 1}', "line 2: x: Extra inputs are not permitted"),
+        (b'{"_id": "user_1", "customer": "Ada", "phone": "1"}', "line 2: _id: 'user_1' is not an id of table booking"),
+        (b'{"_creationTime": "now", "customer": "Ada", "phone": "1"}', "line 2: _creationTime: 'now' is no number"),
+        (b'{"customer": "Ada", "phone": "1", "guests": {"$integer": "x"}}', "line 2: The content of $integer"),
+        (b'{"customer": "Ada\\u0000", "phone": "1"}', "line 2: booking.customer contains a NUL"),
+        (b'{"customer": "Ada", "phone": "1", "status": "?"}', "line 2: status: Input should be 'pending' or 'paid'"),
+        (b'{"customer": "\xff", "phone": "1"}', "line 2: this is not valid JSON"),
+        (b'{"customer": "' + b"x" * 3000 + b'", "phone": "1"}', "line 2: Table booking: a value of 3000 bytes is too"),
+        (b'{"customer": "Ada", "phone": "' + b"x" * 2_000_000 + b'"}', "line 2: Table booking: a row of 2000"),
+    ],
+)
+def test_each_kind_of_bad_line(console: Console, line: bytes, why: str) -> None:
+    console.write("bookings.py", _program())
+    refused = console("import", "booking", "-", stdin=b'{"customer": "Ada", "phone": "1"}\n' + line + b"\n")
+    assert refused.code == 1
+    assert why in refused.err
+    assert "Nothing was imported." in refused.err
+    assert console.ok("data", "--json").json[0]["rows"] == 0
+
+
+def _program() -> str:
+    from cli_console import PROGRAM
+
+    return PROGRAM
+
+
+def test_a_row_that_is_there_already_is_named(bookings: Console) -> None:
+    row = bookings.ok("run", "book", "customer=Ada", "phone=1").json
+    given = json.dumps({"_id": row, "customer": "Eve", "phone": "2"}).encode()
+    other = b'{"customer": "Bob", "phone": "3"}\n'
+    refused = bookings("import", "booking", "-", "--append", "--json", stdin=other * 3 + given)
+    assert refused.code == 1
+    error = json.loads(refused.err)["error"]
+    assert (error["line"], error["imported"]) == (4, 0)
+    assert "line 4: Table booking" in error["message"]
+    assert [row["customer"] for row in bookings.ok("data", "booking", "--json").json] == ["Ada"]
+
+
+def test_replace_changes_nothing_if_a_line_is_refused(bookings: Console) -> None:
+    bookings.ok("run", "book", "customer=Ada", "phone=1")
+    lines = b'{"customer": "Eve", "phone": "2"}\n' * 1200 + b"garbage\n"
+    refused = bookings("import", "booking", "-", "--replace", "--yes", stdin=lines)
+    assert "line 1,201" in refused.err
+    assert [row["customer"] for row in bookings.ok("data", "booking", "--json").json] == ["Ada"]
+
+
+def test_a_table_with_rows_is_not_touched_unasked(bookings: Console) -> None:
+    bookings.ok("run", "book", "customer=Ada", "phone=1")
+    line = b'{"customer": "Eve", "phone": "2"}'
+    refused = bookings("import", "booking", "-", stdin=line)
+    assert (refused.code, "booking has 1 row already" in refused.err) == (1, True)
+    unasked = bookings("import", "booking", "-", "--replace", stdin=line)
+    assert (unasked.code, "--yes" in unasked.err) == (2, True)
+    both = bookings("import", "booking", "-", "--replace", "--append", stdin=line)
+    assert both.code == 2
+    bookings.ok("import", "booking", "-", "--append", stdin=b"\xef\xbb\xbf" + line)
+    assert {row["customer"] for row in bookings.ok("data", "booking", "--json").json} == {"Ada", "Eve"}
+
+
+def test_an_export_that_cannot_be(bookings: Console) -> None:
+    assert bookings("export", "--output", "-").code == 2
+    bookings.ok("migrate")
+    missing = bookings("export", "bookin", "--output", "-")
+    assert (missing.code, "Did you mean booking?" in missing.err) == (1, True)
+    nowhere = bookings("export", "booking", "--output", "no/such/folder.jsonl")
+    assert (nowhere.code, "cannot be written" in nowhere.err) == (1, True)
+    unreadable = bookings("import", "booking", "nothing.jsonl")
+    assert (unreadable.code, "nothing.jsonl cannot be read" in unreadable.err) == (1, True)
+
+
+# ----- user-owned tables
+
+
+OWNED = """
+from datetime import datetime
+from decimal import Decimal
+
+from penstock import App, Table
+
+app = App()
+
+
+class Order(Table, source="orders", key="order_id", managed=False):
+    order_id: int
+    at: datetime
+    total: Decimal | None
+    note: str | None = None
+
+
+app = App(tables=[Order])
+"""
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_user_owned_table_survives_the_round_trip(
+    console: Console, store: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = request.getfixturevalue(f"{store}_url")
+    monkeypatch.setenv("DATABASE_URL", url)
+    console.write("orders.py", OWNED)
+    if store == "sqlite":
+        _sqlite(
+            url,
+            "create table orders (order_id integer primary key, at text, total text, note text default 'none')",
+            "insert into orders values (7, '2026-01-01 10:00:00', '9.90', null), (8, '2026-01-01T10:00:00.5Z', null, 'x')",
+        )
+    else:
+        _postgres(
+            url,
+            "create table orders (order_id bigint generated always as identity primary key, at timestamp, "
+            "total numeric(10, 2), note text default 'none')",
+            "insert into orders (at, total, note) values ('2026-01-01 10:00:00', 9.90, null), (now(), null, 'x')",
+        )
+    assert console.ok("data", "--json").json == [{"table": "orders", "rows": 2, "managed": False}]
+    first = console.ok("export", "Order", "-o", "-").out
+    assert json.loads(first.strip().split("\n")[0])["at"] == "2026-01-01T10:00:00Z"
+    console.ok("import", "orders", "-", "--replace", "--yes", stdin=first.encode())
+    assert console.ok("export", "orders", "-o", "-").out == first
+
+
+def _sqlite(url: str, *statements: str) -> None:
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def _postgres(url: str, *statements: str) -> None:
+    async def run() -> None:
+        connection = await asyncpg.connect(url)
+        for statement in statements:
+            await connection.execute(statement)
+        await connection.close()
+
+    asyncio.run(run())
+
+
+# ----- documents by themselves
+
+
+class Sample(Table):
+    text: str
+    integer: int
+    real: float
+    data: bytes
+    at: datetime
+    day: date
+    span: timedelta
+    amount: Decimal
+    uuid: UUID
+    anything: Any
+
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def _times(first: int, last: int) -> st.SearchStrategy[datetime]:
+    times = st.datetimes(datetime(first, 1, 1), datetime(last, 1, 1), timezones=st.just(UTC))
+    return times.map(lambda time: time.replace(fold=0))
+
+
+_SAMPLES = st.builds(
+    Sample,
+    text=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    integer=st.integers(-(2**63), 2**63 - 1),
+    real=st.floats(allow_nan=False),
+    data=st.binary(),
+    at=_times(2, 9998),
+    day=st.dates(),
+    span=st.timedeltas(timedelta(days=-100_000_000), timedelta(days=100_000_000)),
+    amount=st.decimals(allow_nan=False, allow_infinity=False),
+    uuid=st.uuids(),
+    anything=_JSON,
+)
+
+
+@pytest.mark.parametrize("dialect", [SQLITE, POSTGRES], ids=lambda dialect: dialect.name)
+@given(row=_SAMPLES, created=_times(1970, 2240))
+def test_a_line_reads_back_as_the_row_it_was(dialect: Dialect, row: Sample, created: datetime) -> None:
+    definition = definition_of(Sample)
+    statements = TableStatements(definition, dialect)
+    stored = statements.encode(definition.encode_row(row, "sample_00000000000000000000000000", created))
+    documents = Documents(statements, SystemClock())
+    line = documents.line(stored)
+    assert line.count(b"\n") == 1
+    assert repr(documents.row(line)) == repr(stored)

@@ -1,0 +1,453 @@
+"""The HTTP API: what callers send and get, on both stores, with and without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.errors import DatabaseFull, DatabaseUnavailable
+from penstock.testing import gate, raising
+
+if TYPE_CHECKING:
+    from tests.doors.http_fixtures import Api, Door
+
+pytest_plugins = ("http_fixtures",)
+
+SECRET = "the-secret-of-the-house"
+
+
+# ----- stories
+
+
+def test_a_book_is_added_found_and_sold(door: Door) -> None:
+    async def story() -> None:
+        async with door() as api:
+            book = await api.value("mutation", "add", title="Emma", copies=1, added="2001-02-03T00:00:00Z")
+            assert book.startswith("book_")
+            found = await api.value("query", "find", title="Emma")
+            created = found.pop("_creationTime")
+            assert isinstance(created, float)
+            assert found == {
+                "_id": book, "title": "Emma", "copies": 1, "added": "2001-02-03T00:00:00Z", "cover": None
+            }  # fmt: skip
+            assert (await api.value("query", "by_id", book=book))["_id"] == book
+            assert await api.value("query", "find", title="Ulysses") is None
+            assert await api.value("mutation", "sell", title="Emma") == 0
+            assert await api.value("query", "count") == 1
+            assert (await api.value("action", "restock", title="Ulysses")).startswith("book_")
+            assert len(await api.value("query", "all_books")) == 2
+
+    asyncio.run(story())
+
+
+def test_values_that_json_cannot_say_travel_in_tags(door: Door) -> None:
+    async def story() -> None:
+        async with door() as api:
+            large, raw = {"$integer": "AAAAAAAAABA="}, {"$bytes": "+/8="}
+            await api.value("mutation", "add", title="Emma", copies=large, cover=raw)
+            found = await api.value("query", "find", "convex_encoded_json", title="Emma")
+            assert (found["copies"], found["cover"]) == (large, raw)
+            found = await api.value("query", "find", "json", title="Emma")
+            assert (found["copies"], found["cover"]) == (str(2**60), "+/8=")
+            infinite = await api.value("query", "typed", real={"$float": "AAAAAAAA8H8="})
+            assert infinite == "0 inf None"
+
+    asyncio.run(story())
+
+
+def test_the_other_ways_to_call(door: Door) -> None:
+    async def story() -> None:
+        async with door() as api:
+            await api.value("mutation", "add", title="Emma")
+            wanted = await api.value("query", "find", title="Emma")
+            success = {"status": "success", "value": wanted}
+            args = {"title": "Emma"}
+            in_url = {"path": "http_fixtures:find", "args": json.dumps(args)}
+            assert (await api.http.get("/api/query", params=in_url)).json() == success
+            in_url["format"] = "convex_encoded_json"
+            assert (await api.http.get("/api/query", params=in_url)).json() == success
+            assert (await api.post("/api/run/http_fixtures/find", {"args": args})).json() == success
+            assert (await api.post("/api/run/http_fixtures/count", {})).json()["value"] == 1
+            named = {"path": "http_fixtures:find", "args": [args], "format": "convex_json"}
+            assert (await api.post("/api/query", named)).json() == success
+            untyped = json.dumps({"path": "http_fixtures:find", "args": args})
+            assert (await api.post("/api/query", untyped)).json() == success
+
+    asyncio.run(story())
+
+
+def test_pages_follow_one_another(door: Door) -> None:
+    async def story() -> None:
+        async with door() as api:
+            for title in ("Emma", "Ulysses"):
+                await api.value("mutation", "add", title=title)
+            first = await api.value("query", "page")
+            assert first.keys() == {"page", "isDone", "continueCursor"}
+            second = await api.value("query", "page", cursor=first["continueCursor"])
+            assert [book["title"] for book in first["page"] + second["page"]] == ["Emma", "Ulysses"]
+            message = await api.error("query", "page", cursor="nonsense")
+            assert message.startswith("CursorInvalid: InvalidCursor:")
+
+    asyncio.run(story())
+
+
+def test_a_batch_reads_one_snapshot(door: Door) -> None:
+    async def story() -> None:
+        async with door() as api:
+            await api.value("mutation", "add", title="Emma")
+            queries: list[dict[str, Any]] = [
+                {"path": "http_fixtures:count"},
+                {"path": "http_fixtures:now"},
+                {"path": "http_fixtures:find", "args": [{"title": "Emma"}], "format": "convex_encoded_json"},
+                {"path": "http_fixtures:fail"},
+                {"path": "http_fixtures:break_the_transaction"},
+                {"path": "http_fixtures:sell", "args": {"title": "Emma"}},
+                {"path": "http_fixtures:hidden", "args": {"number": 1}},
+                {"path": "http_fixtures:find", "args": {"title": 1}},
+                {"path": "http_fixtures:now"},
+                {"path": "http_fixtures:count"},
+            ]
+            response = await api.post("/api/query_batch", {"queries": queries})
+            assert response.status_code == 200
+            assert SECRET not in response.text
+            results = response.json()["results"]
+            assert [result["status"] for result in results] == ["success"] * 3 + ["error"] * 5 + ["success"] * 2
+            assert (results[0]["value"], results[-1]["value"]) == (1, 1)
+            assert results[1] == results[-2], "one time for all"
+            assert results[6]["errorMessage"] == "Could not find public function for 'http_fixtures:hidden'."
+            assert (await api.post("/api/query_batch", {"queries": []})).json() == {"results": []}
+
+    asyncio.run(story())
+
+
+def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> None:
+    async def story() -> None:
+        async with door() as api:
+            added = asyncio.Event()
+            scope = api.asgi.opening
+            runner = (await scope.backend()).runner
+            once = runner._query_in
+
+            async def add_after_the_first(*args: Any) -> Any:
+                found = await once(*args)
+                if not added.is_set():
+                    added.set()
+                    await api.value("mutation", "add", title="Emma")
+                return found
+
+            runner._query_in = add_after_the_first  # type: ignore[method-assign, assignment]
+            queries = [{"path": "http_fixtures:count"}] * 3
+            results = (await api.post("/api/query_batch", {"queries": queries})).json()["results"]
+            assert [result["value"] for result in results] == [0, 0, 0]
+            assert await api.value("query", "count") == 1
+
+    asyncio.run(story())
+
+
+def test_concurrent_sales_never_sell_a_book_twice(door: Door) -> None:
+    async def story() -> None:
+        async with door(conflict_attempts=100) as api:
+            await api.value("mutation", "add", title="Emma", copies=10)
+            answers = await asyncio.gather(*[api.call("mutation", "sell", title="Emma") for _ in range(14)])
+            sold = [answer["value"] for answer in answers if answer["status"] == "success"]
+            assert sorted(sold) == list(range(10))
+            assert {answer["errorData"] for answer in answers if answer["status"] == "error"} == {"sold out"}
+
+    asyncio.run(story())
+
+
+# ----- errors
+
+
+def test_errors_for_callers_reach_them(door: Door) -> None:
+    async def story() -> None:
+        async with door() as api:
+            found = await api.call("mutation", "sell", "convex_encoded_json", title="Emma")
+            data = {
+                "kind": "unknown book", "title": "Emma", "raw": {"$bytes": "/w=="}, "n": {"$integer": "AAAAAAAAABA="}
+            }  # fmt: skip
+            assert found == {"status": "error", "errorMessage": found["errorMessage"], "errorData": data}
+            first, second = found["errorMessage"].split("\n")
+            assert first.startswith("[Request ID: ")
+            assert first.endswith("] Server Error")
+            assert second.startswith('Uncaught ApplicationError: {"kind":"unknown book"')
+            await api.value("mutation", "add", title="Emma", copies=0)
+            assert (await api.call("mutation", "sell", title="Emma"))["errorData"] == "sold out"
+
+    asyncio.run(story())
+
+
+def test_wrong_calls_are_told_what_is_wrong(door: Door) -> None:
+    async def story() -> None:
+        async with door() as api:
+            for args, said in (
+                ({}, "title: Field required"),
+                ({"title": 1}, "title: Input should be a valid string"),
+                ({"title": "x", "author": "y"}, "author: Extra inputs are not permitted"),
+                ({"title": "x", "copies": "1"}, "copies: Input should be a valid integer"),
+                ({"title": "x", "copies": 2**63}, "copies: Input should be less than"),
+                ({"title": "x", "added": "2001-02-03T00:00:00"}, "added: Input should have timezone info"),
+            ):
+                message = await api.error("mutation", "add", **args)
+                assert message.startswith("ArgumentsInvalid: http_fixtures:add: invalid arguments:"), message
+                assert said in message
+            assert (await api.error("query", "by_id", book="author_01jd3k4v5w6x7y8z9a0b1c2d3e")).startswith(
+                "ArgumentsInvalid"
+            )
+            assert (await api.error("mutation", "add", title="a\0b")).startswith("ValueInvalid")
+            assert "is a query, and was called as a mutation" in await api.error("mutation", "count")
+            assert await api.value("query", "count") == 0
+
+    asyncio.run(story())
+
+
+def test_internal_functions_cannot_be_told_from_unknown_ones(door: Door) -> None:
+    async def story() -> None:
+        async with door() as api:
+            for name in ("hidden", "nowhere", "app", "SECRET", "__class__"):
+                said = f"Could not find public function for 'http_fixtures:{name}'."
+                for args in ({}, {"number": 1}, {"number": "x"}):
+                    for kind in ("query", "mutation", "action"):
+                        assert await api.error(kind, name, **args) == said
+                    response = await api.post(f"/api/run/http_fixtures/{name}", {"args": args})
+                    assert response.json()["errorMessage"] == said
+
+    asyncio.run(story())
+
+
+def test_secrets_of_functions_stay_in_the_log(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with door() as api:
+            for kind, name, args in (
+                ("query", "fail", {}),
+                ("mutation", "add_and_fail", {"title": "a"}),
+                ("mutation", "add_and_exit", {"title": "b"}),
+                ("mutation", "add_and_return_nonsense", {"title": "c"}),
+                ("mutation", "call_internal_wrongly", {}),
+                ("mutation", "raise_unsayable", {}),
+                ("action", "time_out_by_itself", {}),
+            ):
+                caplog.clear()
+                response = await api.post(f"/api/{kind}", {"path": f"http_fixtures:{name}", "args": args})
+                request_id = response.headers["x-request-id"]
+                message = f"[Request ID: {request_id}] Server Error"
+                assert response.json() == {"status": "error", "errorMessage": message}, name
+                (record,) = [found for found in caplog.records if found.levelno == logging.ERROR]
+                assert request_id in record.getMessage()
+                assert record.exc_info
+            assert await api.value("query", "count") == 0, "what failed has left nothing"
+
+    asyncio.run(story())
+
+
+def test_a_violation_inside_a_function_is_not_the_callers_business(door: Door) -> None:
+    async def story() -> None:
+        async with door() as api:
+            await api.value("mutation", "add", title="Emma")
+            assert (await api.error("mutation", "add", title="Emma")).endswith("] Server Error")
+        async with door(dev=True) as api:
+            assert "UniqueViolation" in await api.error("mutation", "add", title="Emma")
+
+    asyncio.run(story())
+
+
+def test_in_development_the_text_is_shown(near_door: Door) -> None:
+    async def story() -> None:
+        async with near_door(dev=True) as api:
+            message = await api.error("query", "fail")
+            assert message.split("\n")[1] == f"Uncaught ValueError: cannot open the door with {SECRET}"
+
+    asyncio.run(story())
+
+
+def test_what_may_succeed_later_is_no_answer_of_the_function(door: Door) -> None:
+    async def told(api: Api, error: BaseException) -> tuple[str, str]:
+        with raising("commit.before", error, times=100):
+            body = {"path": "http_fixtures:add", "args": {"title": "Emma"}}
+            response = await api.post("/api/mutation", body)
+        assert response.status_code == 503
+        assert response.json().keys() == {"code", "message"}
+        assert SECRET not in response.text
+        return response.json()["code"], response.headers["retry-after"]
+
+    async def story() -> None:
+        async with door(conflict_attempts=2) as api:
+            assert await told(api, DatabaseUnavailable(SECRET)) == ("DatabaseUnavailable", "2")
+            assert await told(api, DatabaseUnavailable(SECRET, uncertain=True)) == ("CommitUncertain", "2")
+            assert await told(api, DatabaseFull(SECRET)) == ("DatabaseFull", "60")
+            assert await api.value("query", "count") == 0
+
+    asyncio.run(story())
+
+
+def test_a_result_that_cannot_be_sent_undoes_its_mutation(near_door: Door) -> None:
+    async def story() -> None:
+        async with near_door() as api:
+            for form in ("json", "convex_encoded_json"):
+                body = {"path": "http_fixtures:add_and_return_nonsense", "args": {"title": "x"}, "format": form}
+                assert (await api.post("/api/mutation", body)).json()["status"] == "error"
+            assert await api.value("query", "count") == 0
+
+    asyncio.run(story())
+
+
+# ----- around the calls
+
+
+def test_the_server_tells_of_itself(door: Door) -> None:
+    async def story() -> None:
+        async with door() as api:
+            assert (await api.http.get("/healthz")).json() == {"status": "alive"}
+            assert (await api.http.get("/readyz")).json() == {"status": "ready"}
+            version = await api.http.get("/version")
+            assert version.text[0].isdigit()
+            assert version.headers["content-type"].startswith("text/plain")
+
+    asyncio.run(story())
+
+
+def test_readiness_ends_with_the_database_and_with_the_server(near_door: Door) -> None:
+    async def story() -> None:
+        async with near_door() as api:
+            store = (await api.asgi.opening.backend()).engine.store
+
+            async def away() -> None:
+                raise DatabaseUnavailable(SECRET)
+
+            was, store.ping = store.ping, away  # type: ignore[method-assign]
+            response = await api.http.get("/readyz")
+            assert (response.status_code, response.json()["code"]) == (503, "NotReady")
+            assert SECRET not in response.text
+            assert (await api.http.get("/healthz")).status_code == 200
+            store.ping = was  # type: ignore[method-assign]
+            assert (await api.http.get("/readyz")).status_code == 200
+            api.asgi.opening.draining = True
+            response = await api.http.get("/readyz")
+            assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
+            response = await api.post("/api/query", {"path": "http_fixtures:count"})
+            assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
+            assert (await api.http.get("/healthz")).status_code == 200
+            api.asgi.opening.draining = False
+
+    asyncio.run(story())
+
+
+def test_every_answer_has_a_request_id_and_a_line_in_the_log(near_door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    def line() -> dict[str, Any]:
+        (found,) = [record for record in caplog.records if getattr(record, "event", "") == "http.request"]
+        caplog.clear()
+        facts: dict[str, Any] = found.facts  # type: ignore[attr-defined]
+        return facts
+
+    async def story() -> None:
+        caplog.set_level(logging.DEBUG, "penstock")
+        async with near_door() as api:
+            caplog.clear()
+            response = await api.post("/api/query", {"path": "http_fixtures:count"})
+            found = line()
+            assert found["request_id"] == response.headers["x-request-id"]
+            assert (found["method"], found["path"], found["status"]) == ("POST", "/api/query", 200)
+            assert found["function"] == "http_fixtures:count"
+            assert found["ms"] >= 0
+            response = await api.http.get("/no%0Awhere%20?token=secret")
+            found = line()
+            assert found["request_id"] == response.headers["x-request-id"]
+            assert (found["path"], found["status"]) == ("/no%0Awhere%20", 404)
+            given = {"x-request-id": "from-the-proxy.1"}
+            assert (await api.http.get("/version", headers=given)).headers["x-request-id"] == "from-the-proxy.1"
+            assert line()["request_id"] == "from-the-proxy.1"
+            odd = {"x-request-id": "a b"}
+            assert (await api.http.get("/version", headers=odd)).headers["x-request-id"] != "a b"
+            line()
+            await api.post("/api/query", "{")
+            assert line()["error"] == "BadJson"
+            await api.post("/api/query", {"path": "http_fixtures:find"})
+            assert line()["error"] == "arguments_invalid"
+
+    asyncio.run(story())
+
+
+def test_web_pages_of_known_origins_may_call(near_door: Door) -> None:
+    async def story() -> None:
+        page, other = {"origin": "https://shop.example"}, {"origin": "https://evil.example"}
+        ask = {"access-control-request-method": "POST", "access-control-request-headers": "content-type,convex-client"}
+        async with near_door(cors_origins="https://shop.example, https://admin.example") as api:
+            allowed = await api.http.options("/api/mutation", headers={**page, **ask})
+            assert allowed.status_code == 200
+            assert allowed.headers["access-control-allow-origin"] == "https://shop.example"
+            assert allowed.headers["access-control-allow-headers"] == "content-type,convex-client"
+            assert "POST" in allowed.headers["access-control-allow-methods"]
+            refused = await api.http.options("/api/mutation", headers={**other, **ask})
+            assert "access-control-allow-origin" not in refused.headers
+            for path, body in (("/api/query", {"path": "http_fixtures:count"}), ("/api/query", "{"), ("/api/no", {})):
+                response = await api.post(path, body, headers={**page, "content-type": "application/json"})
+                assert response.headers["access-control-allow-origin"] == "https://shop.example"
+                assert "x-request-id" in response.headers["access-control-expose-headers"]
+            response = await api.post("/api/query", {"path": "http_fixtures:count"}, headers=other)
+            assert "access-control-allow-origin" not in response.headers
+        async with near_door(cors_origins="*") as api:
+            response = await api.post("/api/query", {"path": "http_fixtures:count"}, headers=other)
+            assert response.headers["access-control-allow-origin"] == other["origin"]
+            assert "access-control-allow-credentials" not in response.headers
+        async with near_door() as api:
+            refused = await api.http.options("/api/query", headers={**page, **ask})
+            assert refused.status_code == 204
+            assert not [name for name in refused.headers if name.startswith("access-control")]
+
+    asyncio.run(story())
+
+
+# ----- limits and time
+
+
+def test_too_many_calls_at_once_are_refused(near_door: Door) -> None:
+    async def story() -> None:
+        async with near_door(max_calls=1) as api:
+            held = api.hold("first")
+            first = asyncio.create_task(api.value("action", "wait_in_action", title="first"))
+            await held.running.wait()
+            for path, body in (
+                ("/api/query", {"path": "http_fixtures:count"}),
+                ("/api/query_batch", {"queries": [{"path": "http_fixtures:count"}]}),
+            ):
+                response = await api.post(path, body)
+                assert (response.status_code, response.json()["code"]) == (503, "Overloaded")
+                assert response.headers["retry-after"] == "1"
+            held.may_go_on.set()
+            assert await first == "done"
+            assert await api.value("query", "count") == 0
+
+    asyncio.run(story())
+
+
+def test_a_call_that_takes_too_long_has_no_effect(door: Door) -> None:
+    async def story() -> None:
+        async with door(call_timeout=0.1) as api:
+            api.hold("slow")
+            body = {"path": "http_fixtures:wait_and_add", "args": {"title": "slow"}}
+            response = await api.post("/api/mutation", body)
+            assert (response.status_code, response.json()["code"]) == (503, "CallTimeout")
+            assert await api.value("query", "count") == 0
+
+    asyncio.run(story())
+
+
+def test_a_commit_under_way_is_never_cut_off(door: Door) -> None:
+    async def story() -> None:
+        async with door(call_timeout=0.2) as api:
+            with gate("commit.before", most=1) as commit:
+                adding = asyncio.create_task(api.value("mutation", "add", title="Emma"))
+                await commit.arrived()
+                api.hold("slow")
+                body = {"path": "http_fixtures:wait_in_action", "args": {"title": "slow"}}
+                response = await api.post("/api/action", body)  # until the time of both is over
+                assert response.json()["code"] == "CallTimeout"
+                commit.open()
+                await adding
+            assert await api.value("query", "count") == 1
+
+    asyncio.run(story())

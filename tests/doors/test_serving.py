@@ -1,0 +1,442 @@
+"""Serving and mounting: how the server begins and ends, alone, inside of another program, and under restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from penstock import App, ConfigError, MutationCtx, QueryCtx, Table, asgi_app
+from penstock.client import AsyncClient, ServerUnreachable
+from penstock.errors import DatabaseUnavailable, TryAgain
+from penstock.server.run import _url, serve
+from penstock.testing import gate
+
+if TYPE_CHECKING:
+    from tests.doors.http_fixtures import Door
+
+pytest_plugins = ("http_fixtures",)
+
+app = App()
+
+
+class Note(Table):
+    text: str
+
+
+@app.mutation
+async def write(ctx: MutationCtx, text: str) -> None:
+    await ctx.db.insert(Note(text=text))
+
+
+@app.query
+async def read(ctx: QueryCtx) -> list[str]:
+    return [note.text for note in await ctx.db.query(Note).collect()]
+
+
+@app.mutation
+async def write_later(ctx: MutationCtx, text: str) -> None:
+    await ctx.scheduler.run_after(timedelta(0), write, text=text)
+
+
+READ = {"path": "test_serving:read"}
+
+
+def caller(web: Any) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url="http://web", transport=httpx.ASGITransport(web))
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [found for record in caplog.records if (found := getattr(record, "event", "")).startswith("server.")]
+
+
+# ----- mounted
+
+
+def test_mounted_with_its_lifespan_passed_on(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    backend = asgi_app(app, config=app.config(database=database_url))
+    web = Starlette(routes=[Mount("/backend", backend)], lifespan=backend.lifespan)
+
+    async def story() -> None:
+        async with web.router.lifespan_context(web):
+            assert events(caplog) == ["server.opened"]
+            async with caller(web) as http:
+                body = {"path": "test_serving:write", "args": {"text": "a"}}
+                assert (await http.post("/backend/api/mutation", json=body)).json()["status"] == "success"
+                assert (await http.post("/backend/api/query", json=READ)).json()["value"] == ["a"]
+                assert (await http.get("/backend/readyz")).status_code == 200
+                missing = await http.get("/backend/nothing")
+                assert missing.json()["code"] == "NotFound"
+                assert (await http.post("/api/query", json=READ)).status_code == 404
+            async with AsyncClient("http://web/backend", transport=httpx.ASGITransport(web)) as client:
+                assert await client.query("test_serving:read") == ["a"]
+        assert events(caplog) == ["server.opened", "server.closed"]
+
+    asyncio.run(story())
+
+
+def test_mounted_and_forgotten(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The first request opens, however many come at once; the end of the event loop closes."""
+    caplog.set_level(logging.INFO, "penstock")
+    web = Starlette(routes=[Mount("/backend", asgi_app(app, config=app.config(database=database_url)))])
+
+    async def story() -> None:
+        async with web.router.lifespan_context(web), caller(web) as http:
+            assert events(caplog) == []
+            answers = await asyncio.gather(*[http.post("/backend/api/query", json=READ) for _ in range(10)])
+            assert [answer.json()["value"] for answer in answers] == [[]] * 10
+            assert events(caplog) == ["server.opened"]
+
+    for _ in range(2):  # a new event loop opens again
+        asyncio.run(story())
+        assert events(caplog) == ["server.opened", "server.closed"]
+        caplog.clear()
+
+
+def test_a_backend_that_is_given_is_left_open(database_url: str) -> None:
+    async def story() -> None:
+        async with app.open(config=app.config(database=database_url)) as backend:
+            for _ in range(2):
+                api = asgi_app(app, backend=backend)
+                async with api.lifespan(), caller(api) as http:
+                    assert (await http.post("/api/query", json=READ)).json()["value"] == []
+            assert await backend.run_query(read) == []
+
+    asyncio.run(story())
+
+
+def test_services_run_beside_the_server(database_url: str) -> None:
+    async def story() -> None:
+        config = app.config(database=database_url, poll=0.05)
+        api = asgi_app(app, config=config, services=["worker"])
+        async with api.lifespan(), caller(api) as http:
+            with gate("commit.after", when=lambda transaction: bool(transaction.write_set.changes)) as commit:
+                body = {"path": "test_serving:write_later", "args": {"text": "later"}}
+                assert (await http.post("/api/mutation", json=body)).json()["status"] == "success"
+                await commit.arrived()
+                assert (await http.post("/api/query", json=READ)).json()["value"] == ["later"]
+
+    asyncio.run(story())
+
+
+def test_a_database_that_is_away_is_told_and_tried_again(tmp_path: Path) -> None:
+    folder = tmp_path / "not there yet"
+    api = asgi_app(app, config=app.config(database=f"sqlite:///{folder / 'x.db'}"))
+
+    async def story() -> None:
+        with pytest.raises(DatabaseUnavailable):
+            async with api.lifespan():
+                pass
+        async with caller(api) as http:
+            response = await http.post("/api/query", json=READ)
+            assert (response.status_code, response.json()["code"]) == (503, "DatabaseUnavailable")
+            assert str(tmp_path) not in response.text
+            assert (await http.get("/readyz")).status_code == 503
+            assert (await http.get("/healthz")).status_code == 200
+            folder.mkdir()
+            assert (await http.get("/readyz")).status_code == 200
+            assert (await http.post("/api/query", json=READ)).json()["value"] == []
+
+    asyncio.run(story())
+
+
+def test_a_server_that_cannot_open_says_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "secret_file.db"
+    file.write_bytes(b"this is no database" * 1000)
+    broken = asgi_app(app, config=app.config(database=f"sqlite:///{file}"))
+
+    async def story() -> None:
+        async with caller(broken) as http:
+            for _ in range(2):
+                response = await http.post("/api/query", json=READ)
+                assert (response.status_code, response.json()["code"]) == (500, "NotOpened")
+                assert "database." in response.json()["message"]
+                assert "SQLite" not in response.text
+                assert (await http.get("/readyz")).status_code == 503
+
+    asyncio.run(story())
+    assert "not a sound SQLite database" in caplog.text
+
+
+def test_what_nobody_catches_is_told_without_a_word(near_door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with near_door() as api:
+
+            async def broken() -> None:
+                raise LookupError("secret_place")
+
+            api.asgi.opening.backend = broken  # type: ignore[method-assign, assignment]
+            for path in ("/api/query", "/api/query_batch"):
+                response = await api.post(path, {"path": "http_fixtures:count", "queries": []})
+                assert (response.status_code, response.json().keys()) == (500, {"code", "message"})
+                assert "secret_place" not in response.text
+                assert response.headers["x-request-id"]
+        assert "secret_place" in caplog.text
+
+    asyncio.run(story())
+
+
+# ----- in a process of its own
+
+PROGRAM = """
+import asyncio, logging, sys
+from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table
+from penstock.server.run import _url, serve
+from penstock.testing import gate
+
+logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+app = App()
+
+class Note(Table):
+    text: str
+
+@app.mutation
+async def write(ctx: MutationCtx, text: str) -> None:
+    await ctx.db.insert(Note(text=text))
+
+@app.query
+async def read(ctx: QueryCtx) -> list[str]:
+    return [note.text for note in await ctx.db.query(Note).collect()]
+
+@app.action
+async def ask(ctx: ActionCtx) -> str:
+    print("asking", file=sys.stderr, flush=True)
+    return await asyncio.to_thread(sys.stdin.readline)
+
+@app.mutation
+async def never(ctx: MutationCtx) -> None:
+    await ctx.db.insert(Note(text="never"))
+    print("asking", file=sys.stderr, flush=True)
+    await asyncio.Event().wait()
+
+if __name__ == "__main__":
+    database, port, grace = sys.argv[1:]
+    config = app.config(database=database, grace=float(grace))
+    asyncio.run(serve(
+        app, config, host="127.0.0.1", port=int(port), services=["worker"],
+        ready=lambda url: print("ready", url, file=sys.stderr, flush=True),
+    ))
+    print("ended", file=sys.stderr, flush=True)
+"""
+
+
+class Process:
+    """A server in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.said: list[str] = []
+
+    async def says(self, word: str) -> str:
+        """The next line that begins with a word."""
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.said.append(line.decode().rstrip())
+            if self.said[-1].startswith(word):
+                return self.said[-1]
+        raise AssertionError(f"it never said {word!r}:\n" + "\n".join(self.said))
+
+    async def ends(self) -> int:
+        """Its exit status, when it has ended."""
+        assert self.process.stderr is not None
+        self.said += (await self.process.stderr.read()).decode().splitlines()
+        return await self.process.wait()
+
+    async def answers(self, line: str) -> None:
+        """Say a line to it."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n".encode())
+        await self.process.stdin.drain()
+
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Starts the program above as a server of its own."""
+    file = tmp_path / "notes.py"
+    file.write_text(PROGRAM, "utf-8")
+
+    @asynccontextmanager
+    async def started(database: str, port: int = 0, grace: float = 10) -> AsyncIterator[tuple[Process, str]]:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(file), database, str(port), str(grace), stdin=pipe, stderr=pipe, limit=2**20
+        )
+        server = Process(process)
+        try:
+            yield server, (await server.says("ready")).split()[1]
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await server.ends()
+
+    return started
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_when_all_calls_are_answered(start: Start, database_url: str, number: signal.Signals) -> None:
+    async def story() -> None:
+        async with start(database_url) as (server, url), httpx.AsyncClient(base_url=url, timeout=30) as http:
+            assert (await http.get("/readyz")).status_code == 200
+            asking = asyncio.create_task(http.post("/api/action", json={"path": "notes:ask"}))
+            await server.says("asking")
+            server.process.send_signal(number)
+            await server.says("server.stopping")
+            with pytest.raises(httpx.ConnectError):
+                async with httpx.AsyncClient() as other:
+                    await other.get(f"{url}/healthz")
+            await server.answers("yes")
+            assert (await asking).json() == {"status": "success", "value": "yes\n"}
+            assert await server.ends() == 0
+            assert [line.split()[0] for line in server.said[-2:]] == ["server.stopped", "ended"]
+            lines = [line for line in server.said if "/api/action" in line]
+            assert len(lines) == 1, "a request is told of once"
+            assert not [line for line in server.said if "Traceback" in line or "Uvicorn" in line]
+
+    asyncio.run(story())
+
+
+def test_calls_that_outlast_the_grace_are_cut_off_and_undone(start: Start, database_url: str) -> None:
+    async def story() -> None:
+        async with start(database_url, grace=0.2) as (server, url), httpx.AsyncClient(base_url=url, timeout=30) as http:
+            asking = asyncio.create_task(http.post("/api/mutation", json={"path": "notes:never"}))
+            await server.says("asking")
+            server.process.send_signal(signal.SIGTERM)
+            response = await asking
+            assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
+            assert await server.ends() == 0
+        async with start(database_url) as (_, url), AsyncClient(url) as client:
+            assert await client.query("notes:read") == []
+
+    asyncio.run(story())
+
+
+class Writers:
+    """Callers that write all the time, and remember what they were answered."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self.client = client
+        self.written: set[str] = set()
+        self.doubtful: set[str] = set()
+        self.up = asyncio.Event()
+        self.over = False
+        self._progress = asyncio.Condition()
+
+    async def write_on(self, name: str) -> None:
+        number = 0
+        while not self.over:
+            await self.up.wait()
+            number += 1
+            await self._write(f"{name}-{number}")
+
+    async def enough(self, more: int) -> None:
+        """Wait until so many more have been written."""
+        until = len(self.written) + more
+        async with self._progress:
+            await self._progress.wait_for(lambda: len(self.written) >= until)
+
+    async def _write(self, text: str) -> None:
+        try:
+            await self.client.mutation("notes:write", text=text)
+        except TryAgain as error:
+            if error.facts.get("uncertain"):
+                self.doubtful.add(text)
+        else:
+            self.written.add(text)
+            async with self._progress:
+                self._progress.notify_all()
+
+
+def test_what_was_answered_stays_through_restarts_and_crashes(start: Start, database_url: str) -> None:
+    """Callers write all the time while the server is stopped, started, killed and started."""
+
+    async def story() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        async with AsyncClient(f"http://127.0.0.1:{port}", timeout=10) as client:
+            writers = Writers(client)
+            tasks = [asyncio.create_task(writers.write_on(f"writer {number}")) for number in range(6)]
+            for ending in (signal.SIGTERM, signal.SIGKILL):
+                async with start(database_url, port) as (server, _):
+                    writers.up.set()
+                    await writers.enough(60)
+                    server.process.send_signal(ending)
+                    writers.up.clear()
+                    await server.ends()
+            async with start(database_url, port):
+                writers.up.set()
+                await writers.enough(60)
+                writers.over = True
+                await asyncio.gather(*tasks)
+                found = await client.query("notes:read")
+        assert len(found) == len(set(found)), "nothing is written twice"
+        assert writers.written <= set(found), "nothing that was answered is lost"
+        assert set(found) <= writers.written | writers.doubtful, "nothing is there that was refused"
+
+    asyncio.run(story())
+
+
+def test_an_address_that_cannot_be_had_is_told(sqlite_url: str) -> None:
+    async def story() -> None:
+        config = app.config(database=sqlite_url)
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(ConfigError, match=r"Cannot listen on 127\.0\.0\.1 port"):
+                await serve(app, config, host="127.0.0.1", port=port, services=())
+        for host, port in (("127.0.0.1", 70_000), ("203.0.113.1", 0)):
+            with pytest.raises(ConfigError, match="Cannot listen"):
+                await serve(app, config, host=host, port=port, services=())
+
+    asyncio.run(story())
+
+
+def test_a_server_listens_only_when_it_is_ready(tmp_path: Path) -> None:
+    async def story() -> None:
+        config = app.config(database=f"sqlite:///{tmp_path / 'none' / 'x.db'}")
+        with pytest.raises(DatabaseUnavailable):
+            await serve(app, config, host="127.0.0.1", port=0, services=(), ready=pytest.fail)
+
+    asyncio.run(story())
+
+
+def test_a_server_in_this_process_ends_on_a_signal(sqlite_url: str) -> None:
+    async def story() -> None:
+        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        config, before = app.config(database=sqlite_url), signal.getsignal(signal.SIGTERM)
+        serving = asyncio.create_task(serve(app, config, host="127.0.0.1", port=0, services=(), ready=told.set_result))
+        url = await told
+        async with AsyncClient(url) as client:
+            assert await client.query("test_serving:read") == []
+        signal.raise_signal(signal.SIGTERM)
+        await serving
+        assert signal.getsignal(signal.SIGTERM) is before
+        with pytest.raises(ServerUnreachable) as caught:
+            async with AsyncClient(url, retries=0) as client:
+                await client.query("test_serving:read")
+        assert not caught.value.facts["uncertain"]
+
+    asyncio.run(story())
+
+
+def test_a_url_says_where_the_server_listens() -> None:
+    class Listener:
+        def __init__(self, *name: Any) -> None:
+            self.getsockname = lambda: name
+
+    assert _url(Listener("127.0.0.1", 8000)) == "http://127.0.0.1:8000"  # type: ignore[arg-type]
+    assert _url(Listener("::1", 8000, 0, 0)) == "http://[::1]:8000"  # type: ignore[arg-type]

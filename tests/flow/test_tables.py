@@ -1,0 +1,278 @@
+"""Rows of every kind of column: what goes in comes out, in one order on both stores, and nothing else goes in."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Annotated, Any, Literal, NewType
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator, model_validator
+from typing_extensions import TypedDict
+
+from penstock import (
+    App,
+    Id,
+    IdInvalid,
+    Index,
+    LimitExceeded,
+    MutationCtx,
+    QueryCtx,
+    RowNotFound,
+    Table,
+    UniqueViolation,
+    ValueInvalid,
+    gte,
+)
+from penstock.testing import TestApp, TestClock
+
+INT64 = 2**63
+MIB = 1024 * 1024
+
+Name = NewType("Name", str)
+Short = Annotated[str, Field(max_length=10)]
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "it's blue"
+
+
+class Level(enum.IntEnum):
+    LOW = -1
+    HIGH = INT64 - 1
+
+
+class Part(BaseModel):
+    name: str
+    size: Decimal = Decimal(1)
+    made: datetime | None = None
+    parts: list[Part] = []
+
+
+class Note(TypedDict, total=False):
+    text: str
+    seal: bytes
+
+
+@dataclass
+class Point:
+    x: int
+    seal: bytes
+
+
+class Thing(Table):
+    text: str = ""
+    name: Name = Name("")
+    short: Short = ""
+    number: int = 0
+    real: float = 0.0
+    truth: bool = False
+    data: bytes = b""
+    moment: datetime = datetime(2030, 1, 1, tzinfo=UTC)
+    day: date = date(2030, 1, 1)
+    span: timedelta = timedelta(0)
+    price: Decimal = Decimal(0)
+    uuid: UUID = UUID(int=0)
+    colour: Colour = Colour.RED
+    level: Level = Level.LOW
+    word: Literal["yes", "no", "it's"] = "yes"
+    digit: Literal[1, -2] = 1
+    maybe: str | None = None
+    choice: Literal["a", None] = None
+    parent: Id[Thing] | None = None
+    anything: Any = None
+    json_value: JsonValue = None
+    part: Part | None = None
+    parts: list[Part] = []
+    note: Note | None = None
+    point: Point | None = None
+    by_number: dict[int, str] = {}
+    by_day: dict[date, Decimal] = {}
+    numbers: set[int] = set()
+    pair: tuple[int, bytes] | None = None
+    either: int | str | list[int] | None = None
+    mixed: Literal[1, "a", True] | None = None
+    seals: list[bytes] = []
+
+
+class Ordered(Table):
+    text: str | None = None
+    number: int | None = None
+    real: float | None = None
+    truth: bool | None = None
+    data: bytes | None = None
+    moment: datetime | None = None
+    day: date | None = None
+    span: timedelta | None = None
+    price: Decimal | None = None
+    uuid: UUID | None = None
+    colour: Colour | None = None
+    level: Level | None = None
+
+    by_text = Index("text")
+    by_number = Index("number")
+    by_real = Index("real")
+    by_truth = Index("truth")
+    by_data = Index("data")
+    by_moment = Index("moment")
+    by_day = Index("day")
+    by_span = Index("span")
+    by_price = Index("price")
+    by_uuid = Index("uuid")
+    by_colour = Index("colour")
+    by_level = Index("level")
+
+
+class Order(Table, name="order"):
+    group: str
+    where: int = 0
+    select: str | None = None
+
+    by_group = Index("group", "where")
+    unique = Index("select", unique=True)
+
+
+class User(Table):
+    name: str
+    email: str
+
+    by_email = Index("email", unique=True)
+    by_name = Index("name")
+
+
+class Checked(Table):
+    low: int
+    high: int
+    text: str = "x"
+
+    @field_validator("text")
+    @classmethod
+    def _no_blank(cls, text: str) -> str:
+        if not text.strip():
+            raise ValueError("text is blank")
+        return text
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Checked:
+        if self.low > self.high:
+            raise ValueError("low is above high")
+        return self
+
+
+class Aliased(Table):
+    text: str = Field(alias="theText", default="")
+
+
+app = App()
+CLOCK = TestClock()  # one for all examples of a property, as it makes the ids
+
+
+@app.internal_mutation
+async def write(ctx: MutationCtx, story: Any) -> Any:
+    """Run a part of a test in a transaction."""
+    return await story(ctx)
+
+
+@app.internal_query
+async def read(ctx: QueryCtx, story: Any) -> Any:
+    """Run a part of a test in a snapshot."""
+    return await story(ctx)
+
+
+@app.mutation
+async def move(ctx: MutationCtx, thing: Id[Thing], text: str) -> None:
+    await ctx.db.patch(Thing, thing, text=text)
+
+
+async def stored(backend: TestApp, row: Table) -> Any:
+    """A row as it comes back from the database, in a transaction after the one that inserted it."""
+    row_id = await backend.run_mutation(write, lambda ctx: ctx.db.insert(row))
+    return await backend.run_query(read, lambda ctx: ctx.db.get(type(row), row_id))
+
+
+async def count(backend: TestApp, table: type[Table]) -> int:
+    found: int = await backend.run_query(read, lambda ctx: ctx.db.query(table).count())
+    return found
+
+
+# ----- every kind of column
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+ZONES = st.builds(timezone, st.timedeltas(timedelta(hours=-23, minutes=-59), timedelta(hours=23, minutes=59)))
+MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=ZONES)  # noqa: DTZ001 - with time zones
+NUMBERS = st.integers(-INT64, INT64 - 1)
+REALS = st.floats(allow_nan=False)
+PRICES = st.decimals(-(10**40), 10**40, places=5) | st.builds(
+    lambda digits, exponent: Decimal(digits).scaleb(exponent), st.integers(-(10**9), 10**9), st.integers(-900, 900)
+)
+SPANS = st.timedeltas(timedelta(days=-100_000_000), timedelta(days=100_000_000))
+DAYS = st.dates()
+KEYS = {
+    "text": TEXTS,
+    "number": NUMBERS,
+    "real": REALS,
+    "truth": st.booleans(),
+    "data": st.binary(max_size=20),
+    "moment": MOMENTS,
+    "day": DAYS,
+    "span": SPANS,
+    "price": PRICES,
+    "uuid": st.uuids(),
+    "colour": st.sampled_from(Colour),
+    "level": st.sampled_from(Level),
+}
+PARTS = st.recursive(
+    st.builds(Part, name=TEXTS, size=PRICES, made=st.none() | MOMENTS),
+    lambda parts: st.builds(Part, name=TEXTS, parts=st.lists(parts, max_size=2)),
+    max_leaves=3,
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS | st.floats(allow_nan=False, allow_infinity=False),
+    lambda items: st.lists(items, max_size=3) | st.dictionaries(TEXTS, items, max_size=3),
+    max_leaves=5,
+)
+THINGS = st.builds(
+    Thing,
+    name=TEXTS.map(Name),
+    short=TEXTS.map(lambda text: text[:10]),
+    word=st.sampled_from(["yes", "no", "it's"]),
+    digit=st.sampled_from([1, -2]),
+    maybe=st.none() | TEXTS,
+    choice=st.sampled_from(["a", None]),
+    anything=JSON,
+    json_value=JSON,
+    part=st.none() | PARTS,
+    parts=st.lists(PARTS, max_size=2),
+    note=st.none() | st.fixed_dictionaries({}, optional={"text": TEXTS, "seal": st.binary(max_size=5)}),
+    point=st.none() | st.builds(Point, x=st.integers(), seal=st.binary(max_size=5)),
+    by_number=st.dictionaries(st.integers(), TEXTS, max_size=3),
+    by_day=st.dictionaries(DAYS, PRICES, max_size=3),
+    numbers=st.sets(NUMBERS, max_size=3),
+    pair=st.none() | st.tuples(NUMBERS, st.binary(max_size=5)),
+    either=st.none() | NUMBERS | TEXTS | st.lists(NUMBERS, max_size=3),
+    mixed=st.sampled_from([1, "a", True, None]),
+    seals=st.lists(st.binary(max_size=5), max_size=3),
+    **KEYS,
+)
+
+
+@settings(settings.get_profile("story"))
+@given(things=st.lists(THINGS, min_size=1, max_size=20))
+def test_what_is_stored_is_what_was_inserted(database_url: str, things: list[Thing]) -> None:
+    async def story() -> None:
+        async with TestApp(app, database_url, clock=CLOCK) as backend:
+            ids = await backend.run_mutation(write, lambda ctx: ctx.db.insert_many(things))
+            for thing, thing_id in zip(things, ids, strict=True):
+                row = await backend.run_query(read, lambda ctx, key=thing_id: ctx.db.get(Thing, key))
+                assert row.id == thing_id
+                assert dict(row) == dict(thing)
+                assert [type(value) for _, value in row] == [type(value) for _, value in thing]
+
+    asyncio.run(story())

@@ -1,0 +1,55 @@
+"""The source of penstock as text and as syntax trees, read once."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def trees() -> dict[str, ast.Module]:
+    """The modules of penstock, by their path in ``src``."""
+    source = ROOT / "src"
+    return {
+        path.relative_to(source).as_posix(): ast.parse(path.read_text("utf-8"), str(path))
+        for path in sorted(source.rglob("*.py"))
+    }
+
+
+@pytest.fixture(scope="session")
+def test_trees() -> dict[str, ast.Module]:
+    """The tests, by their path."""
+    return {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8"), str(path))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+    }
+
+
+@pytest.fixture(scope="session")
+def files() -> list[Path]:
+    """Every file of the repository that git would commit; outside of git, every file that is no tool's own."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode == 0 and listed.stdout:
+        paths = [ROOT / name for name in listed.stdout.splitlines()]
+    else:
+        paths = [
+            path for path in ROOT.rglob("*") if not any(part.startswith(".") for part in path.parts[len(ROOT.parts) :])
+        ]
+    return [path for path in paths if path.is_file()]

@@ -1,0 +1,78 @@
+"""The public names: which they are, where they live, and that asking for one loads nothing else."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+
+import penstock
+
+PUBLIC = """
+ActionCtx App ApplicationError ArgumentsInvalid Backend CallTimeout Config ConfigError Conflict ConstraintViolation
+ContextError CursorInvalid DataError DatabaseBusy DatabaseFull DatabaseUnavailable DeclarationError FunctionNotFound Id
+IdInvalid Index InputError JobError JobId JobState JobStatus LeaseLost LimitExceeded MutationCtx NonRetryableError
+NotUnique Overloaded Page PenstockError QueryCtx Range ResultInvalid Retry RowInvalid RowNotFound SchemaMismatch Table
+TryAgain UnawaitedCall UniqueViolation UsageError ValueInvalid WorkerLost asgi_app between gt gte lt lte
+"""
+
+_LOADED = """
+import importlib, json, sys
+importlib.import_module(sys.argv[1])
+print(json.dumps(sorted(sys.modules)))
+"""
+_HEAVY = {"pydantic", "pydantic_core", "asyncpg", "sqlite3", "starlette", "uvicorn", "click", "rich", "cronsim", "apsw"}
+_ROOMS = {
+    f"penstock.{room}"
+    for room in (
+        "app", "calls", "changes", "cli", "functions", "jobs", "schema", "server", "services", "store", "testing",
+        "transaction",
+    )
+}  # fmt: skip
+
+
+def loaded_by(module: str) -> set[str]:
+    """Modules that a fresh interpreter has loaded after one import."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED, module], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(json.loads(done.stdout))
+
+
+def test_the_public_names_are_frozen() -> None:
+    assert sorted(PUBLIC.split()) == sorted(penstock.__all__), (
+        "a name has come or gone: say so in CHANGELOG.md, and here"
+    )
+
+
+def test_a_name_is_listed_alike_in_all_three_places(trees: dict[str, ast.Module]) -> None:
+    guard = next(node for node in trees["penstock/__init__.py"].body if isinstance(node, ast.If))
+    typed = {
+        node.module: tuple(sorted(alias.name for alias in node.names))
+        for node in guard.body
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert typed == {home: tuple(sorted(names)) for home, names in penstock._HOMES.items()}
+    assert sorted(penstock._HOME) == sorted(penstock.__all__)
+
+
+def test_every_public_name_can_be_had() -> None:
+    for name in penstock.__all__:
+        home = importlib.import_module(penstock._HOME[name])
+        assert getattr(penstock, name) is getattr(home, name)
+    assert set(penstock.__all__) <= set(dir(penstock))
+
+
+def test_importing_the_package_loads_nothing_else() -> None:
+    loaded = loaded_by("penstock")
+    assert not loaded & (_HEAVY | _ROOMS)
+    assert "asyncio" not in loaded
+
+
+def test_the_client_loads_neither_the_server_nor_a_driver() -> None:
+    loaded = loaded_by("penstock.client")
+    rooms = {name for name in loaded if ".".join(name.split(".")[:2]) in _ROOMS}
+    assert not loaded & _HEAVY
+    assert not rooms

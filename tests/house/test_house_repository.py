@@ -1,0 +1,101 @@
+"""What lies beside the source: paths, hosts, commands, versions."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+# Written in pieces, so that this file holds none of them itself.
+_MACHINE = re.compile(
+    "|".join(rf"(?<![\w.]){re.escape(part)}\b" for part in ("/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/"))
+)
+_REGISTRIES = re.compile(
+    "|".join(
+        re.escape(host)
+        for host in (
+            "py" + "pi.",
+            "python" + "hosted.",
+            "npm" + "js.",
+            "crates" + ".io",
+            "proxy." + "golang",
+            "artifact" + "ory",
+        )
+    )
+)
+_TEXT = {
+    ".cfg",
+    ".css",
+    ".html",
+    ".in",
+    ".ini",
+    ".js",
+    ".json",
+    ".md",
+    ".py",
+    ".sh",
+    ".sql",
+    ".toml",
+    ".txt",
+    ".yaml",
+    ".yml",
+    "",
+}
+
+
+def texts(files: list[Path]) -> Iterator[tuple[Path, str]]:
+    for path in files:
+        if path.suffix in _TEXT:
+            try:
+                yield path, path.read_text("utf-8")
+            except UnicodeDecodeError:
+                continue
+
+
+@pytest.mark.parametrize("pattern", [_MACHINE, _REGISTRIES], ids=["paths", "registries"])
+def test_no_file_names_a_machine_or_a_registry(files: list[Path], root: Path, pattern: re.Pattern[str]) -> None:
+    found = [
+        f"{path.relative_to(root)}:{number}: {line.strip()[:100]}"
+        for path, text in texts(files)
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found
+
+
+def test_every_make_target_has_a_line_of_help(root: Path) -> None:
+    text = (root / "Makefile").read_text("utf-8")
+    phony = re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE)[0].split()
+    helped = re.findall(r"^([a-z]+):.*## \S", text, re.MULTILINE)
+    assert sorted(phony) == sorted(helped)
+
+
+def pinned(root: Path) -> dict[str, Version]:
+    lines = (root / "requirements-dev.txt").read_text("utf-8").splitlines()
+    found = (re.match(r"([\w.-]+)==([^\s;]+)", line) for line in lines)
+    return {canonicalize_name(match[1]): Version(match[2]) for match in found if match}
+
+
+def required(root: Path) -> Iterator[Requirement]:
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
+    texts = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    for extra in project["project"]["optional-dependencies"].values():
+        texts += extra
+    yield from map(Requirement, texts)
+
+
+def test_the_pinned_versions_are_those_the_project_allows(root: Path) -> None:
+    versions = pinned(root)
+    assert not [str(one) for one in required(root) if canonicalize_name(one.name) not in versions]
+    assert not [str(one) for one in required(root) if versions[canonicalize_name(one.name)] not in one.specifier]
+
+
+def test_the_pages_that_a_reader_looks_for_are_there(root: Path) -> None:
+    for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile"):
+        assert (root / name).read_text("utf-8").strip(), name

@@ -1,0 +1,587 @@
+"""The wire: what comes in and what leaves, without a server."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import enum
+import json
+import math
+import struct
+from collections import Counter
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    RootModel,
+    SecretStr,
+    computed_field,
+    field_serializer,
+    model_serializer,
+)
+from typing_extensions import TypedDict
+
+from penstock import Id, InputError, Page, QueryCtx, ResultInvalid, Table
+from penstock.client import encoding as client
+from penstock.errors import ArgumentsInvalid, LimitExceeded, ValueInvalid
+from penstock.functions.signature import Signature
+from penstock.schema.table import make_row
+from penstock.wire.incoming import MAX_NESTING, Message
+from penstock.wire.outgoing import Format, encode_result, format_of
+from penstock.wire.tags import read_tag, tag_bytes, tag_float, tag_integer
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+KEYS = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=8).filter(lambda key: key[:1] != "$")
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+SCALARS = st.none() | st.booleans() | INT64 | st.floats() | TEXT | st.binary(max_size=12)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=20
+)
+ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+def arguments_of(text: str | bytes) -> Any:
+    """The arguments in a message that is nothing but arguments."""
+    message = Message(text)
+    return json.loads(message.arguments(message.value))
+
+
+def sent(value: Any, form: Format = Format.ENCODED) -> Any:
+    """A result as a plain JSON parser sees it."""
+    return json.loads(encode_result(value, form))
+
+
+def alike(left: Any, right: Any) -> bool:
+    """Equality that tells types, minus zero and NaN apart."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, float):
+        return struct.pack("<d", left) == struct.pack("<d", right) or (math.isnan(left) and math.isnan(right))
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(alike(left[key], right[key]) for key in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(alike(*pair) for pair in zip(left, right, strict=True))
+    return bool(left == right)
+
+
+# ----- tags
+
+
+@pytest.mark.parametrize(
+    ("tagged", "value"),
+    [
+        ({"$integer": "AQAAAAAAAAA="}, 1),
+        ({"$integer": "//////////8="}, -1),
+        ({"$float": "AAAAAAAAAIA="}, -0.0),
+        ({"$float": "AAAAAAAA8H8="}, math.inf),
+        ({"$float": "AAAAAAAA+H8="}, math.nan),
+        ({"$bytes": "AP8="}, b"\x00\xff"),
+    ],
+)
+def test_tags_are_spelled_as_documented(tagged: dict[str, str], value: Any) -> None:
+    ((name, content),) = tagged.items()
+    write: Any = {"$integer": tag_integer, "$float": tag_float, "$bytes": tag_bytes}[name]
+    assert write(value) == tagged
+    assert alike(read_tag(name, content), value)
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        {"$integer": 1},
+        {"$integer": "AQ=="},
+        {"$integer": "AQAAAAAAAAA"},
+        {"$integer": "not base 64!"},
+        {"$integer": None},
+        {"$float": "AAAAAAAA8D8="},  # 1.0, which is sent as a number
+        {"$float": 1.5},
+        {"$bytes": "A"},
+        {"$bytes": "é"},
+        {"$bytes": {"$bytes": "AA=="}},
+        {"$set": []},
+        {"$map": []},
+        {"$undefined": None},
+        {"$": 1},
+        {"$integer": "AQAAAAAAAAA=", "x": 1},
+        {"x": 1, "$y": 2},
+    ],
+)
+def test_malformed_tags_are_refused(malformed: Any) -> None:
+    for args in ({"a": malformed}, {"a": [1, {"b": malformed}]}, malformed):
+        with pytest.raises(ValueInvalid, match=r"\$"):
+            arguments_of(json.dumps(args))
+
+
+def test_an_integer_over_64_bits_has_no_tag() -> None:
+    with pytest.raises(ValueInvalid, match="64 bits"):
+        tag_integer(2**63)
+
+
+# ----- what comes in
+
+
+def test_arguments_without_tags_pass_as_they_are() -> None:
+    message = Message('{"path": "a:b", "args": {"a": [1, 2.5, "x", null, true, {"b": -0.0}]}}')
+    assert message.arguments(message.value["args"]) == b'{"a":[1,2.5,"x",null,true,{"b":-0.0}]}'
+
+
+def test_arguments_may_be_missing_or_stand_in_an_array() -> None:
+    message = Message("{}")
+    assert message.arguments(None) == b"{}"
+    assert message.arguments([{"a": 1}]) == b'{"a":1}'
+    wrong: Any
+    for wrong in ([], [{}, {}], [1], "a", 1, True, [[{}]]):
+        with pytest.raises(ArgumentsInvalid):
+            message.arguments(wrong)
+
+
+def test_tags_are_resolved_wherever_they_stand() -> None:
+    found = arguments_of(
+        json.dumps({"n": tag_integer(2**62), "deep": [{"f": tag_float(math.inf)}], "b": tag_bytes(b"\xfb\xff")})
+    )
+    assert found == {"n": 2**62, "deep": [{"f": math.inf}], "b": base64.b64encode(b"\xfb\xff").decode()}
+
+
+def test_a_tag_cannot_hide_behind_an_escape() -> None:
+    assert arguments_of(r'{"a": {"\u0024integer": "AQAAAAAAAAA="}}') == {"a": 1}
+    with pytest.raises(ValueInvalid):
+        arguments_of(r'{"a": {"\u0024set": []}}')
+
+
+def test_a_dollar_inside_of_a_text_or_a_key_is_no_tag() -> None:
+    assert arguments_of('{"a": "$integer", "b$": ["$5", "\\"$6"]}') == {"a": "$integer", "b$": ["$5", '"$6']}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "{",
+        '{"a":}',
+        '{"a":1,}',
+        "{'a':1}",
+        '{"a":NaN}',
+        '{"a":Infinity}',
+        '{"a":-Infinity}',
+        '{"a":"\\ud800"}',
+        '{"a":"\\udc00\\ud800"}',
+        '{"a":01}',
+        '{"a":+1}',
+        '{"a":1} {"b":2}',
+        '{"a":"\n"}',
+        b'{"a":"\xff"}',
+        b'{"a":"\xed\xa0\x80"}',
+        b"\xef\xbb\xbf{}",
+        '{"a":' + "1" * 5000 + "}",
+        "[" * 10_000,
+        "\ud800",
+    ],
+)
+def test_what_is_no_json_is_refused(text: str | bytes) -> None:
+    with pytest.raises(InputError, match="not valid JSON"):
+        Message(text)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 400 + ".0"])
+def test_a_number_too_large_for_a_float_is_refused(number: str) -> None:
+    with pytest.raises(ValueInvalid, match="too large"):
+        arguments_of(f'{{"a": [{number}]}}')
+
+
+def test_nesting_is_limited() -> None:
+    def nested(levels: int) -> str:
+        return '{"a":' * levels + "1" + "}" * levels
+
+    assert arguments_of(nested(MAX_NESTING))
+    with pytest.raises(LimitExceeded):
+        arguments_of(nested(MAX_NESTING + 1))
+    assert arguments_of(json.dumps({"a": [[index] for index in range(1000)]}))
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_whatever_comes_in_is_taken_or_refused(text: bytes | str) -> None:
+    try:
+        message = Message(text)
+        message.arguments(message.value)
+    except InputError:
+        pass
+
+
+def test_formats_have_their_names() -> None:
+    assert {format_of(name) for name in (None, "json", "convex_clean_json")} == {Format.CLEAN}
+    assert {format_of(name) for name in ("convex_encoded_json", "convex_json")} == {Format.ENCODED}
+    wrong: Any
+    for wrong in ("xml", "", 1, ["json"], {}):
+        with pytest.raises(InputError):
+            format_of(wrong)
+
+
+# ----- there and back
+
+
+@given(VALUES)
+@settings(max_examples=300, deadline=None)
+def test_a_client_gets_what_a_function_returned(value: Any) -> None:
+    assert alike(client.decode(encode_result(value, Format.ENCODED)), value)
+
+
+@given(VALUES)
+@settings(max_examples=300, deadline=None)
+def test_a_client_and_the_server_write_alike(value: Any) -> None:
+    assert json.loads(client.encode(value)) == json.loads(encode_result(value, Format.ENCODED))
+
+
+@given(VALUES)
+@settings(max_examples=200, deadline=None)
+def test_clean_json_is_json_that_any_parser_reads(value: Any) -> None:
+    found = json.loads(encode_result(value, Format.CLEAN), parse_constant=pytest.fail)
+    assert not any(key.startswith("$") for item in _dicts(found) for key in item)
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    if isinstance(value, dict):
+        return [value, *(found for item in value.values() for found in _dicts(item))]
+    return [found for item in value for found in _dicts(item)] if isinstance(value, list) else []
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Point(BaseModel):
+    x: float
+    names: dict[str, int] = {}
+
+
+async def takes(
+    ctx: QueryCtx,
+    when: datetime,
+    day: date,
+    clock: time,
+    span: timedelta,
+    amount: Decimal,
+    key: UUID,
+    raw: bytes,
+    real: float,
+    number: int,
+    text: str,
+    colour: Colour,
+    point: Point,
+    many: list[bytes],
+) -> None:
+    """All kinds of arguments."""
+
+
+FIRST, LAST = datetime(1, 1, 3), datetime(9999, 12, 29)  # noqa: DTZ001 - the strategy adds time zones
+ARGUMENTS = st.fixed_dictionaries(
+    {
+        "when": st.datetimes(timezones=ZONES, min_value=FIRST, max_value=LAST),
+        "day": st.dates(),
+        "clock": st.times(),
+        "span": st.timedeltas(timedelta(days=-999_999), timedelta(days=999_999)),
+        "amount": st.decimals(allow_nan=False, allow_infinity=False),
+        "key": st.uuids(),
+        "raw": st.binary(max_size=20),
+        "real": st.floats(),
+        "number": INT64,
+        "text": TEXT,
+        "colour": st.just(Colour.RED),
+        "point": st.builds(Point, x=st.floats(), names=st.dictionaries(KEYS, INT64, max_size=3)),
+        "many": st.lists(st.binary(max_size=4), max_size=3),
+    }
+)
+SIGNATURE = Signature(takes, "test:takes")
+
+
+def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {**arguments, "point": arguments["point"].model_dump()}
+
+
+@given(ARGUMENTS)
+@settings(max_examples=200, deadline=None)
+def test_arguments_of_every_kind_arrive_from_the_client(arguments: dict[str, Any]) -> None:
+    message = Message(client.encode([arguments]))
+    found = SIGNATURE.check_json(message.arguments(message.value))
+    assert found.keys() == arguments.keys()
+    assert alike(_plain(found), _plain(arguments))
+
+
+@given(ARGUMENTS)
+@settings(max_examples=200, deadline=None)
+def test_what_leaves_is_taken_back_as_arguments(arguments: dict[str, Any]) -> None:
+    message = Message(encode_result(arguments, Format.ENCODED))
+    assert alike(_plain(SIGNATURE.check_json(message.arguments(message.value))), _plain(arguments))
+
+
+# ----- what leaves
+
+
+@pytest.mark.parametrize(
+    ("value", "encoded", "clean"),
+    [
+        (2**53, 2**53, 2**53),
+        (-(2**53), -(2**53), -(2**53)),
+        (2**53 + 1, {"$integer": "AQAAAAAAIAA="}, "9007199254740993"),
+        (-(2**63), {"$integer": "AAAAAAAAAIA="}, "-9223372036854775808"),
+        (math.nan, {"$float": "AAAAAAAA+H8="}, "NaN"),
+        (math.inf, {"$float": "AAAAAAAA8H8="}, "Infinity"),
+        (-math.inf, {"$float": "AAAAAAAA8P8="}, "-Infinity"),
+        (b"\xfb\xff", {"$bytes": "+/8="}, "+/8="),
+        (bytearray(b"a"), {"$bytes": "YQ=="}, "YQ=="),
+        (memoryview(b"a"), {"$bytes": "YQ=="}, "YQ=="),
+        (True, True, True),
+        ((1, "a"), [1, "a"], [1, "a"]),
+        ({3, 1, 2}, [1, 2, 3], [1, 2, 3]),
+        (frozenset({"b", "a"}), ["a", "b"], ["a", "b"]),
+        (Colour.RED, "red", "red"),
+        (Level.LOW, 1, 1),
+        (Counter("aab"), {"a": 2, "b": 1}, {"a": 2, "b": 1}),
+        (datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=UTC), "2024-01-02T03:04:05.000006Z", "2024-01-02T03:04:05.000006Z"),
+        (timedelta(days=1, seconds=1), "P1DT1S", "P1DT1S"),
+        (Decimal("1.20"), "1.20", "1.20"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000001"),
+        (IPv4Address("10.0.0.1"), "10.0.0.1", "10.0.0.1"),
+        (Path("a/b"), "a/b", "a/b"),
+        (SecretStr("hunter2"), "**********", "**********"),
+        (Id("booking_1"), "booking_1", "booking_1"),
+        ({1: "a", UUID(int=0): "b", date(2024, 1, 1): "c", Colour.RED: "d"},)
+        + ({"1": "a", str(UUID(int=0)): "b", "2024-01-01": "c", "red": "d"},) * 2,
+        ({}, {}, {}),
+        ({"": 1}, {"": 1}, {"": 1}),
+    ],
+)
+def test_values_leave_in_two_formats(value: Any, encoded: Any, clean: Any) -> None:
+    assert sent(value, Format.ENCODED) == encoded
+    assert sent([value], Format.CLEAN) == [clean]
+
+
+def test_minus_zero_is_tagged_or_a_number() -> None:
+    assert sent(-0.0) == tag_float(-0.0)
+    assert encode_result(-0.0, Format.CLEAN) == b"-0.0"
+
+
+class Opaque:
+    pass
+
+
+def endless() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    "value",
+    [2**63, -(2**63) - 1, 10**5000, {1: "a", "1": "b"}, "\ud800", Opaque(), Opaque, (x for x in "a"), endless()],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("form", Format)
+def test_what_cannot_be_said_is_an_error(value: Any, form: Format) -> None:
+    with pytest.raises(ResultInvalid):
+        encode_result({"a": [value]}, form)
+
+
+@pytest.mark.parametrize("key", ["$a", "é", "a\n", "\x7f", "a" * 1025])
+def test_keys_that_clients_refuse_are_named(key: str) -> None:
+    with pytest.raises(ResultInvalid, match="key"):
+        encode_result({"a": {key: 1}}, Format.ENCODED)
+    assert sent({"a": {key: 1}}, Format.CLEAN) == {"a": {key: 1}}
+
+
+# ----- rows and other objects
+
+
+class Person(Table):
+    name: str
+    born: datetime | None = None
+    tags: list[str] = Field(default_factory=list)
+
+
+class Legacy(Table, source="legacy", key="code", managed=False):
+    code: str
+    note: str | None = None
+
+
+BORN = datetime(2024, 1, 1, microsecond=123_457, tzinfo=UTC)
+
+
+def person(name: str = "Ada") -> Any:
+    """A row as the store gives it."""
+    return make_row(Person, {"id": Id("person_1"), "creation_time": BORN, "name": name, "born": None, "tags": ["a"]})
+
+
+PERSON = {"_id": "person_1", "_creationTime": 1704067200123.457, "name": "Ada", "born": None, "tags": ["a"]}
+
+
+class Team(BaseModel):
+    lead: Person
+    members: list[Person] = []
+    by_name: dict[str, Person] = {}
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def first(self) -> Person:
+        return self.lead
+
+
+class People(RootModel[list[Person]]):
+    pass
+
+
+@dataclasses.dataclass
+class Pair:
+    left: Person
+    right: Person | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Odd:
+    person: Person
+    other: Opaque | None = None
+
+
+def test_rows_bear_their_id_and_their_time() -> None:
+    assert sent(person()) == PERSON
+    assert sent(Person(name="new")) == {"name": "new", "born": None, "tags": []}
+
+
+def test_rows_of_other_programs_bear_their_key() -> None:
+    row = Legacy(code="x1")
+    row.__dict__["id"] = Id("x1")
+    assert sent(row) == {"_id": "x1", "code": "x1", "note": None}
+
+
+@pytest.mark.parametrize("form", Format)
+def test_rows_bear_them_wherever_they_stand(form: Format) -> None:
+    row = person()
+    assert sent([row, (row,), {"a": row}], form) == [PERSON, [PERSON], {"a": PERSON}]
+    assert sent(People([row]), form) == [PERSON]
+    assert sent(Pair(row), form) == {"left": PERSON, "right": None}
+    assert sent(Odd(row), form) == {"person": PERSON, "other": None}
+    assert sent(Team(lead=row, members=[row], by_name={"Ada": row}), form) == {
+        "lead": PERSON,
+        "members": [PERSON],
+        "by_name": {"Ada": PERSON},
+        "first": PERSON,
+    }
+
+
+def test_a_page_leaves_under_the_names_that_clients_know() -> None:
+    page = Page[Any](page=[person()], is_done=False, continue_cursor="abc")
+    assert sent(page) == {"page": [PERSON], "isDone": False, "continueCursor": "abc"}
+
+
+def test_creation_times_are_exact_to_the_microsecond() -> None:
+    row = make_row(Person, {**person().__dict__, "creation_time": datetime(2262, 4, 11, 23, 47, 16, 854_775, UTC)})
+    assert sent(row)["_creationTime"] == 9223372036854.775
+    row = make_row(Person, {**person().__dict__, "creation_time": datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)})
+    assert sent(row)["_creationTime"] == -0.001
+
+
+class Amounts(TypedDict):
+    price: Annotated[Decimal, PlainSerializer(float)]
+
+
+class Account(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(serialization_alias="fullName")
+    password: SecretStr = SecretStr("hunter2")
+    internal: str = Field("inside", exclude=True)
+    limits: list[Amounts] = []
+    until: datetime | None = None
+    big: int = 2**60
+    raw: bytes = b"\xff"
+
+    @field_serializer("until", when_used="json")
+    def year_only(self, until: datetime | None) -> int | None:
+        return None if until is None else until.year
+
+    @computed_field(alias="shout")  # type: ignore[prop-decorator]
+    @property
+    def loud(self) -> str:
+        return self.name.upper()
+
+
+class Wrapped(BaseModel):
+    value: int
+
+    @model_serializer
+    def as_text(self) -> dict[str, str]:
+        return {"text": str(self.value)}
+
+
+class Masked(Table):
+    phone: str
+
+    @field_serializer("phone")
+    def last_digits(self, phone: str) -> str:
+        return phone[-2:]
+
+
+def test_models_leave_as_they_declare() -> None:
+    account = Account.model_validate(
+        {"name": "ada", "limits": [{"price": Decimal("1.5")}], "until": BORN, "extra_field": b"x"}
+    )
+    assert sent(account) == {
+        "fullName": "ada",
+        "password": "**********",
+        "limits": [{"price": 1.5}],
+        "until": 2024,
+        "big": tag_integer(2**60),
+        "raw": tag_bytes(b"\xff"),
+        "extra_field": tag_bytes(b"x"),
+        "shout": "ADA",
+    }
+    assert sent({"deep": [Wrapped(value=1)]}) == {"deep": [{"text": "1"}]}
+
+
+def test_a_row_with_a_serializer_of_its_own_bears_its_id_too() -> None:
+    row = make_row(Masked, {"id": Id("masked_1"), "creation_time": BORN, "phone": "12345"})
+    assert sent(row) == {"_id": "masked_1", "_creationTime": 1704067200123.457, "phone": "45"}
+
+
+class Node(BaseModel):
+    value: int
+    below: list[Node] = []
+    next: Node | None = None
+
+
+def test_models_that_refer_to_themselves_leave() -> None:
+    node = Node(value=1, below=[Node(value=2, next=Node(value=3))])
+    assert sent(node) == node.model_dump()
+
+
+def test_a_model_that_holds_itself_is_an_error() -> None:
+    node = Node(value=1)
+    node.next = node
+    with pytest.raises(ResultInvalid, match="nested"):
+        encode_result(node, Format.CLEAN)
+
+
+def test_what_a_computed_field_raises_is_not_hidden() -> None:
+    class Broken(BaseModel):
+        @computed_field  # type: ignore[prop-decorator]
+        @property
+        def ratio(self) -> float:
+            return 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        encode_result(Broken(), Format.CLEAN)

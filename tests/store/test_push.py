@@ -1,0 +1,536 @@
+"""The schema push on real databases: what it changes by itself, what it refuses, and what it leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
+from uuid import UUID
+
+import pytest
+from pydantic import Field
+
+from penstock import Index, Table
+from penstock.errors import DataError, DeclarationError, SchemaMismatch
+from penstock.schema.table import definition_of
+from penstock.store import migrate
+from penstock.store.contract import Store
+from penstock.store.migrate import Plan
+from penstock.store.statements import TableStatements
+
+pytest_plugins = ("push_fixtures",)
+
+Sql = Callable[[str], Awaitable[list[tuple[Any, ...]]]]
+
+
+class Booking(Table):
+    customer: str
+    phone: str | None = None
+    status: Literal["pending", "paid", "gone"] = "pending"
+
+    by_customer = Index("customer", "phone")
+
+
+def tell(story: Coroutine[Any, Any, None], *stores: Store) -> None:
+    async def main() -> None:
+        try:
+            await story
+        finally:
+            for store in stores:
+                await store.close()
+
+    asyncio.run(main())
+
+
+async def push(store: Store, *tables: type[Table], apply: bool = True) -> Plan:
+    return await migrate.push(store, [definition_of(table) for table in tables], apply=apply)
+
+
+async def refused(store: Store, *tables: type[Table]) -> list[dict[str, Any]]:
+    """The problems of a push that must not succeed, nor change anything."""
+    before = await store.catalog.stored_tables([definition_of(table).name for table in tables])
+    with pytest.raises(SchemaMismatch) as caught:
+        await push(store, *tables)
+    assert await store.catalog.stored_tables([definition_of(table).name for table in tables]) == before
+    problems: list[dict[str, Any]] = caught.value.facts["problems"]
+    for problem in problems:
+        assert problem["what"] in str(caught.value)
+        assert problem["fix"] in str(caught.value)
+    return problems
+
+
+async def insert(sql: Sql, number: int, table: str = "booking", **values: Any) -> None:
+    """A row of a table, as another program would write it."""
+    row = {"id": f"x{number}", "creation_time": "2026-01-01T00:00:00.000000Z", **values}
+    names = ", ".join(f'"{name}"' for name in row)
+    listed = ", ".join("null" if value is None else f"'{value}'" for value in row.values())
+    await sql(f'insert into "{table}" ({names}) values ({listed})')
+
+
+async def settled(store: Store, *tables: type[Table]) -> None:
+    """The database fits: another push has nothing to do."""
+    assert (await push(store, *tables, apply=False)).empty
+
+
+# ----- an empty database
+
+
+def test_a_plan_prints_everything_and_writes_nothing(store: Store, tmp_path: Path, sql: Sql) -> None:
+    async def main() -> None:
+        plan = await push(store, Booking, apply=False)
+        name, migration = plan.migrations[0]
+        assert name == "0001_initial"
+        assert "running_job" in migration
+        assert plan.sql[0].startswith('create table "booking"')
+        assert plan.sql[1].startswith('create index "booking_by_customer"')
+        assert not os.listdir(tmp_path)  # noqa: PTH208 - nothing else runs
+        assert await store.catalog.stored_tables(["booking"]) == {}
+        assert await store.catalog.applied_migrations() == set()
+        await push(store, Booking)
+        assert (await store.catalog.stored_tables(["booking"]))["booking"].kind == "table"
+        assert await sql('select count(*) from "booking"') == [(0,)]
+
+    tell(main(), store)
+
+
+def test_a_second_push_does_nothing_and_takes_no_lock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        assert not (await push(store, Booking)).empty
+        monkeypatch.setattr(type(store.catalog), "lock", None)
+        assert (await push(store, Booking)).empty
+
+    tell(main(), store)
+
+
+def test_names_that_sql_uses_itself(store: Store, sql: Sql) -> None:
+    class Order(Table):
+        select: Literal["from", "where's"]
+        user: str | None = None
+        group: int = 0
+        table = Index("select", "group")
+        unique = Index("user", unique=True)
+
+    class User(Table):
+        order: str
+
+    class Longer(Table, name="order"):
+        select: Literal["from", "where's", 'in"to', "back\\slash", "%s $1 ?1 :x", "čtvrtek"]
+        user: str = "it's"
+        group: int | None = None
+        limit: int = -1
+        table = Index("group", "limit")
+        unique = Index("user", "limit", unique=True)
+
+    async def main() -> None:
+        await push(store, Order, User)
+        await settled(store, Order, User)
+        await insert(sql, 1, "order", select="where''s", user="a", group=1)
+        await push(store, Longer, User)
+        await settled(store, Longer, User)
+        assert await sql('select "select", "user", "group", "limit" from "order"') == [("where's", "a", 1, -1)]
+
+    tell(main(), store)
+
+
+# ----- columns
+
+
+class Kinds(Table, name="booking"):
+    customer: str
+    text: str = "it's \\ a (test, čau /* date */ collate nocase) --"
+    number: int = -(2**63)
+    real: float = -1e-300
+    endless: float = float("inf")
+    done: bool = True
+    raw: bytes = b"\x00'\xff"
+    at: datetime = datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
+    day: date = date(2024, 2, 29)
+    span: timedelta = timedelta(days=-3, microseconds=1)
+    price: Decimal = Decimal("-12.3400")
+    token: UUID = UUID(int=7)
+    data: dict[str, Any] = {"a": ["'", None]}  # noqa: RUF012 - pydantic copies it
+    tags: list[str] = Field(default_factory=list)
+    status: Literal["a'b", "c"] = "a'b"
+    level: Literal[1, -2] = -2
+    note: str | None = "noted"
+    later: str | None = Field(default_factory=lambda: "never asked for")
+
+
+def test_new_columns_fill_old_rows_with_their_defaults(store: Store, sql: Sql) -> None:
+    class Before(Table, name="booking"):
+        customer: str
+
+    async def main() -> None:
+        await push(store, Before)
+        await insert(sql, 1, customer="a")
+        await push(store, Kinds)
+        await settled(store, Kinds)
+        definition = definition_of(Kinds)
+        statements = TableStatements(definition, store.dialect)
+        await store.open()
+        session = await store.begin_read()
+        rows = await session.fetch(statements.get(), ["x1"])
+        await session.rollback()
+        fields = statements.decode_fields(rows[0])
+        expected = Kinds(customer="a").model_dump() | {"later": None}
+        assert {name: fields[name] for name in expected} == expected
+
+    tell(main(), store)
+
+
+def test_on_postgres_the_default_stays_the_programs(postgres_store: Store) -> None:
+    class Before(Table, name="booking"):
+        customer: str
+
+    async def main() -> None:
+        await push(postgres_store, Before)
+        await push(postgres_store, Kinds)
+        stored = (await postgres_store.catalog.stored_tables(["booking"]))["booking"]
+        assert not any(column.filled for column in stored.columns.values())
+
+    tell(main(), postgres_store)
+
+
+class WithEmail(Table, name="booking"):
+    customer: str
+    email: str
+    token: str = Field(default_factory=lambda: "made anew")
+    phone: str | None = None
+    status: Literal["pending", "paid", "gone"] = "pending"
+
+    by_customer = Index("customer", "phone")
+
+
+def test_a_required_column_is_added_to_an_empty_table_only(store: Store, sql: Sql) -> None:
+    async def main() -> None:
+        await push(store, Booking)
+        for number in range(3):
+            await insert(sql, number, customer="a", status="paid")
+        problems = await refused(store, WithEmail)
+        assert [(problem["table"], problem["column"], problem["rows"]) for problem in problems] == [
+            ("booking", "email", 3),
+            ("booking", "token", 3),
+        ]
+        await sql("delete from booking")
+        await push(store, WithEmail)
+        await settled(store, WithEmail)
+        with pytest.raises(Exception, match=r"(?i)null"):
+            await insert(sql, 1, customer="a", status="paid", token="t")
+
+    tell(main(), store)
+
+
+def test_optional_becomes_required_when_no_row_holds_null_and_back(store: Store, sql: Sql) -> None:
+    class Required(Table, name="booking"):
+        customer: str
+        phone: str
+        status: Literal["pending", "paid", "gone"] = "pending"
+        by_customer = Index("customer", "phone")
+
+    async def main() -> None:
+        await push(store, Booking)
+        await insert(sql, 1, customer="a", status="paid", phone="1")
+        await insert(sql, 2, customer="a", status="paid")
+        (problem,) = await refused(store, Required)
+        assert (problem["column"], problem["rows"]) == ("phone", 1)
+        await sql("update booking set phone = '2' where phone is null")
+        await push(store, Required)
+        await settled(store, Required)
+        with pytest.raises(Exception, match=r"(?i)null"):
+            await insert(sql, 3, customer="a", status="paid")
+        await push(store, Booking)
+        await settled(store, Booking)
+        await insert(sql, 3, customer="a", status="paid")
+        assert await sql("select id, phone from booking order by id") == [("x1", "1"), ("x2", "2"), ("x3", None)]
+
+    tell(main(), store)
+
+
+class AsNumber(Table, name="booking"):
+    customer: int
+    phone: date | None = None
+    status: Literal["pending", "paid", "gone"] = "pending"
+    by_customer = Index("customer", "phone")
+
+
+def test_another_type_is_refused_with_the_rows_that_have_a_value(store: Store, sql: Sql) -> None:
+    async def main() -> None:
+        await push(store, Booking)
+        await insert(sql, 1, customer="a", status="paid")
+        problems = await refused(store, AsNumber)
+        assert [(problem["column"], problem["rows"]) for problem in problems] == [("customer", 1), ("phone", 0)]
+
+    tell(main(), store)
+
+
+def test_columns_no_longer_declared_are_left_alone_or_refused(store: Store, sql: Sql) -> None:
+    class WithoutPhone(Table, name="booking"):
+        customer: str
+        status: Literal["pending", "paid", "gone"] = "pending"
+
+    class WithoutCustomer(Table, name="booking"):
+        phone: str | None = None
+
+    async def main() -> None:
+        await push(store, Booking)
+        plan = await push(store, WithoutPhone)
+        assert plan.empty
+        assert [note.split(" is ")[0] for note in plan.notes] == ["booking.phone", "Index booking_by_customer"]
+        problems = await refused(store, WithoutCustomer)
+        assert [problem["column"] for problem in problems] == ["customer", "status"]
+        await sql("drop index booking_by_customer")
+        await sql('alter table "booking" drop column "customer"')
+        await sql('alter table "booking" drop column "status"')
+        await push(store, WithoutCustomer)
+
+    tell(main(), store)
+
+
+# ----- choices
+
+
+class Wider(Table, name="booking"):
+    customer: str
+    phone: str | None = None
+    status: Literal["paid", "pending", "gone", "it's late"] = "pending"
+    by_customer = Index("customer", "phone")
+
+
+class Narrower(Table, name="booking"):
+    customer: str
+    phone: Literal["112"] | None = None
+    status: Literal["pending", "paid"] = "pending"
+    by_customer = Index("customer", "phone")
+
+
+class Free(Table, name="booking"):
+    customer: str
+    phone: str | None = None
+    status: str
+    by_customer = Index("customer", "phone")
+
+
+def test_choices_widen_and_narrow(store: Store, sql: Sql) -> None:
+    async def main() -> None:
+        await push(store, Booking)
+        await insert(sql, 1, customer="a", status="gone", phone="113")
+        await insert(sql, 2, customer="a", status="gone", phone="112")
+        await insert(sql, 3, customer="a", status="paid")
+        with pytest.raises(Exception, match=r"(?i)check"):
+            await insert(sql, 4, customer="a", status="it''s late")
+        await push(store, Wider)
+        await settled(store, Wider)
+        await insert(sql, 4, customer="a", status="it''s late")
+        problems = await refused(store, Narrower)
+        assert [(problem["column"], problem["rows"]) for problem in problems] == [("phone", 1), ("status", 3)]
+        await sql("update booking set status = 'paid', phone = null")
+        await push(store, Narrower)
+        await settled(store, Narrower)
+        with pytest.raises(Exception, match=r"(?i)check"):
+            await insert(sql, 5, customer="a", status="gone")
+        await push(store, Free)
+        await settled(store, Free)
+        await insert(sql, 5, customer="a", status="anything", phone="7")
+        assert len(await sql("select id from booking")) == 5
+
+    tell(main(), store)
+
+
+def test_the_order_of_choices_says_nothing(store: Store) -> None:
+    class Otherwise(Table, name="booking"):
+        customer: str
+        phone: str | None = None
+        status: Literal["gone", "paid", "pending"] = "pending"
+        by_customer = Index("customer", "phone")
+
+    async def main() -> None:
+        await push(store, Booking)
+        assert (await push(store, Otherwise)).empty
+
+    tell(main(), store)
+
+
+# ----- indexes
+
+
+class Unique(Table, name="booking"):
+    customer: str
+    phone: str | None = None
+    status: Literal["pending", "paid", "gone"] = "pending"
+    by_customer = Index("customer", unique=True)
+    by_phone = Index("phone", "status", unique=True)
+
+
+def test_a_unique_index_over_duplicates_is_refused_with_their_number(store: Store, sql: Sql) -> None:
+    async def main() -> None:
+        await push(store, Booking)
+        for number, (customer, phone) in enumerate([("a", 1), ("a", 1), ("b", 2), ("b", None), ("b", None), ("c", 3)]):
+            await insert(sql, number, customer=customer, status="paid", phone=phone)
+        problems = await refused(store, Unique)
+        assert [(problem["index"], problem["rows"]) for problem in problems] == [("by_customer", 5), ("by_phone", 2)]
+        await sql("delete from booking where id not in ('x0', 'x3', 'x5')")
+        await push(store, Unique)
+        await settled(store, Unique)
+        stored = (await store.catalog.stored_tables(["booking"]))["booking"]
+        assert {name: index.unique for name, index in stored.indexes.items()} == {
+            "booking_by_customer": True,
+            "booking_by_phone": True,
+        }
+        await push(store, Booking)
+        await insert(sql, 7, customer="a", status="paid", phone="7")
+
+    tell(main(), store)
+
+
+def test_a_unique_index_on_a_new_column_that_is_the_same_in_all_rows_is_refused(store: Store, sql: Sql) -> None:
+    class Numbered(Table, name="booking"):
+        customer: str
+        phone: str | None = None
+        status: Literal["pending", "paid", "gone"] = "pending"
+        number: int = 1
+        email: str | None = None
+        by_number = Index("number", unique=True)
+        by_email = Index("email", unique=True)
+        by_customer = Index("customer", "phone")
+
+    async def main() -> None:
+        await push(store, Booking)
+        await insert(sql, 1, customer="a", status="paid")
+        await insert(sql, 2, customer="b", status="paid")
+        (problem,) = await refused(store, Numbered)
+        assert (problem["index"], problem["rows"]) == ("by_number", 2)
+        await sql("delete from booking where id = 'x2'")
+        await push(store, Numbered)
+        await settled(store, Numbered)
+
+    tell(main(), store)
+
+
+def test_redundant_indexes_are_reported(store: Store) -> None:
+    class Twice(Table):
+        a: str
+        b: str
+        by_a = Index("a")
+        by_a_and_b = Index("a", "b")
+
+    async def main() -> None:
+        plan = await push(store, Twice)
+        assert plan.redundant == (("twice", Twice.by_a, Twice.by_a_and_b),)
+
+    tell(main(), store)
+
+
+# ----- several tables
+
+
+def test_all_problems_of_all_tables_come_at_once_and_nothing_is_changed(store: Store, sql: Sql) -> None:
+    class Guest(Table):
+        name: str
+
+    class GuestWithAge(Table, name="guest"):
+        name: str
+        age: int
+        extra: str | None = None
+
+    class New(Table):
+        text: str
+
+    async def main() -> None:
+        await push(store, Booking, Guest)
+        await insert(sql, 1, customer="a", status="gone", phone="113")
+        await insert(sql, 1, "guest", name="a")
+        problems = await refused(store, Narrower, GuestWithAge, New)
+        assert [(problem["table"], problem["column"]) for problem in problems] == [
+            ("booking", "phone"),
+            ("booking", "status"),
+            ("guest", "age"),
+        ]
+        with pytest.raises(SchemaMismatch):
+            await push(store, Narrower, GuestWithAge, New, apply=False)
+
+    tell(main(), store)
+
+
+# ----- tables of other programs
+
+
+class Invoice(Table, source="invoice", key="Number", managed=False):
+    Number: int
+    total: float
+
+
+def test_a_table_of_another_program_must_be_there_and_is_never_changed(store: Store, sql: Sql) -> None:
+    async def main() -> None:
+        (problem,) = await refused(store, Invoice)
+        assert "does not exist" in problem["what"]
+        await sql('create table invoice ("Number" integer, note text)')
+        (problem,) = await refused(store, Invoice)
+        assert (problem["table"], problem["column"]) == ("invoice", "total")
+        await sql("alter table invoice add column total real")
+        assert (await push(store, Invoice)).sql == ()
+        await sql("drop table invoice")
+        await sql('create view invoice as select 1 as "Number", 2.0 as total')
+        await settled(store, Invoice)
+
+    tell(main(), store)
+
+
+def test_a_table_in_a_schema(postgres_store: Store, sqlite_store: Store) -> None:
+    class Far(Table, source="shop.Order", key="number", managed=False):
+        number: int
+
+    async def main() -> None:
+        (problem,) = await refused(postgres_store, Far)
+        assert problem["table"] == "shop.Order"
+        async with postgres_store.catalog.lock() as lock:
+            await lock.apply(migrate.Change("shop", ("create schema shop", 'create table shop."Order" (number int)')))
+        assert (await push(postgres_store, Far)).sql == ()
+        with pytest.raises(DeclarationError, match="no schemas"):
+            await push(sqlite_store, Far)
+
+    tell(main(), postgres_store, sqlite_store)
+
+
+def test_what_another_program_has_made_is_not_taken_over(store: Store, sql: Sql) -> None:
+    async def main() -> None:
+        await sql("create table booking (number integer primary key, customer text)")
+        (problem,) = await refused(store, Booking)
+        assert "managed=False" in problem["fix"]
+        await sql("drop table booking")
+        await sql("create view booking as select 1 as id")
+        (problem,) = await refused(store, Booking)
+        assert "is a view" in problem["what"]
+
+    tell(main(), store)
+
+
+# ----- penstock's own migrations
+
+
+def test_migrations_are_applied_once_in_order_and_a_broken_one_leaves_no_trace(
+    store: Store, monkeypatch: pytest.MonkeyPatch, sql: Sql
+) -> None:
+    async def main() -> None:
+        shipped = migrate.load_migrations(store.dialect)
+        later = ("9001_second", "create table penstock_second (id integer);\n-- done\n")
+        broken = (
+            "9002_third",
+            "create table penstock_third (id integer);\ninsert into penstock_third values (1/0, 2);\n",
+        )
+        await push(store, Booking)
+        monkeypatch.setattr(migrate, "load_migrations", lambda _dialect: [*shipped, later])
+        assert [name for name, _sql in (await push(store, Booking)).migrations] == ["9001_second"]
+        monkeypatch.setattr(migrate, "load_migrations", lambda _dialect: [*shipped, later, broken])
+        with pytest.raises(DataError):
+            await push(store, Booking)
+        assert await store.catalog.applied_migrations() == {*(name for name, _sql in shipped), "9001_second"}
+        assert await store.catalog.stored_tables(["penstock_third"]) == {}
+        monkeypatch.setattr(migrate, "load_migrations", lambda _dialect: shipped)  # the previous version, started again
+        assert (await push(store, Booking)).empty
+        assert await sql("select count(*) from penstock_second") == [(0,)]
+
+    tell(main(), store)

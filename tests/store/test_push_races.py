@@ -1,0 +1,570 @@
+"""The schema push beside others: processes that push too, programs that write meanwhile, pushes that were killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, Literal
+
+import asyncpg
+import pytest
+
+from penstock import Index, Table
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.errors import DatabaseBusy, SchemaMismatch
+from penstock.schema.stored import next_name, required_name
+from penstock.schema.table import definition_of
+from penstock.store import migrate
+from penstock.store.contract import Change, Store
+from penstock.store.migrate import Plan
+from penstock.store.open import make_store
+from penstock.store.postgres import catalog as postgres_catalog
+from penstock.store.postgres.catalog import PostgresSchemaLock
+from penstock.store.sqlite.dialect import SQLITE
+
+pytest_plugins = ("push_fixtures",)
+
+Sql = Callable[[str], Awaitable[list[tuple[Any, ...]]]]
+
+
+class Booking(Table):
+    customer: str
+    phone: str | None = None
+    status: Literal["pending", "paid", "gone"] = "pending"
+
+    by_customer = Index("customer", "phone")
+
+
+class Stricter(Table, name="booking"):
+    """Each way in which rows can stand against a push, and each kind of change beside them."""
+
+    customer: str
+    phone: str
+    status: Literal["pending", "paid"] = "pending"
+    note: str = "none"
+
+    by_customer = Index("phone", "customer")
+    by_phone = Index("phone", unique=True)
+
+
+def tell(story: Coroutine[Any, Any, None], *stores: Store) -> None:
+    async def main() -> None:
+        try:
+            await story
+        finally:
+            for store in stores:
+                await store.close()
+
+    asyncio.run(main())
+
+
+async def push(store: Store, *tables: type[Table], apply: bool = True) -> Plan:
+    return await migrate.push(store, [definition_of(table) for table in tables], apply=apply)
+
+
+async def insert(sql: Sql, number: int, phone: str | None, status: str = "paid") -> None:
+    value = "null" if phone is None else f"'{phone}'"
+    await sql(
+        "insert into booking (id, creation_time, customer, phone, status) "
+        f"values ('x{number}', '2026-01-01T00:00:00.000000Z', 'a', {value}, '{status}')"
+    )
+
+
+async def stored_names(store: Store) -> tuple[set[str], set[str]]:
+    stored = (await store.catalog.stored_tables(["booking"]))["booking"]
+    assert all(index.valid for index in stored.indexes.values())
+    assert all(check.valid for check in stored.checks.values())
+    return set(stored.indexes), set(stored.checks)
+
+
+# ----- many at once
+
+
+def test_ten_tasks_push_at_once(database_url: str) -> None:
+    config = Config(database=database_url)
+    stores = [make_store(config, SystemClock()) for _ in range(10)]
+
+    async def main() -> None:
+        plans = await asyncio.gather(*(push(store, Booking) for store in stores))
+        assert sum(not plan.empty for plan in plans) == 1
+        plans = await asyncio.gather(*(push(store, Stricter) for store in stores))
+        assert sum(not plan.empty for plan in plans) == 1
+
+    tell(main(), *stores)
+
+
+PROGRAM = """
+import asyncio, sys
+from penstock import Index, Table
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.schema.table import definition_of
+from penstock.store.migrate import push
+from penstock.store.open import make_store
+
+class Booking(Table):
+    customer: str
+    phone: str | None = None
+    status: str = "new"
+    by_customer = Index("customer", "phone")
+
+class Guest(Table):
+    name: str
+    by_name = Index("name", unique=True)
+
+async def main():
+    store = make_store(Config(database=sys.argv[1]), SystemClock())
+    await store.open()
+    sys.stdin.read()
+    plan = await push(store, [definition_of(Booking), definition_of(Guest)])
+    await store.close()
+    print(len(plan.migrations), len(plan.sql))
+
+asyncio.run(main())
+"""
+
+
+def test_ten_processes_start_at_once(database_url: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(program), database_url]
+    pipe = subprocess.PIPE
+    with contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)) for _ in range(10)
+        ]
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        said = [process.stdout.read().strip() for process in processes if process.stdout]
+        assert [process.wait() for process in processes] == [0] * 10
+    migrations = len(migrate.load_migrations(SQLITE))
+    assert sorted(said) == ["0 0"] * 9 + [f"{migrations} 4"]
+
+
+def test_two_different_schemas_at_once_get_the_answers_of_some_order(store: Store, database_url: str) -> None:
+    other = make_store(Config(database=database_url), SystemClock())
+
+    class WithEmail(Table, name="booking"):
+        customer: str
+        email: str | None = None
+        status: Literal["pending", "paid", "gone", "late"] = "pending"
+        by_email = Index("email", unique=True)
+
+    class WithAge(Table, name="booking"):
+        customer: str
+        age: int | None = None
+        status: Literal["pending", "paid"] = "pending"
+        by_age = Index("age")
+
+    async def main() -> None:
+        await push(store, Booking)
+        await asyncio.gather(push(store, WithEmail), push(other, WithAge))
+        stored = (await store.catalog.stored_tables(["booking"]))["booking"]
+        assert {"email", "age"} <= stored.columns.keys()
+        assert {"booking_by_email", "booking_by_age"} <= stored.indexes.keys()
+        assert len(stored.checks["booking_status_choices"].choices) in {2, 4}
+
+    tell(main(), store, other)
+
+
+def test_a_busy_database_is_said_to_be_so(store: Store, monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    monkeypatch.setattr(postgres_catalog, "LOCK_WAIT", 0.05)
+    other = make_store(Config(database=database_url, database_wait=0.05), SystemClock())
+
+    async def main() -> None:
+        async with store.catalog.lock():
+            with pytest.raises(DatabaseBusy, match="Another process"):
+                await push(other, Booking)
+        await push(other, Booking)
+
+    tell(main(), store, other)
+
+
+def test_a_cancelled_push_holds_no_lock_and_the_next_one_finishes_it(
+    store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_store(Config(database=database_url), SystemClock())
+    migrated = asyncio.Event()
+
+    async def never(*_args: Any) -> None:
+        migrated.set()
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(migrate, "_refuse_problems", never)
+            task = asyncio.create_task(push(store, Booking))
+            await migrated.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert not (await push(other, Booking)).empty
+        assert (await push(store, Booking)).empty
+
+    tell(main(), store, other)
+
+
+# ----- writers meanwhile
+
+
+def race(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Awaitable[None]]) -> None:
+    """Let something happen once, after the rows were counted and before anything is changed."""
+    apply = PostgresSchemaLock.apply
+    waiting = [meanwhile]
+
+    async def apply_after(self: PostgresSchemaLock, change: Change) -> None:
+        if waiting:
+            await waiting.pop()()
+        await apply(self, change)
+
+    monkeypatch.setattr(PostgresSchemaLock, "apply", apply_after)
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([("1", "gone")], ("status", "", 1)),
+        ([(None, "paid")], ("phone", "", 1)),
+        ([("1", "paid"), ("1", "paid")], ("phone", "by_phone", 2)),
+    ],
+)
+def test_rows_that_come_after_the_count_are_still_found_and_nothing_broken_is_left(
+    postgres_store: Store,
+    sql: Sql,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: list[tuple[str | None, str]],
+    problem: tuple[str, str, int],
+) -> None:
+    store = postgres_store
+
+    async def others_write() -> None:
+        for number, (phone, status) in enumerate(rows):
+            await insert(sql, number, phone, status)
+
+    async def main() -> None:
+        await push(store, Booking)
+        race(monkeypatch, others_write)
+        with pytest.raises(SchemaMismatch) as caught:
+            await push(store, Stricter)
+        (found,) = caught.value.facts["problems"]
+        assert (found["column"], found["index"], found["rows"]) == problem
+        indexes, checks = await stored_names(store)
+        assert indexes <= {"booking_by_customer", "booking_by_phone"}
+        assert checks == {"booking_status_choices"}
+        await sql("delete from booking")
+        await push(store, Stricter)
+        assert (await push(store, Stricter)).empty
+        assert await stored_names(store) == ({"booking_by_customer", "booking_by_phone"}, {"booking_status_choices"})
+
+    tell(main(), store)
+
+
+def test_writers_go_on_while_a_big_table_is_changed(postgres_store: Store, sql: Sql, postgres_url: str) -> None:
+    store = postgres_store
+    done = asyncio.Event()
+
+    async def write() -> int:
+        connection = await asyncpg.connect(postgres_url)
+        written = 0
+        while not done.is_set():
+            await connection.execute(
+                "insert into booking (id, creation_time, customer, phone, status) values ($1, now(), 'a', $1, 'paid')",
+                f"new{written}",
+            )
+            written += 1
+        await connection.close()
+        return written
+
+    class Bigger(Table, name="booking"):
+        customer: str
+        phone: str
+        status: Literal["pending", "paid"] = "pending"
+        note: str | None = None
+        by_customer = Index("phone", "customer")
+        by_phone = Index("phone", unique=True)
+
+    async def main() -> None:
+        await push(store, Booking)
+        await sql(
+            "insert into booking (id, creation_time, customer, phone, status) "
+            "select n::text, now(), 'c' || n % 1000, n::text, 'pending' from generate_series(1, 100000) n"
+        )
+        writer = asyncio.create_task(write())
+        await push(store, Bigger)
+        done.set()
+        written = await writer
+        assert written > 0
+        assert await sql("select count(*) from booking") == [(100000 + written,)]
+        assert (await push(store, Bigger)).empty
+
+    tell(main(), store)
+
+
+def test_a_table_that_stays_locked_is_given_up_and_left_as_it_was(
+    postgres_store: Store, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = postgres_store
+    monkeypatch.setattr(postgres_catalog, "TABLE_LOCK_WAIT", 0.02)
+    monkeypatch.setattr(postgres_catalog, "TABLE_LOCK_ATTEMPTS", 2)
+
+    async def main() -> None:
+        await push(store, Booking)
+        connection = await asyncpg.connect(postgres_url)
+        async with connection.transaction():
+            await connection.execute("select * from booking")
+            with pytest.raises(DatabaseBusy, match="table booking"):
+                await push(store, Stricter)
+        await connection.close()
+        assert "note" not in (await store.catalog.stored_tables(["booking"]))["booking"].columns
+        await push(store, Stricter)
+
+    tell(main(), store)
+
+
+# ----- pushes that were killed
+
+
+def test_what_a_killed_push_has_left_is_cleared_away(postgres_store: Store, sql: Sql) -> None:
+    store = postgres_store
+
+    async def main() -> None:
+        await push(store, Booking)
+        for number in range(2):
+            await insert(sql, number, "1")
+        for name in ("booking_by_phone", next_name("booking_by_customer")):
+            with pytest.raises(asyncpg.UniqueViolationError):
+                await sql(f'create unique index concurrently "{name}" on booking (phone)')
+        await sql("delete from booking where id = 'x1'")
+        passing = next_name("booking_status_choices")
+        await sql(f"alter table booking add constraint \"{passing}\" check (status in ('pending', 'paid')) not valid")
+        proof = required_name("booking", "phone")
+        await sql(f'alter table booking add constraint "{proof}" check (phone is not null) not valid')
+        plan = await push(store, Stricter)
+        assert 'drop index concurrently "public"."booking_by_phone"' in plan.sql
+        assert (await push(store, Stricter)).empty
+        assert await stored_names(store) == ({"booking_by_customer", "booking_by_phone"}, {"booking_status_choices"})
+
+    tell(main(), store)
+
+
+def test_a_push_killed_after_any_of_its_changes_is_finished_by_the_next(
+    postgres_store: Store, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = postgres_store
+    apply = PostgresSchemaLock.apply
+
+    class Killed(BaseException):
+        pass
+
+    async def kill_after(changes: int) -> bool:
+        """Whether the push was killed before its end."""
+        left = [changes]
+
+        async def apply_some(self: PostgresSchemaLock, change: Change) -> None:
+            if not left[0]:
+                raise Killed
+            left[0] -= 1
+            await apply(self, change)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PostgresSchemaLock, "apply", apply_some)
+            with contextlib.suppress(Killed):
+                await push(store, Stricter)
+                return False
+        return True
+
+    async def main() -> None:
+        for changes in range(30):
+            await sql("drop table if exists booking")
+            await push(store, Booking)
+            await insert(sql, 1, "1")
+            killed = await kill_after(changes)
+            await push(store, Stricter)
+            assert (await push(store, Stricter)).empty
+            assert await stored_names(store) == (
+                {"booking_by_customer", "booking_by_phone"},
+                {"booking_status_choices"},
+            )
+            assert await sql("select phone, status, note from booking") == [("1", "paid", "none")]
+            if not killed:
+                break
+        assert changes > 5
+
+    tell(main(), store)
+
+
+async def until(sql: Sql, question: str) -> None:
+    while not (await sql(question))[0][0]:
+        pass
+
+
+def test_a_process_killed_while_it_builds_an_index(
+    postgres_store: Store, postgres_url: str, sql: Sql, tmp_path: Path
+) -> None:
+    store = postgres_store
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+
+    class Before(Table, name="booking"):
+        customer: str
+        phone: str | None = None
+        status: str = "new"
+
+    async def main() -> None:
+        await push(store, Before)
+        connection = await asyncpg.connect(postgres_url)
+        transaction = connection.transaction(isolation="repeatable_read")
+        await transaction.start()
+        await connection.execute("select 1")  # an old snapshot, for which the index has to wait
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(program), postgres_url, stdin=asyncio.subprocess.DEVNULL
+        )
+        await until(sql, "select count(*) from pg_stat_progress_create_index where current_locker_pid > 0")
+        process.kill()
+        await process.wait()
+        assert not (await store.catalog.stored_tables(["booking"]))["booking"].indexes["booking_by_customer"].valid
+        await transaction.rollback()
+        await connection.close()
+
+        class Booking(Table):
+            customer: str
+            phone: str | None = None
+            status: str = "new"
+            by_customer = Index("customer", "phone")
+
+        await push(store, Booking)
+        assert (await push(store, Booking)).empty
+        assert (await stored_names(store))[0] == {"booking_by_customer"}
+
+    tell(main(), store)
+
+
+def test_a_push_that_is_cancelled_while_it_builds_an_index(postgres_store: Store, postgres_url: str, sql: Sql) -> None:
+    store = postgres_store
+
+    async def main() -> None:
+        await push(store, Booking)
+        connection = await asyncpg.connect(postgres_url)
+        async with connection.transaction(isolation="repeatable_read"):
+            await connection.execute("select 1")
+            task = asyncio.create_task(push(store, Stricter))
+            await until(sql, "select count(*) from pg_stat_progress_create_index where current_locker_pid > 0")
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await connection.close()
+        await push(store, Stricter)
+        assert (await push(store, Stricter)).empty
+        assert (await stored_names(store))[0] == {"booking_by_customer", "booking_by_phone"}
+
+    tell(main(), store)
+
+
+# ----- cost
+
+
+def test_fifty_tables_that_fit_cost_three_queries(postgres_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = postgres_store
+    tables = [
+        type(Table)(
+            f"T{number}",
+            (Table,),
+            {"__annotations__": {"a": "str", "b": "int | None"}, "__module__": __name__, "by_a": Index("a", "b")},
+        )
+        for number in range(50)
+    ]
+    queries = []
+    run = postgres_catalog.run
+
+    async def counted(*args: Any) -> Any:
+        queries.append(args)
+        return await run(*args)
+
+    async def main() -> None:
+        await push(store, *tables)
+        monkeypatch.setattr(postgres_catalog, "run", counted)
+        assert (await push(store, *tables)).empty
+        assert len(queries) == 3
+
+    tell(main(), store)
+
+
+# ----- SQLite writes a table anew
+
+
+def test_a_table_written_anew_keeps_all_that_others_have_added(sqlite_store: Store, sql: Sql) -> None:
+    store = sqlite_store
+
+    async def main() -> None:
+        await push(store, Booking)
+        await sql("drop table booking")
+        await sql("""
+            create table "Booking" (
+                "id" TEXT not null primary key, -- the key, of course
+                creation_time TEXT /* datetime */ not null,
+                "customer" TEXT not null check (customer <> ','),
+                [phone] TEXT, /* one, or
+                more */ `twice` text generated always as (customer || ',' || customer) virtual,
+                "status" TEXT not null
+                    constraint "booking_status_choices" check ("status" in ('pending', 'paid', 'gone')),
+                parent text references booking (id),
+                foreign key (parent) references "Booking" (id) on delete cascade,
+                constraint "plain" check (customer <> ')' and status <> 'x') -- last
+            ) strict;
+            create index booking_by_customer on booking (customer, phone, id);
+            create index own on booking (phone) where phone <> ';';
+            create table log (text text, booking text references booking (id));
+            create view paid as select customer, twice from booking where status = 'paid';
+            create trigger logs after update on booking begin insert into log (text) values (old.phone || ';'); end;
+        """)
+        await insert(sql, 1, "1")
+        await sql("update booking set rowid = 77, parent = id")
+        await sql("insert into log values ('x', 'x1')")
+        await push(store, Stricter)
+        assert (await push(store, Stricter)).empty
+        assert await sql("select rowid, id, phone, twice, status, note, parent from booking") == [
+            (77, "x1", "1", "a,a", "paid", "none", "x1")
+        ]
+        assert await sql("select * from paid") == [("a", "a,a")]
+        await sql("update booking set phone = '2'")
+        assert await sql("select text from log") == [("1;",), ("x",), ("1;",)]
+        assert await sql("pragma foreign_key_check") == []
+        assert await sql("select \"table\" from pragma_foreign_key_list('log')") == [("booking",)]
+        assert await sql("pragma integrity_check") == [("ok",)]
+        names = await sql("select name from sqlite_schema where tbl_name = 'booking' collate nocase order by name")
+        assert {name for (name,) in names} >= {"own", "logs", "booking_by_phone", "booking_by_customer"}
+        stored = (await store.catalog.stored_tables(["booking"]))["booking"]
+        assert stored.constraints[0].startswith("foreign key")
+        assert stored.constraints[1].startswith('constraint "plain"')
+        assert stored.options == "strict"
+
+    tell(main(), store)
+
+
+def test_a_push_that_fails_on_sqlite_leaves_all_as_it_was(
+    sqlite_store: Store, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = sqlite_store
+
+    async def main() -> None:
+        await push(store, Booking)
+        await insert(sql, 1, None)
+        before = await sql("select name, sql from sqlite_schema order by name")
+
+        async def see_nothing(*_args: Any) -> int:
+            return 0
+
+        with monkeypatch.context() as patch:
+            patch.setattr("penstock.store.sqlite.catalog.SqliteSchemaLock.count", see_nothing)
+            with pytest.raises(Exception, match="NOT NULL"):
+                await push(store, Stricter)
+        assert await sql("select name, sql from sqlite_schema order by name") == before
+        assert await sql("select id from booking") == [("x1",)]
+
+    tell(main(), store)

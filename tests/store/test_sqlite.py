@@ -1,0 +1,35 @@
+"""The SQLite store keeps the contract of stores."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.store.contract import Statement, Store
+from penstock.store.open import make_store
+from penstock.testing.conformance.bench import StoreMaker
+from penstock.testing.conformance.suite import StoreSuite
+
+
+class TestSqlite(StoreSuite):
+    one_writer = True
+    slow = Statement("with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n", bounded=False)
+
+    delete_lease = Statement("delete from penstock_lease where id = ?1")
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.databases = (f"sqlite:///{tmp_path}/{number}.db" for number in itertools.count())
+
+    def make_database(self) -> StoreMaker:
+        url = next(self.databases)
+
+        def make(**settings: Any) -> Store:
+            return make_store(Config(database=url, **settings), SystemClock())
+
+        return make
