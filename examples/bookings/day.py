@@ -107,6 +107,9 @@ class Day:
 
     async def send_row(self, row: Row) -> None:
         """Send one row; cancel its booking if it is one to be cancelled."""
+        if row.note == "refused: request used":
+            async with self.moved:
+                await self.moved.wait_for(lambda: row.request in self.ids)
         booking = {"customer": row.customer, "phone": row.phone, "starts_at": row.starts_at}
         try:
             booking_id = await self.call("bookings:book", source=self.source, request=row.request, **booking)

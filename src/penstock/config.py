@@ -24,7 +24,7 @@ class Config:
 
     Attributes:
         database: Where the data is: ``sqlite:///penstock.db`` or ``postgresql://…``.
-        max_connections: Connections to PostgreSQL, at most, per process.
+        max_connections: Connections to PostgreSQL for calls, at most, per process; services have a few of their own.
         database_wait: How long a call waits for a database that is away, locked or out of connections.
         statement_timeout: After which time an unanswered statement is given up.
         synchronous: How durable SQLite's commits are: ``full`` loses nothing; ``normal`` may lose the last commits
@@ -115,7 +115,7 @@ def find_settings(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> dict[str, tuple[Any, str]]:
-    """Each setting that is not left at its default: its value, and where that was found. Takes what `load_config` takes.
+    """Each setting that is not left at its default: its value, and where it was found. See `load_config`.
 
     Raises:
         ConfigError: A setting is unknown, or its value cannot be read.

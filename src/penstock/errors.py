@@ -25,7 +25,7 @@ PenstockError
 ├── TryAgain                      nothing is wrong with the call; the same call may succeed later
 │   ├── Conflict                  another transaction changed what this one read, more often than it may be retried
 │   ├── DatabaseUnavailable       the database cannot be reached, is starting or shutting down
-│   ├── DatabaseBusy              another process holds the database's write lock for too long
+│   ├── DatabaseBusy              a lock of the database was held, or a statement ran, for too long
 │   ├── DatabaseFull              no space is left for the database
 │   ├── CallTimeout               the call took longer than it may
 │   └── Overloaded                more calls are waiting than this process takes on
@@ -221,7 +221,7 @@ class DatabaseUnavailable(TryAgain):
 
 
 class DatabaseBusy(TryAgain):
-    """Another process holds the database's write lock for too long."""
+    """A lock of the database was held by others, or a statement ran, for too long."""
 
     code = "database_busy"
 

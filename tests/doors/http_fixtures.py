@@ -153,6 +153,17 @@ async def break_the_transaction(ctx: QueryCtx) -> None:
     await ctx.sql("select no_such_function_here()")
 
 
+@app.query
+async def name_a_secret(ctx: QueryCtx) -> None:
+    await ctx.sql(f"select no_such_column_{SECRET.replace('-', '_')}")
+
+
+@app.query
+async def cast_a_secret(ctx: QueryCtx) -> None:
+    await ctx.sql(f"select cast('{SECRET}' as integer)")
+    raise LookupError(SECRET)  # where the database takes it
+
+
 @app.mutation
 async def wait_and_add(ctx: MutationCtx, title: str) -> None:
     await ctx.db.insert(Book(title=title))

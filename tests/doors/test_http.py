@@ -230,6 +230,8 @@ def test_secrets_of_functions_stay_in_the_log(door: Door, caplog: pytest.LogCapt
                 ("mutation", "call_internal_wrongly", {}),
                 ("mutation", "raise_unsayable", {}),
                 ("action", "time_out_by_itself", {}),
+                ("query", "name_a_secret", {}),
+                ("query", "cast_a_secret", {}),
             ):
                 caplog.clear()
                 response = await api.post(f"/api/{kind}", {"path": f"http_fixtures:{name}", "args": args})

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -24,6 +24,7 @@ settings.register_profile(
     deadline=None,
     database=None,
     derandomize=True,
-    max_examples=10,
+    max_examples=12,
+    phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import operator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -28,7 +29,11 @@ from penstock import (
     Table,
     UniqueViolation,
     ValueInvalid,
+    between,
+    gt,
     gte,
+    lt,
+    lte,
 )
 from penstock.testing import TestApp, TestClock
 
@@ -197,6 +202,10 @@ async def stored(backend: TestApp, row: Table) -> Any:
     return await backend.run_query(read, lambda ctx: ctx.db.get(type(row), row_id))
 
 
+def fields(row: Table) -> list[Any]:
+    return [getattr(row, name) for name in type(row).model_fields]
+
+
 async def count(backend: TestApp, table: type[Table]) -> int:
     found: int = await backend.run_query(read, lambda ctx: ctx.db.query(table).count())
     return found
@@ -206,7 +215,9 @@ async def count(backend: TestApp, table: type[Table]) -> int:
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 ZONES = st.builds(timezone, st.timedeltas(timedelta(hours=-23, minutes=-59), timedelta(hours=23, minutes=59)))
+ISO_ZONES = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=ZONES)  # noqa: DTZ001 - with time zones
+ISO_MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=ISO_ZONES)  # noqa: DTZ001
 NUMBERS = st.integers(-INT64, INT64 - 1)
 REALS = st.floats(allow_nan=False)
 PRICES = st.decimals(-(10**40), 10**40, places=5) | st.builds(
@@ -229,50 +240,167 @@ KEYS = {
     "level": st.sampled_from(Level),
 }
 PARTS = st.recursive(
-    st.builds(Part, name=TEXTS, size=PRICES, made=st.none() | MOMENTS),
+    st.builds(Part, name=TEXTS, size=PRICES, made=st.none() | ISO_MOMENTS),
     lambda parts: st.builds(Part, name=TEXTS, parts=st.lists(parts, max_size=2)),
     max_leaves=3,
 )
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | TEXTS | st.floats(allow_nan=False, allow_infinity=False),
+    st.none() | st.booleans() | NUMBERS | TEXTS | st.floats(allow_nan=False, allow_infinity=False),
     lambda items: st.lists(items, max_size=3) | st.dictionaries(TEXTS, items, max_size=3),
     max_leaves=5,
 )
-THINGS = st.builds(
-    Thing,
-    name=TEXTS.map(Name),
-    short=TEXTS.map(lambda text: text[:10]),
-    word=st.sampled_from(["yes", "no", "it's"]),
-    digit=st.sampled_from([1, -2]),
-    maybe=st.none() | TEXTS,
-    choice=st.sampled_from(["a", None]),
-    anything=JSON,
-    json_value=JSON,
-    part=st.none() | PARTS,
-    parts=st.lists(PARTS, max_size=2),
-    note=st.none() | st.fixed_dictionaries({}, optional={"text": TEXTS, "seal": st.binary(max_size=5)}),
-    point=st.none() | st.builds(Point, x=st.integers(), seal=st.binary(max_size=5)),
-    by_number=st.dictionaries(st.integers(), TEXTS, max_size=3),
-    by_day=st.dictionaries(DAYS, PRICES, max_size=3),
-    numbers=st.sets(NUMBERS, max_size=3),
-    pair=st.none() | st.tuples(NUMBERS, st.binary(max_size=5)),
-    either=st.none() | NUMBERS | TEXTS | st.lists(NUMBERS, max_size=3),
-    mixed=st.sampled_from([1, "a", True, None]),
-    seals=st.lists(st.binary(max_size=5), max_size=3),
-    **KEYS,
-)
+VALUES = KEYS | {
+    "name": TEXTS.map(Name),
+    "short": TEXTS.map(lambda text: text[:10]),
+    "word": st.sampled_from(["yes", "no", "it's"]),
+    "digit": st.sampled_from([1, -2]),
+    "maybe": st.none() | TEXTS,
+    "choice": st.sampled_from(["a", None]),
+    "anything": JSON,
+    "json_value": JSON,
+    "part": st.none() | PARTS,
+    "parts": st.lists(PARTS, max_size=2),
+    "note": st.none() | st.fixed_dictionaries({}, optional={"text": TEXTS, "seal": st.binary(max_size=5)}),
+    "point": st.none() | st.builds(Point, x=NUMBERS, seal=st.binary(max_size=5)),
+    "by_number": st.dictionaries(NUMBERS, TEXTS, max_size=3),
+    "by_day": st.dictionaries(DAYS, PRICES, max_size=3),
+    "numbers": st.sets(NUMBERS, max_size=3),
+    "pair": st.none() | st.tuples(NUMBERS, st.binary(max_size=5)),
+    "either": st.none() | NUMBERS | TEXTS | st.lists(NUMBERS, max_size=3),
+    "mixed": st.sampled_from([1, "a", True, None]),
+    "seals": st.lists(st.binary(max_size=5), max_size=3),
+}
+
+
+def one_of(strategies: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[tuple[str, Any]]:
+    """A column, and a value for it."""
+    return st.sampled_from(sorted(strategies)).flatmap(lambda name: st.tuples(st.just(name), strategies[name]))
 
 
 @settings(settings.get_profile("story"))
-@given(things=st.lists(THINGS, min_size=1, max_size=20))
-def test_what_is_stored_is_what_was_inserted(database_url: str, things: list[Thing]) -> None:
+@given(values=st.lists(one_of(VALUES), min_size=1, max_size=60))
+def test_what_is_stored_is_what_was_inserted(database_url: str, values: list[tuple[str, Any]]) -> None:
+    things = [Thing(**{name: value}) for name, value in values]
+
     async def story() -> None:
         async with TestApp(app, database_url, clock=CLOCK) as backend:
             ids = await backend.run_mutation(write, lambda ctx: ctx.db.insert_many(things))
             for thing, thing_id in zip(things, ids, strict=True):
                 row = await backend.run_query(read, lambda ctx, key=thing_id: ctx.db.get(Thing, key))
                 assert row.id == thing_id
-                assert dict(row) == dict(thing)
-                assert [type(value) for _, value in row] == [type(value) for _, value in thing]
+                assert fields(row) == fields(thing)
+                assert all(map(isinstance, fields(row), map(type, fields(thing))))
+
+    asyncio.run(story())
+
+
+EXTREMES: dict[str, list[Any]] = {
+    "text": ["", " ", "a" * 100_000, "\N{GRINNING FACE}", "e\N{COMBINING ACUTE ACCENT}", "\x01\x7f\u2028", "\U0010ffff"],
+    "number": [-INT64, INT64 - 1, 0],
+    "real": [-0.0, 5e-324, 1.7976931348623157e308, float("inf"), float("-inf"), 5],
+    "data": [b"", b"\0", bytes(range(256))],
+    "moment": [
+        datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
+        datetime(9999, 12, 31, 23, 59, 59, 999_998, tzinfo=UTC),
+        datetime(2030, 10, 27, 2, 30, fold=1, tzinfo=timezone(timedelta(hours=1))),
+        datetime(1, 1, 1, 6, tzinfo=timezone(timedelta(hours=5))),
+    ],
+    "day": [date.min, date.max],
+    "span": [timedelta(0), timedelta(microseconds=-1), timedelta(days=100_000_000), timedelta(days=-100_000_000)],
+    "price": [Decimal("1E+1000"), Decimal("-1E-1000"), Decimal("1.500"), Decimal("-0"), Decimal(10**40) + Decimal("1e-40")],
+    "uuid": [UUID(int=0), UUID(int=2**128 - 1)],
+    "anything": [{}, [], "", 0, False, None, {"": {"": [None]}}, "null", "\x7f", 1e-320],
+}
+
+
+async def test_the_ends_of_every_kind_come_back(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        for name, values in EXTREMES.items():
+            for value in values:
+                row = await stored(backend, Thing(**{name: value}))
+                assert getattr(row, name) == value
+                if isinstance(value, Decimal) and value.as_tuple().exponent in {0, -3, -40}:
+                    assert str(abs(row.price)) == str(abs(value)), "trailing zeros are kept"
+
+
+async def test_a_row_refers_to_a_row_of_its_own_table(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def grow(ctx: MutationCtx) -> None:
+            parent = await ctx.db.insert(Thing(text="parent"))
+            child = await ctx.db.get(Thing, await ctx.db.insert(Thing(parent=parent)))
+            assert child is not None
+            assert child.parent == parent
+            assert type(child.parent) is Id
+            stranger = await ctx.db.insert(Order(group="a"))
+            with pytest.raises(ValidationError, match="should be an id of table thing"):
+                Thing(parent=stranger)  # type: ignore[arg-type]  # what is tested
+            with pytest.raises(ValidationError, match="should be an id of table thing"):
+                Thing.model_validate({"parent": "thing_nonsense"})
+
+        await backend.run_mutation(write, grow)
+
+
+# ----- one order on both stores
+
+CUTS = {gt: operator.gt, gte: operator.ge, lt: operator.lt, lte: operator.le}
+
+
+def in_order(rows: list[Ordered], name: str) -> list[Ordered]:
+    """Rows as an index orders them: NULL first, then by value, equal ones by creation."""
+
+    def place(row: Ordered) -> tuple[Any, ...]:
+        value = getattr(row, name)
+        value = value.value if isinstance(value, enum.Enum) else value
+        return (value is not None, 0 if value is None else value, row.id)
+
+    return sorted(rows, key=place)
+
+
+@settings(settings.get_profile("story"), max_examples=40)
+@given(data=st.data(), name=st.sampled_from(sorted(KEYS)))
+def test_an_index_orders_and_cuts_alike_on_both_stores(database_url: str, data: st.DataObject, name: str) -> None:
+    values = data.draw(st.lists(st.none() | KEYS[name], min_size=1, max_size=15))
+    values += data.draw(st.lists(st.sampled_from(values), max_size=5))
+    low, high = data.draw(KEYS[name]), data.draw(st.sampled_from(values))
+    index: Index = getattr(Ordered, f"by_{name}")
+
+    async def refill(ctx: MutationCtx) -> None:
+        for row in await ctx.db.query(Ordered).collect():
+            await ctx.db.delete(Ordered, row.id)
+        await ctx.db.insert_many([Ordered(**{name: value}) for value in values])
+
+    async def look(ctx: QueryCtx) -> None:
+        def key(value: Any) -> Any:
+            return value.value if isinstance(value, enum.Enum) else value
+
+        async def found(**columns: Any) -> list[Ordered]:
+            return await ctx.db.query(Ordered).with_index(index, **columns).collect()
+
+        rows = await ctx.db.query(Ordered).collect()
+        assert [getattr(row, name) for row in rows] == values
+        ordered = in_order(rows, name)
+        assert await found() == ordered
+        assert await ctx.db.query(Ordered).with_index(index).order("desc").collect() == ordered[::-1]
+        assert await found(**{name: None}) == [row for row in ordered if getattr(row, name) is None]
+        given = [row for row in ordered if getattr(row, name) is not None]
+        for bound in (low, high):
+            if bound is None:
+                continue
+            assert await found(**{name: bound}) == [row for row in given if getattr(row, name) == bound]
+            for cut, holds in CUTS.items():
+                wanted = [row for row in given if holds(key(getattr(row, name)), key(bound))]
+                assert await found(**{name: cut(bound)}) == wanted
+        if high is not None:
+            both = await found(**{name: gte(low) & lt(high)})
+            assert both == [row for row in given if key(low) <= key(getattr(row, name)) < key(high)]
+            assert await found(**{name: between(low, high)}) == [
+                row for row in given if key(low) <= key(getattr(row, name)) <= key(high)
+            ]
+
+    async def story() -> None:
+        async with TestApp(app, database_url, clock=CLOCK) as backend:
+            await backend.run_mutation(write, refill)
+            await backend.run_query(read, look)
 
     asyncio.run(story())

@@ -11,7 +11,10 @@ from pathlib import Path
 _FORBIDDEN = re.compile(r"(?i)(^|_|[a-z])(utils?|helpers?|common|manager|misc)(_|$|s$)")
 _LONGEST_FILE = 400
 _LONGEST_FUNCTION = 40  # lines of code, its docstring not counted
-_LONG_FILES_ALLOWED: dict[str, int] = {}
+_LONG_FILES_ALLOWED = {
+    "penstock/testing/conformance/jobs.py": 650,  # a list of tests, one file per protocol of the contract
+    "penstock/testing/conformance/sessions.py": 500,  # the same
+}
 _LONG_FUNCTIONS_ALLOWED: dict[str, int] = {}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -35,8 +38,8 @@ def lines_of(function: Function) -> int:
 
 def test_rooms_have_an_empty_init(root: Path) -> None:
     package = root / "src" / "penstock"
-    with_names = {package / "__init__.py", package / "testing" / "__init__.py", package / "client" / "__init__.py"}
-    full = [path for path in package.rglob("__init__.py") if path not in with_names and path.read_text("utf-8")]
+    with_names = {package, package / "client", package / "testing", package / "testing" / "conformance"}
+    full = [path for path in package.rglob("__init__.py") if path.parent not in with_names and path.read_text("utf-8")]
     assert not full
 
 

@@ -96,6 +96,12 @@ def test_the_pinned_versions_are_those_the_project_allows(root: Path) -> None:
     assert not [str(one) for one in required(root) if versions[canonicalize_name(one.name)] not in one.specifier]
 
 
+def test_the_folders_of_tests_that_are_told_of_hold_tests(root: Path) -> None:
+    told = re.findall(r"^\| `(tests/\w+)` \|", (root / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
+    assert len(told) > 3
+    assert not [folder for folder in told if not any((root / folder).glob("test_*.py"))]
+
+
 def test_the_pages_that_a_reader_looks_for_are_there(root: Path) -> None:
     for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile"):
         assert (root / name).read_text("utf-8").strip(), name

@@ -182,17 +182,22 @@ def test_new_columns_fill_old_rows_with_their_defaults(store: Store, sql: Sql) -
     tell(main(), store)
 
 
-def test_on_postgres_the_default_stays_the_programs(postgres_store: Store) -> None:
+def test_after_a_new_column_the_previous_version_still_inserts_and_starts(store: Store, sql: Sql) -> None:
     class Before(Table, name="booking"):
         customer: str
 
-    async def main() -> None:
-        await push(postgres_store, Before)
-        await push(postgres_store, Kinds)
-        stored = (await postgres_store.catalog.stored_tables(["booking"]))["booking"]
-        assert not any(column.filled for column in stored.columns.values())
+    class After(Table, name="booking"):
+        customer: str
+        seats: int = 2
 
-    tell(main(), postgres_store)
+    async def main() -> None:
+        await push(store, Before)
+        await push(store, After)
+        await sql("insert into booking (id, creation_time, customer) values ('booking_1', '2030-01-01T00:00:00Z', 'Ada')")
+        assert await sql("select seats from booking") == [(2,)]
+        assert (await push(store, Before)).empty
+
+    tell(main(), store)
 
 
 class WithEmail(Table, name="booking"):

@@ -18,7 +18,9 @@ from penstock.testing.conformance.suite import StoreSuite
 
 class TestSqlite(StoreSuite):
     one_writer = True
-    slow = Statement("with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n", bounded=False)
+    slow = Statement(
+        "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n", bounded=False
+    )
 
     delete_lease = Statement("delete from penstock_lease where id = ?1")
 

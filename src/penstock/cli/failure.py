@@ -18,7 +18,7 @@ import click
 import penstock
 from penstock.errors import PenstockError
 
-FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 _STDLIB = Path(sysconfig.get_path("stdlib"))
 _MACHINERY = (
@@ -42,7 +42,7 @@ def show_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
     """
     if isinstance(error, BrokenPipeError):
         _close_stdout()
-        return PIPE_CLOSED
+        return FAILED
     if isinstance(error, click.Abort):
         return _show_abort(error)
     code = MISUSED if isinstance(error, click.UsageError) else FAILED

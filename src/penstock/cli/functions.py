@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import click
@@ -11,6 +12,8 @@ from penstock.cli.opening import open_app
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import print_json, print_table, say
 from penstock.functions.function import AnyFunction
+
+_MODULES = re.compile(r"""(?<!['"\w.])(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])""")
 
 
 @click.command("functions")
@@ -53,7 +56,9 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _written(annotation: Any) -> str:
-    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    """An annotation without the names of modules."""
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return _MODULES.sub("", text)
 
 
 def _visibility(function: AnyFunction) -> str:

@@ -23,7 +23,7 @@ from penstock.errors import ConfigError
 _MAKES_APP = re.compile(r"^\w+[ \t]*(?::[^=\n]+)?=[ \t]*(?:penstock\.)?App\(", re.MULTILINE)
 _NAMES_PENSTOCK = re.compile(r"^\s*(?:from|import)[ \t]+penstock\b", re.MULTILINE)
 _USUAL = ("app", "main")
-_NAMED = re.compile(r"(?P<place>.+?)(?::(?P<name>[A-Za-z_][\w.]*))?")
+_NAMED = re.compile(r"(?P<place>[^:].*?)(?::(?P<name>[A-Za-z_][\w.]*))?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from penstock.server.requests import Refused
 from penstock.wire.outgoing import Format, encode_result
 
 _LONGEST_DATA = 2000
+_KNOWN_CAUSES = frozenset({"builtins", "binascii", "pydantic_core", "penstock"})
 
 
 @dataclass(slots=True)
@@ -128,10 +129,14 @@ def _application_error(error: ApplicationError, exchange: Exchange, form: Format
 
 
 def _is_callers(error: BaseException, function: str) -> bool:
-    """Whether the caller sent something that cannot be taken, rather than one function to another."""
+    """Whether the caller sent something that cannot be taken, and may read what is said of it.
+
+    What one function sent to another is not the caller's; and a database driver's refusal may quote what it holds.
+    """
     if isinstance(error, ArgumentsInvalid):
         return error.facts.get("function") == function.replace("/", ".")
-    return isinstance(error, InputError)
+    cause = type(error.__cause__).__module__.partition(".")[0]
+    return isinstance(error, InputError) and cause in _KNOWN_CAUSES
 
 
 def _callers_text(error: BaseException) -> str:

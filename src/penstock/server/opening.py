@@ -116,5 +116,7 @@ class Opening:
             yield
         finally:
             self._backend = None
-            event("server.closed", logging.INFO)
-            await backend.stop()
+            try:
+                await backend.stop()
+            finally:
+                event("server.closed", logging.INFO)

@@ -98,9 +98,8 @@ class _PostgresTable:
     def _add_column(self, column: Column, fill: object) -> Iterator[str]:
         default = "" if fill is None else literal(column.kind, fill, self.dialect)
         plain = column_sql(self.difference.definition, column, self.dialect, default, choices=False)
+        # The default stays: the previous version's processes, which do not know the column, go on inserting.
         yield self._alter(f"add column {plain}")
-        if default:
-            yield self._alter(f"alter column {self._quote(column.name)} drop default")
         if column.choices:
             yield self._alter(f"add {self._choices(column)} not valid")
 

@@ -7,7 +7,7 @@ converts. Errors of a driver leave a store only as errors of penstock's tree.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,6 +20,7 @@ from penstock.schema.table import TableDefinition
 from penstock.store.dialect import Dialect
 
 Row = Sequence[Any]
+SettleLost = Callable[[list[Job]], list[Settlement]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +138,6 @@ class Leases(Protocol):
         A job whose own transaction is about to settle it is left to that transaction; the lease is expired until
         none is left.
         """
-
-
-class SettleLost(Protocol):
-    """Decides what becomes of jobs whose lease has run out."""
-
-    def __call__(self, jobs: list[Job]) -> list[Settlement]:
-        """One settlement for each job."""
 
 
 @dataclass(frozen=True, slots=True)

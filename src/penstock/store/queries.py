@@ -1,6 +1,7 @@
 """Loads named queries from .sql files: a line ``-- name: purpose`` and the SQL below it, with ``:named`` parameters.
 
-Owns the file format. Both stores have the same names and parameters; a test compares them.
+Owns the file format. Both stores have the same names and parameters; a test compares them. A comment
+``-- Unbounded: …`` marks a query that reads more the larger its table is.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from penstock.store.contract import Statement
 
 _HEADER = re.compile(r"^-- ([a-z_]+): (.+)$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_UNBOUNDED = "-- Unbounded: "
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 
 
@@ -58,4 +60,5 @@ def _query(name: str, purpose: str, body: str, mark: str) -> Query:
             names.append(match[1])
         return f"{mark}{names.index(match[1]) + 1}"
 
-    return Query(name, purpose, Statement(_PARAMETER.sub(number, sql)), tuple(names))
+    statement = Statement(_PARAMETER.sub(number, sql), bounded=_UNBOUNDED not in body)
+    return Query(name, purpose, statement, tuple(names))

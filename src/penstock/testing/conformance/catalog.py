@@ -1,4 +1,4 @@
-"""What a store promises of its catalog, as far as every store must: it knows its tables, and one changes them at a time."""
+"""What a store promises of its catalog, as far as every store must: tables are known, and changed one at a time."""
 
 from __future__ import annotations
 

@@ -520,9 +520,7 @@ class Jobs(Suite):
     async def test_a_status_expires_on_time_and_is_pruned_later(self, bench: Bench) -> None:
         lease, (short, medium, long) = await bench.running(new_job(), new_job(), new_job())
         days = {short.id: 1, medium.id: 5, long.id: 400}
-        await bench.settle(
-            lease, *(self._kept_for(ended(job), days[job.id]) for job in (short, medium, long))
-        )
+        await bench.settle(lease, *(self._kept_for(ended(job), days[job.id]) for job in (short, medium, long)))
         for day, known in ((0, 3), (0.99, 3), (1, 2), (4.99, 2), (5, 1), (399.9, 1), (400, 0)):
             now = after(day * 86400)
             assert len(await bench.list(now=now)) == known, f"on day {day}"
@@ -554,10 +552,7 @@ class Jobs(Suite):
             lengths = (0.25, 1, 7, 20)
             await bench.settle(
                 lease,
-                *(
-                    self._kept_for(ended(job, now=now), length)
-                    for job, length in zip(claimed, lengths, strict=True)
-                ),
+                *(self._kept_for(ended(job, now=now), length) for job, length in zip(claimed, lengths, strict=True)),
             )
             kept |= {job.id: day + length for job, length in zip(claimed, lengths, strict=True)}
             await bench.store.jobs.prune(now, 1000)

@@ -12,13 +12,20 @@ from uuid import UUID
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from penstock.jobs.job import Job, Kind, NewJob, Settlement, job_id
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent, JobState
 from penstock.store.contract import Session
-from penstock.testing.conformance.bench import KEEP, NOW, TTL, Bench, Suite, ended, lose, new_job
+from penstock.testing.conformance.bench import NOW, TTL, Bench, Suite, ended, lose, new_job
 
 _YEAR = timedelta(days=366)
 _MINUTE = timedelta(minutes=1)
@@ -120,9 +127,7 @@ class JobMachine(RuleBasedStateMachine):
     )
     def enqueue(self, kind: Kind, delay: int, priority: int, *, retried: bool, count: int) -> None:
         retry = _RETRY if retried else None
-        self._enqueue(
-            [new_job(kind, delay=delay, priority=priority, retry=retry, now=self.now) for _ in range(count)]
-        )
+        self._enqueue([new_job(kind, delay=delay, priority=priority, retry=retry, now=self.now) for _ in range(count)])
 
     @rule(seconds=st.sampled_from([1, 4, 11, 31]))
     def time_passes(self, seconds: int) -> None:
@@ -284,7 +289,7 @@ class JobMachine(RuleBasedStateMachine):
 
     def _some_lease(self, which: int) -> int:
         """A lease that is held, or now and then one that is lost; there are always two of the former."""
-        while len(self.model.leases) < 2:  # noqa: PLR2004 - two workers
+        while len(self.model.leases) < 2:
             self._take_lease()
         lost = sorted({lease for lease, _ in self.handles} - self.model.leases.keys())
         known = lost if lost and which % 5 == 0 else list(self.model.leases)

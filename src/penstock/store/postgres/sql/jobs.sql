@@ -115,6 +115,7 @@ select id, function, args, state, attempt, run_at, enqueued_at, started_at, fini
 from penstock.finished_job where id = :id and expires_at > :now;
 
 -- list: jobs in one state, or in all, newest first.
+-- Unbounded: of a state that is rare it reads all that have ended.
 select * from (
     (select id, function, args, 'pending' as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,
         null::timestamptz as finished_at, null as result, null as error, null as traceback
@@ -127,10 +128,12 @@ select * from (
     from penstock.running_job where coalesce(:state, 'running') = 'running' order by id desc limit :limit)
     union all
     (select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback
-    from penstock.finished_job where state = coalesce(:state, state) and expires_at > :now order by id desc limit :limit)
+    from penstock.finished_job where coalesce(:state, 'success') in ('success', 'failed', 'canceled')
+        and state = coalesce(:state, state) and expires_at > :now order by id desc limit :limit)
 ) job order by id desc limit :limit;
 
 -- count: how many jobs stand in each place.
+-- Unbounded: it reads whole indexes.
 select 'ready', count(*) from penstock.ready_job
 union all select 'scheduled', count(*) from penstock.scheduled_job
 union all select 'running', count(*) from penstock.running_job

@@ -8,6 +8,7 @@ insert into penstock_scheduled_job (id, pool, function, kind, args, priority, ru
 values (:id, :pool, :function, :kind, :args, :priority, :run_at, :retry, :attempt, :enqueued_at);
 
 -- request_cancel: ask that a job be canceled.
+-- Differs: one statement a job.
 insert into penstock_cancel_request (job_id, requested_at) values (:id, :now);
 
 -- promote: move scheduled jobs that are due to ready, earliest first.
@@ -94,22 +95,25 @@ select id, function, args, state, attempt, run_at, enqueued_at, started_at, fini
 from penstock_finished_job where id = :id and expires_at > :now;
 
 -- list: jobs in one state, or in all, newest first.
+-- Unbounded: of a state that is rare it reads all that have ended.
 select * from (
-    select id, function, args, 'pending' as state, attempt, run_at, enqueued_at, null as started_at, null as finished_at,
-           null as result, null as error, null as traceback
-    from penstock_ready_job where coalesce(:state, 'pending') = 'pending'
+    select * from (select id, function, args, 'pending' as state, attempt, run_at, enqueued_at, null as started_at,
+        null as finished_at, null as result, null as error, null as traceback
+    from penstock_ready_job where coalesce(:state, 'pending') = 'pending' order by id desc limit :limit)
     union all
-    select id, function, args, 'pending', attempt, run_at, enqueued_at, null, null, null, null, null
-    from penstock_scheduled_job where coalesce(:state, 'pending') = 'pending'
+    select * from (select id, function, args, 'pending', attempt, run_at, enqueued_at, null, null, null, null, null
+    from penstock_scheduled_job where coalesce(:state, 'pending') = 'pending' order by id desc limit :limit)
     union all
-    select id, function, args, 'running', attempt, run_at, enqueued_at, started_at, null, null, null, null
-    from penstock_running_job where coalesce(:state, 'running') = 'running'
+    select * from (select id, function, args, 'running', attempt, run_at, enqueued_at, started_at, null, null, null, null
+    from penstock_running_job where coalesce(:state, 'running') = 'running' order by id desc limit :limit)
     union all
-    select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback
-    from penstock_finished_job where state = coalesce(:state, state) and expires_at > :now
+    select * from (select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback
+    from penstock_finished_job where coalesce(:state, 'success') in ('success', 'failed', 'canceled')
+        and state = coalesce(:state, state) and +expires_at > :now order by id desc limit :limit)
 ) job order by id desc limit :limit;
 
 -- count: how many jobs stand in each place.
+-- Unbounded: it reads whole indexes.
 select 'ready', count(*) from penstock_ready_job
 union all select 'scheduled', count(*) from penstock_scheduled_job
 union all select 'running', count(*) from penstock_running_job

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -97,6 +97,14 @@ class Console:
         file.write_text(text, "utf-8")
         return file
 
+    def write_bookings(self, *changes: tuple[str, str]) -> None:
+        """The program about bookings, with some of its text changed."""
+        text = PROGRAM
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        self.write("bookings.py", text)
+
     def __call__(self, *arguments: str, stdin: bytes = b"") -> Result:
         """A command in this process."""
         self._monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -157,7 +165,7 @@ class Process:
         self.lines += self._process.stdout.readlines()
         return self._process.wait()
 
-    def __enter__(self) -> Process:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -186,6 +194,6 @@ def console(
 @pytest.fixture
 def bookings(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
     """A console in the folder of a program, on each store in turn."""
-    console.write("bookings.py", PROGRAM)
+    console.write_bookings()
     monkeypatch.setenv("DATABASE_URL", database_url)
     return console

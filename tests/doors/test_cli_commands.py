@@ -1,0 +1,236 @@
+"""The commands that ask and return: run, functions, migrate, data, jobs, config."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.doors.cli_fixtures import Console
+
+pytest_plugins = ("cli_fixtures",)
+
+
+# ----- run
+
+
+def test_run_prints_the_result_readably_or_on_a_line(bookings: Console) -> None:
+    booking = bookings.ok("run", "book", "customer=Ada", "phone=123").json
+    assert booking.startswith("booking_")
+    pretty = bookings.ok("run", "upcoming", "customer=Ada")
+    assert pretty.out.startswith("[\n  {\n")
+    row = pretty.json[0]
+    assert (row["_id"], row["customer"], row["phone"]) == (booking, "Ada", "123")
+    assert bookings.ok("run", "upcoming", "customer=Ada", "--json").out.count("\n") == 1
+    assert bookings.ok("run", "remind", f"booking={booking}").out == "null\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin"),
+    [
+        (("book", "customer=Ada", "phone=0049 30", "guests=2"), b""),
+        (("bookings:book", '{"customer": "Ada", "phone": "0049 30", "guests": 2}'), b""),
+        (("bookings/book".replace("/", ":"), "customer=Ada", 'phone="0049 30"', "guests=2"), b""),
+        (("book", "-"), b'{"customer": "Ada", "phone": "0049 30", "guests": {"$integer": "AgAAAAAAAAA="}}'),
+    ],
+)
+def test_arguments_come_in_every_way(console: Console, arguments: tuple[str, ...], stdin: bytes) -> None:
+    console.write_bookings()
+    console.ok("run", *arguments, stdin=stdin)
+    row = console.ok("run", "upcoming", "customer=Ada", "--json").json[0]
+    assert (row["customer"], row["phone"], row["guests"]) == ("Ada", "0049 30", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "fix"),
+    [
+        (("bok",), "The app has no function 'bok'.", "Did you mean bookings:book?"),
+        (("zzz",), "The app has no function 'zzz'.", "See penstock functions."),
+        (("book",), "customer: Field required; phone: Field required", "It takes (customer: str, phone: str"),
+        (("book", "customer=Ada", "phone=1", "guests=many"), "guests: Input should be a valid integer", "It takes"),
+        (("book", "customer=Ada", "phone=1", "extra=1"), "extra: Extra inputs are not permitted", "It takes"),
+        (("book", "Ada"), "'Ada' is no argument.", "name=value"),
+        (("book", '{"customer": '), "This is not valid JSON", ""),
+        (("book", "-"), "This is not valid JSON", ""),
+    ],
+)
+def test_a_call_that_cannot_be(console: Console, arguments: tuple[str, ...], what: str, fix: str) -> None:
+    console.write_bookings()
+    refused = console("run", *arguments)
+    assert (refused.code, refused.out) == (1, "")
+    assert what in refused.err
+    assert fix in refused.err
+    assert console.ok("data", "--json").json[0]["rows"] == 0
+
+
+def test_a_name_that_two_modules_have_is_asked_for_in_full(console: Console) -> None:
+    console.write("shop/__init__.py", "")
+    console.write("shop/base.py", "from penstock import App\napp = App()\n")
+    for name in ("one", "two"):
+        console.write(
+            f"shop/{name}.py",
+            "from penstock import QueryCtx\nfrom shop.base import app\n"
+            f"@app.query\nasync def hello(ctx: QueryCtx) -> str:\n    return '{name}'\n",
+        )
+    console.write("shop/main.py", "from shop import one, two\nfrom shop.base import app\n")
+    refused = console("--app", "shop.main", "run", "hello")
+    assert (refused.code, "may be shop.one:hello or shop.two:hello" in refused.err) == (1, True)
+    assert console.ok("--app", "shop.main", "run", "two:hello").json == "two"
+
+
+def test_functions_lists_kind_visibility_and_signature(console: Console) -> None:
+    console.write_bookings()
+    lines = console.ok("functions").out.splitlines()
+    assert lines[0].split() == ["function", "kind", "visible", "signature"]
+    assert lines[1].split(maxsplit=3) == [
+        "bookings:book",
+        "mutation",
+        "public",
+        "(customer: str, phone: str, guests: int = 1) -> Id[Booking]",
+    ]
+    listed = {function["name"]: function for function in console.ok("functions", "--json").json}
+    assert listed["bookings:remind"]["visibility"] == "internal"
+    assert listed["bookings:book"]["parameters"][2] == {"name": "guests", "type": "int", "required": False}
+
+
+# ----- migrate
+
+
+def test_a_plan_is_what_is_then_done_and_writes_nothing(bookings: Console) -> None:
+    plan = bookings.ok("migrate", "--plan", "--json").json
+    assert plan["migrations"]
+    assert any("booking_by_customer" in statement for statement in plan["sql"])
+    assert bookings.ok("migrate", "--plan", "--json").json == plan
+    done = bookings.ok("migrate", "--json").json
+    assert done == plan | {"applied": True}
+    again = bookings.ok("migrate")
+    assert (again.out, "there was nothing to do" in again.err) == ("", True)
+    assert "there is nothing to do" in bookings.ok("migrate", "--plan").err
+
+
+def test_a_plan_is_a_script(bookings: Console) -> None:
+    bookings.ok("migrate")
+    bookings.write_bookings(
+        ("note: str", "remark: str | None = None\n    note: str"),
+        (
+            'by_customer = Index("customer")',
+            'by_customer = Index("customer")\n    by_both = Index("customer", "phone")',
+        ),
+    )
+    script = bookings.ok("migrate", "--plan").out
+    assert "add column" in script.lower()
+    assert all(line.endswith(";") or line.startswith("--") for line in script.splitlines())
+    assert "-- booking: index by_customer is superfluous, as by_both begins with the same columns" in script
+    report = bookings.ok("migrate")
+    assert "add column" in report.out.lower()
+    assert "note: booking: index by_customer is superfluous" in report.err
+    assert "fits now: 2 changes made." in report.err
+
+
+def test_what_would_lose_data_is_refused(bookings: Console) -> None:
+    bookings.ok("run", "book", "customer=Ada", "phone=123")
+    bookings.write_bookings(("phone: str\n", "phone: int\n"))
+    refused = bookings("migrate", "--json")
+    error = json.loads(refused.err)["error"]
+    assert (refused.code, error["code"], len(error["problems"])) == (1, "schema_mismatch", 1)
+
+
+# ----- data
+
+
+def test_data_shows_tables_and_rows(bookings: Console) -> None:
+    for number in range(3):
+        bookings.ok("run", "book", f"customer=c{number}", "phone=1")
+    lines = bookings.ok("data").out.splitlines()
+    assert [line.split() for line in lines] == [["table", "rows", "owned", "by"], ["booking", "3", "penstock"]]
+    shown = bookings.ok("data", "booking", "--limit", "2")
+    assert [line.split()[3] for line in shown.out.splitlines()[1:]] == ["c2", "c1"]
+    assert "The first 2 rows" in shown.err
+    assert [row["customer"] for row in bookings.ok("data", "Booking", "--json", "--order", "asc").json] == [
+        "c0",
+        "c1",
+        "c2",
+    ]
+    lines = bookings.ok("data", "booking", "--jsonl").out.splitlines()
+    assert bookings.ok("export", "booking", "-o", "-").out.splitlines() == lines[::-1]
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        (("customer=c1",), ["c1"]),
+        (("customer>=c1",), ["c2", "c1"]),
+        (("customer>c0", "customer<c2"), ["c1"]),
+        (("guests<=1",), ["c2", "c1", "c0"]),
+        (("status=paid",), []),
+        (("note=null",), ["c2", "c1", "c0"]),
+        (("_creationTime>=2020-01-01T00:00:00Z",), ["c2", "c1", "c0"]),
+    ],
+)
+def test_data_shows_rows_that_meet_conditions(console: Console, where: tuple[str, ...], found: list[str]) -> None:
+    console.write_bookings()
+    rows = "".join(f'{{"customer": "c{number}", "phone": "1"}}\n' for number in range(3))
+    console.ok("import", "booking", "-", stdin=rows.encode())
+    conditions = [part for condition in where for part in ("--where", condition)]
+    assert [row["customer"] for row in console.ok("data", "booking", "--json", *conditions).json] == found
+
+
+def test_a_condition_that_cannot_be(console: Console) -> None:
+    console.write_bookings()
+    console.ok("migrate")
+    for where, why in (
+        ("nonsense", "'nonsense' is no condition."),
+        ("x=1", "Table Booking has no column 'x'."),
+        ("guests=many", "'many' is not a value of booking.guests, which is integer."),
+        ("status=lost", "which is pending or paid."),
+    ):
+        refused = console("data", "booking", "--where", where)
+        assert (refused.code, why in refused.err) == (1, True)
+
+
+# ----- jobs
+
+
+def test_jobs_are_counted_listed_shown_and_canceled(bookings: Console) -> None:
+    bookings.ok("run", "book", "customer=Ada", "phone=123")
+    listed = bookings.ok("jobs", "--json").json
+    assert listed["counts"]["scheduled"] == 1
+    job = listed["jobs"][0]
+    assert (job["function"], job["state"]) == ("bookings:remind", "pending")
+    lines = bookings.ok("jobs", "--state", "pending").out.splitlines()
+    assert lines[0].startswith("0 ready, 1 scheduled, 0 running")
+    assert lines[2].startswith(job["id"])
+    assert bookings.ok("jobs", "--state", "failed", "--json").json["jobs"] == []
+    shown = bookings.ok("jobs", "show", job["id"]).out
+    assert 'args         {"booking": "booking_' in shown
+    assert bookings.ok("jobs", "show", job["id"], "--json").json == job
+    assert "Asked for" in bookings.ok("jobs", "cancel", job["id"]).err
+
+
+def test_jobs_that_are_not_there(bookings: Console) -> None:
+    bookings.ok("migrate")
+    assert "'x' is not an id of job" in bookings("jobs", "show", "x").err
+    unknown = "job_01jd3k4v5w6x7y8z9a0b1c2d3e"
+    for command in ("show", "cancel"):
+        refused = bookings("jobs", command, unknown)
+        assert (refused.code, f"There is no job {unknown}." in refused.err) == (1, True)
+
+
+# ----- config
+
+
+def test_config_tells_where_each_setting_comes_from(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    console.write("app.py", "from penstock import App\napp = App(grace=3.0, poll=9.0)\n")
+    console.write("penstock.toml", "lease = 60")
+    monkeypatch.setenv("PENSTOCK_THREADS", "5")
+    found = console.ok("config", "--json", "--database", "postgresql://me:secret@host/x").json
+    assert found["lease"] == {"value": 60.0, "source": str(console.folder / "penstock.toml")}
+    assert found["threads"] == {"value": 5, "source": "the environment"}
+    assert found["grace"] == {"value": 3.0, "source": "App(…)"}
+    assert found["max_calls"]["source"] == "default"
+    assert found["database"] == {"value": "postgresql://me:***@host/x", "source": "--database"}
+    lines = console.ok("config").out.splitlines()
+    assert lines[0].split() == ["setting", "value", "from", "meaning"]
+    assert all(len(line.split(maxsplit=3)) == 4 for line in lines)

@@ -1,0 +1,197 @@
+"""The commands that run until they are told to stop, each as a process of its own: dev, serve, worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+if TYPE_CHECKING:
+    from tests.doors.cli_fixtures import Console, Process
+
+pytest_plugins = ("cli_fixtures",)
+
+HELLO = """
+from penstock import App, QueryCtx
+
+app = App()
+
+
+@app.query
+async def hello(ctx: QueryCtx) -> str:
+    return "one"
+"""
+
+SLOW = """
+import asyncio
+from datetime import timedelta
+
+from penstock import ActionCtx, App, MutationCtx
+
+app = App()
+
+
+@app.internal_mutation
+async def begin(ctx: MutationCtx) -> None:
+    await ctx.scheduler.run_after(timedelta(0), wait)
+
+
+@app.internal_action
+def wait(ctx: ActionCtx) -> str:
+    print("job begun", flush=True)
+    with open("gate") as gate:
+        return gate.read()
+"""
+
+
+def call(url: str, path: str, kind: str = "query", **args: Any) -> Any:
+    answer = httpx.post(f"{url}/api/{kind}", json={"path": path, "args": args}).json()
+    assert answer["status"] == "success", answer
+    return answer["value"]
+
+
+def rss(pid: int) -> int:
+    """Memory of a process, in bytes."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+# ----- dev
+
+
+def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -> None:
+    console.write("hello.py", HELLO)
+    with console.start("dev", "--port", "0") as process:
+        url = process.wait_for(r"server +(http://127\.0\.0\.1:\d+)")[1]
+        suggestion = process.wait_for(r"curl .*")[0]
+        assert suggestion.startswith(f"curl {url}/api/query")
+        assert call(url, "hello:hello") == "one"
+        assert rss(process.pid) < 80 * 1024 * 1024
+
+        console.write("hello.py", HELLO.replace('"one"', '"second"'))
+        process.wait_for("hello.py changed")
+        assert call(process.wait_for("ready at (.*)")[1], "hello:hello") == "second"
+
+        console.write("hello.py", HELLO + "import does_not_exist\n")
+        process.wait_for("No module named 'does_not_exist'")
+        process.wait_for("Waiting for a change")
+        console.write("hello.py", HELLO + "app = (")
+        process.wait_for("SyntaxError")
+        process.wait_for("Waiting for a change")
+        console.write("inner/__init__.py", "TEXT = 'third'\n")
+        process.wait_for("SyntaxError")
+        process.wait_for("Waiting for a change")
+        console.write("hello.py", "from inner import TEXT\n" + HELLO.replace('"one"', "TEXT"))
+        assert call(process.wait_for("ready at (.*)")[1], "hello:hello") == "third"
+        console.write("inner/__init__.py", "TEXT = 'the fourth'\n")
+        process.wait_for("inner/__init__.py changed")
+        assert call(process.wait_for("ready at (.*)")[1], "hello:hello") == "the fourth"
+
+        process.tell(signal.SIGTERM)
+        assert process.end() == 0
+        assert "worker.stopped" in "".join(process.lines)
+
+
+def test_dev_does_without_watchfiles(console: Console, tmp_path: Path) -> None:
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without/watchfiles.py").write_text("raise ImportError\n")
+    console.write("hello.py", HELLO)
+    with console.start("dev", "--port", "0", PYTHONPATH=str(tmp_path / "without")) as process:
+        process.wait_for("curl ")
+        console.write("hello.py", HELLO.replace('"one"', '"second"'))
+        assert call(process.wait_for("ready at (.*)")[1], "hello:hello") == "second"
+        process.tell(signal.SIGINT)
+        assert process.end() == 0
+
+
+def test_dev_runs_jobs(bookings: Console) -> None:
+    bookings.write_bookings(("timedelta(days=1)", "timedelta(0)"))
+    with bookings.start("dev", "--port", "0", "--no-reload", "--log-level", "debug") as process:
+        url = process.wait_for(r"server +(http.*)")[1]
+        call(url, "bookings:book", "mutation", customer="Ada", phone="1")
+        while call(url, "bookings:upcoming", customer="Ada")[0]["status"] != "paid":
+            pass
+        process.tell(signal.SIGTERM)
+        assert process.end() == 0
+
+
+def test_dev_shows_what_no_change_of_the_source_corrects(console: Console) -> None:
+    console.write("hello.py", HELLO)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        console.start("dev", "--port", str(taken.getsockname()[1])) as process,
+    ):
+        assert process.end() == 1
+        assert "error: Cannot listen on 127.0.0.1" in "".join(process.lines)
+
+
+# ----- serve
+
+
+def test_serve_serves_and_stops_gracefully(bookings: Console) -> None:
+    with bookings.start("serve", "--port", "0", "--log-format", "json") as process:
+        url = process.wait_for(r'"event": "server.started", "url": "([^"]+)"')[1]
+        booking = call(url, "bookings:book", "mutation", customer="Ada", phone="1")
+        assert call(url, "bookings:upcoming", customer="Ada")[0]["_id"] == booking
+        process.tell(signal.SIGTERM)
+        assert process.end() == 0
+        assert "worker" not in "".join(process.lines)
+
+
+def test_serve_runs_services_if_asked(console: Console) -> None:
+    console.write("hello.py", HELLO)
+    with console.start("serve", "--port", "0", "--services") as process:
+        process.wait_for("worker.started")
+        process.tell(signal.SIGINT)
+        assert process.end() == 0
+        assert "worker.stopped" in "".join(process.lines)
+
+
+# ----- worker
+
+
+@pytest.fixture
+def slow(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+    """A program whose job waits until someone writes to the file named gate; one job is waiting to be run."""
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    console.write("slow.py", SLOW)
+    os.mkfifo(console.folder / "gate")
+    console.ok("run", "begin")
+    return console
+
+
+def stop_in_the_middle(process: Process) -> None:
+    process.wait_for("job begun")
+    process.tell(signal.SIGTERM)
+    process.wait_for("services.stopping")
+
+
+def test_a_worker_lets_running_jobs_finish(slow: Console) -> None:
+    with slow.start("worker", "--jobs", "1") as process:
+        process.wait_for("services.started services=worker")
+        stop_in_the_middle(process)
+        (slow.folder / "gate").write_text("opened")
+        assert process.end() == 0
+        assert process.lines[-1].rstrip().endswith("services.stopped")
+    job = slow.ok("jobs", "--json").json["jobs"][0]
+    assert (job["state"], job["result"]) == ("success", "opened")
+
+
+def test_a_second_signal_does_not_wait(slow: Console) -> None:
+    with slow.start("worker") as process:
+        stop_in_the_middle(process)
+        process.tell(signal.SIGTERM)
+        assert process.end() == 128 + signal.SIGTERM
+    assert slow.ok("jobs", "--json").json["jobs"][0]["state"] == "running"
+
+
+def test_a_worker_without_a_database_says_so(console: Console) -> None:
+    console.write("hello.py", HELLO)
+    with console.start("worker", DATABASE_URL="postgresql://127.0.0.1:1/x", PENSTOCK_DATABASE_WAIT="0.05") as process:
+        assert process.end() == 1
+        assert process.lines[0].startswith("error: Cannot connect to the database")

@@ -1,0 +1,342 @@
+"""The client: what it sends, what answers mean to it, and when it sends again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import httpx
+import pytest
+from pydantic import BaseModel
+
+from penstock.client import AsyncClient, Client, FunctionError, ServerError, ServerUnreachable
+from penstock.client.encoding import encode
+from penstock.errors import (
+    ApplicationError,
+    CallTimeout,
+    ConfigError,
+    Conflict,
+    DatabaseBusy,
+    DatabaseFull,
+    DatabaseUnavailable,
+    InputError,
+    LimitExceeded,
+    Overloaded,
+    PenstockError,
+    TryAgain,
+    ValueInvalid,
+)
+
+if TYPE_CHECKING:
+    from tests.doors.http_fixtures import Api, Door
+
+pytest_plugins = ("http_fixtures",)
+
+WHEN = datetime(2024, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+
+
+# ----- against a server
+
+
+async def use_async(api: Api) -> None:
+    if api.http.base_url.host == "shop":
+        client = AsyncClient("http://shop", transport=httpx.ASGITransport(api.asgi))
+    else:
+        client = AsyncClient(str(api.http.base_url))
+    async with client:
+        book = await client.mutation("http_fixtures:add", title="Emma", copies=2**60, added=WHEN, cover=b"\xff")
+        found = await client.query("http_fixtures:find", title="Emma")
+        assert found["_id"] == book
+        assert (found["copies"], found["cover"]) == (2**60, b"\xff")
+        assert datetime.fromisoformat(found["added"]) == WHEN
+        assert await client.query("http_fixtures:find", {"title": "Ulysses"}) is None
+        assert await client.action("http_fixtures:restock", {}, title="Ulysses")
+        assert math.isinf(await client.query("http_fixtures:echo", value=math.inf))
+        assert await client.query("http_fixtures:count") == 2
+        with pytest.raises(ApplicationError) as refused:
+            await client.mutation("http_fixtures:sell", title="Dune")
+        assert refused.value.data == {"kind": "unknown book", "title": "Dune", "raw": b"\xff", "n": 2**60}
+        with pytest.raises(FunctionError, match=r"^Could not find public function") as unknown:
+            await client.query("http_fixtures:hidden", number=1)
+        assert unknown.value.request_id
+        with pytest.raises(FunctionError, match=r"^\[Request ID: .*\] Server Error$"):
+            await client.query("http_fixtures:fail")
+        with pytest.raises(FunctionError, match="ArgumentsInvalid"):
+            await client.query("http_fixtures:find", title=1)
+        with pytest.raises(InputError, match="not the name of a function") as malformed:
+            await client.query("nonsense nonsense")
+        assert malformed.value.facts["reason"] == "BadConvexFunctionIdentifier"
+        with pytest.raises(LimitExceeded):
+            await client.query("http_fixtures:echo", value="x" * (17 * 1024 * 1024))
+
+
+def use_sync(url: str) -> None:
+    with Client(url) as client:
+        book = client.mutation("http_fixtures:add", title="Emma", copies=1)
+        assert client.query("http_fixtures:find", title="Emma")["_id"] == book
+        assert client.mutation("http_fixtures:sell", {"title": "Emma"}) == 0
+        with pytest.raises(ApplicationError) as refused:
+            client.mutation("http_fixtures:sell", title="Emma")
+        assert refused.value.data == "sold out"
+        assert client.action("http_fixtures:restock", title="Ulysses").startswith("book_")
+        with pytest.raises(FunctionError):
+            client.query("http_fixtures:fail")
+
+
+def test_an_async_client_calls(door: Door) -> None:
+    async def story() -> None:
+        async with door() as api:
+            await use_async(api)
+
+    asyncio.run(story())
+
+
+def test_a_client_calls(far_door: Door) -> None:
+    async def story() -> None:
+        async with far_door() as api:
+            await asyncio.to_thread(use_sync, str(api.http.base_url))
+
+    asyncio.run(story())
+
+
+def test_a_server_that_refuses_for_now_is_told_apart(near_door: Door) -> None:
+    async def story() -> None:
+        async with near_door(max_calls=1) as api:
+            held = api.hold("first")
+            first = asyncio.create_task(api.value("action", "wait_in_action", title="first"))
+            await held.running.wait()
+            async with AsyncClient("http://x", retries=0, transport=httpx.ASGITransport(api.asgi)) as client:
+                with pytest.raises(Overloaded) as caught:
+                    await client.query("http_fixtures:count")
+                assert caught.value.facts["retry_after"] == 1
+            held.may_go_on.set()
+            await first
+
+    asyncio.run(story())
+
+
+# ----- what is sent
+
+
+class Size(Enum):
+    LARGE = "L"
+
+
+class Point(BaseModel):
+    x: float
+    raw: bytes = b"\xff"
+
+
+def test_values_are_sent_as_functions_take_them() -> None:
+    sent = {
+        "when": WHEN, "day": date(2024, 1, 2), "at": time(3, 4), "span": timedelta(days=-1, microseconds=5),
+        "amount": Decimal("1.20"), "key": UUID(int=1), "size": Size.LARGE, "pair": (1, 2), "set": {1},
+        "raw": b"\xfb\xff", "big": 2**60, "nan": math.nan, "zero": -0.0, "point": Point(x=1), "text": "é\0",
+    }  # fmt: skip
+    assert json.loads(encode(sent)) == {
+        "when": "2024-01-02T03:04:05.000678+00:00", "day": "2024-01-02", "at": "03:04:00",
+        "span": "-P0DT86399.999995S", "amount": "1.20", "key": "00000000-0000-0000-0000-000000000001",
+        "size": "L", "pair": [1, 2], "set": [1], "raw": {"$bytes": "+/8="}, "big": {"$integer": "AAAAAAAAABA="},
+        "nan": {"$float": "AAAAAAAA+H8="}, "zero": {"$float": "AAAAAAAAAIA="},
+        "point": {"x": 1.0, "raw": {"$bytes": "/w=="}}, "text": "é\0",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [2**63, {"$a": 1}, {1: 2}, object(), 1j, "\ud800", {"a": [object()]}])
+def test_values_that_no_function_can_take_are_refused(value: Any) -> None:
+    with pytest.raises(ValueInvalid):
+        encode({"value": value})
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValueInvalid):
+        encode(endless)
+
+
+def test_a_path_in_the_url_and_headers_are_kept() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert str(request.url) == "https://shop.example/backend/api/query"
+        assert request.headers["authorization"] == "Bearer x"
+        assert request.headers["content-type"] == "application/json"
+        assert json.loads(request.content) == {"path": "a:b", "args": {"path": 1}, "format": "convex_encoded_json"}
+        return httpx.Response(200, json={"status": "success", "value": None})
+
+    for url in ("https://shop.example/backend", "https://shop.example/backend/"):
+        with Client(url, headers={"Authorization": "Bearer x"}, transport=httpx.MockTransport(answer)) as client:
+            assert client.query("a:b", path=1) is None
+
+
+def test_a_url_that_is_none_is_refused() -> None:
+    for url in ("localhost:8000", "", "ws://x", "/api"):
+        with pytest.raises(ConfigError):
+            Client(url)
+        with pytest.raises(ConfigError):
+            AsyncClient(url)
+
+
+# ----- what answers mean
+
+
+def answered(*answers: httpx.Response | Exception) -> tuple[Callable[[httpx.Request], httpx.Response], list[str]]:
+    """A server that gives these answers in turn, and the paths that it was asked for."""
+    left, asked = list(answers), []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        found = left.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return httpx.Response(found.status_code, headers=found.headers, content=found.content)
+
+    return answer, asked
+
+
+def refusal(status: int, code: str) -> httpx.Response:
+    return httpx.Response(status, json={"code": code, "message": "why"}, headers={"retry-after": "0"})
+
+
+DONE = httpx.Response(200, json={"status": "success", "value": 1})
+
+
+@pytest.mark.parametrize(
+    ("response", "error", "uncertain"),
+    [
+        (refusal(503, "Conflict"), Conflict, False),
+        (refusal(503, "DatabaseUnavailable"), DatabaseUnavailable, False),
+        (refusal(503, "CommitUncertain"), DatabaseUnavailable, True),
+        (refusal(503, "DatabaseBusy"), DatabaseBusy, False),
+        (refusal(503, "DatabaseFull"), DatabaseFull, False),
+        (refusal(503, "CallTimeout"), CallTimeout, False),
+        (refusal(503, "Overloaded"), Overloaded, False),
+        (refusal(503, "ShuttingDown"), TryAgain, True),
+        (refusal(503, "SomethingNew"), TryAgain, False),
+        (httpx.Response(503, text="<html>proxy</html>"), ServerUnreachable, True),
+        (httpx.Response(502), ServerUnreachable, True),
+        (httpx.Response(504, json=[]), ServerUnreachable, True),
+        (httpx.Response(429), Overloaded, False),
+        (refusal(400, "BadRequest"), InputError, None),
+        (refusal(415, "UnsupportedMediaType"), InputError, None),
+        (refusal(413, "RequestTooLarge"), LimitExceeded, None),
+        (httpx.Response(413, text="too large"), LimitExceeded, None),
+        (refusal(404, "NotFound"), ServerError, None),
+        (httpx.Response(404, text="not here"), ServerError, None),
+        (refusal(500, "InternalServerError"), ServerError, None),
+        (httpx.Response(200, text="<html>"), ServerError, None),
+        (httpx.Response(200, json={"status": "odd"}), ServerError, None),
+        (httpx.Response(200, content=b'{"status":"success","value":{"$odd":1}}'), ServerError, None),
+        (httpx.Response(200, json=None), ServerError, None),
+        (httpx.Response(301, headers={"location": "https://x"}), ServerError, None),
+        (httpx.Response(200, json={"status": "error", "errorMessage": "no"}), FunctionError, None),
+        (
+            httpx.Response(200, json={"status": "error", "errorMessage": "no", "errorData": None}),
+            ApplicationError,
+            None,
+        ),
+        (httpx.ConnectError("refused"), ServerUnreachable, False),
+        (httpx.ConnectTimeout("slow"), ServerUnreachable, False),
+        (httpx.PoolTimeout("busy"), ServerUnreachable, False),
+        (httpx.ReadTimeout("slow"), ServerUnreachable, True),
+        (httpx.ReadError("reset"), ServerUnreachable, True),
+        (httpx.WriteError("reset"), ServerUnreachable, True),
+        (httpx.RemoteProtocolError("closed"), ServerUnreachable, True),
+    ],
+)
+def test_each_answer_has_its_error(response: Any, error: type[PenstockError], uncertain: bool | None) -> None:
+    async def story() -> None:
+        transport = httpx.MockTransport(answered(response)[0])
+        async with AsyncClient("http://x", transport=transport) as client:
+            with pytest.raises(PenstockError) as caught:
+                await client.mutation("a:b")
+        assert type(caught.value) is error
+        assert caught.value.facts.get("uncertain") is uncertain
+
+    asyncio.run(story())
+    with (
+        Client("http://x", transport=httpx.MockTransport(answered(response)[0])) as client,
+        pytest.raises(error),
+    ):
+        client.mutation("a:b")
+
+
+# ----- when it is sent again
+
+
+def calls_of(kind: str, *answers: httpx.Response | Exception, **options: Any) -> tuple[Any, int]:
+    """What a call ends with, and how often it was sent; both clients alike."""
+    server, asked = answered(*answers)
+
+    def ask() -> Any:
+        with Client("http://x", transport=httpx.MockTransport(server), **options) as client:
+            return getattr(client, kind)("a:b")
+
+    async def ask_async() -> Any:
+        async with AsyncClient("http://x", transport=httpx.MockTransport(again), **options) as client:
+            return await getattr(client, kind)("a:b")
+
+    def outcome(run: Callable[[], Any]) -> Any:
+        try:
+            return run()
+        except PenstockError as error:
+            return type(error)
+
+    found = outcome(ask)
+    again, asked_again = answered(*answers)
+    assert outcome(lambda: asyncio.run(ask_async())) == found
+    assert len(asked_again) == len(asked)
+    return found, len(asked)
+
+
+def test_queries_are_sent_again() -> None:
+    busy, gone = refusal(503, "DatabaseBusy"), refusal(503, "CommitUncertain")
+    assert calls_of("query", busy, gone, DONE) == (1, 3)
+    assert calls_of("query", busy, busy, busy, DONE) == (DatabaseBusy, 3)
+    assert calls_of("query", busy, DONE, retries=0) == (DatabaseBusy, 1)
+    assert calls_of("query", refusal(400, "BadRequest"), DONE) == (InputError, 1)
+    assert calls_of("query", httpx.Response(200, json={"status": "error", "errorMessage": "x"})) == (FunctionError, 1)
+
+
+def test_mutations_are_sent_once_unless_asked_for_and_certain() -> None:
+    conflict, gone = refusal(503, "Conflict"), refusal(503, "CommitUncertain")
+    assert calls_of("mutation", conflict, DONE) == (Conflict, 1)
+    assert calls_of("mutation", conflict, DONE, mutation_retries=1) == (1, 2)
+    assert calls_of("mutation", conflict, conflict, DONE, mutation_retries=1) == (Conflict, 2)
+    assert calls_of("mutation", gone, DONE, mutation_retries=5) == (DatabaseUnavailable, 1)
+    assert calls_of("mutation", httpx.ReadTimeout("slow"), DONE, mutation_retries=5) == (ServerUnreachable, 1)
+
+
+def test_actions_are_never_sent_again() -> None:
+    conflict = refusal(503, "Conflict")
+    assert calls_of("action", conflict, DONE, retries=5, mutation_retries=5) == (Conflict, 1)
+
+
+# ----- what it needs
+
+
+def test_it_loads_little() -> None:
+    code = "import sys, penstock.client; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    heavy = {"asyncio", "pydantic", "pydantic_core", "httpx", "starlette", "uvicorn", "sqlite3", "asyncpg", "inspect"}
+    loaded = set(done.stdout.split())
+    assert not loaded & heavy
+    assert {name for name in loaded if name.startswith("penstock.")} == {
+        "penstock.client", "penstock.client.answers", "penstock.client.client", "penstock.client.encoding",
+        "penstock.errors", "penstock.wire", "penstock.wire.tags",
+    }  # fmt: skip
+
+
+def test_without_httpx_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    for client in (Client, AsyncClient):
+        with pytest.raises(ConfigError, match=r"penstock\[client\]"):
+            client("http://x")

@@ -1,0 +1,248 @@
+"""The examples: the demo as a whole on both stores, and their programs as their users would test them."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+
+import bookings
+import httpx
+import pytest
+from bookings import Booking, Message
+
+from penstock import ApplicationError, ArgumentsInvalid, Id
+from penstock.testing import TestApp, TestClock
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ADA = {"source": "web", "request": "1", "customer": "Ada", "phone": "+420 601 234 567"}
+IN_3_DAYS = timedelta(days=3)
+
+
+class SmsProvider:
+    """Answers in place of the provider: with each of `failures` once, then accepts."""
+
+    def __init__(self, *failures: int) -> None:
+        self.failures = list(failures)
+        self.requests: list[str] = []  # their idempotency keys
+        self.accepted: dict[str, str] = {}
+        self.hangs = False
+        self.reached = asyncio.Event()
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        key = request.headers["idempotency-key"]
+        self.requests.append(key)
+        if self.failures:
+            return httpx.Response(self.failures.pop(0))
+        self.accepted.setdefault(key, json.loads(request.content)["text"])
+        self.reached.set()
+        if self.hangs:
+            await asyncio.Event().wait()
+        return httpx.Response(200, json={"receipt": f"R-{key}"})
+
+    @property
+    def texts(self) -> list[str]:
+        return list(self.accepted.values())
+
+    def connect(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.MockTransport(self), base_url="http://sms")
+
+
+@asynccontextmanager
+async def desk(
+    monkeypatch: pytest.MonkeyPatch, provider: SmsProvider, database: str | None = None, clock: TestClock | None = None
+) -> AsyncIterator[TestApp]:
+    monkeypatch.setattr(bookings, "connect", provider.connect)
+    async with TestApp(bookings.app, database, clock=clock) as app:
+        yield app
+
+
+async def book(app: TestApp, after: timedelta = IN_3_DAYS, **changes: str) -> Id[Booking]:
+    return await app.run_mutation(bookings.book, **{**ADA, **changes}, starts_at=app.clock.now() + after)
+
+
+async def the_booking(app: TestApp) -> Booking:
+    (found,) = (await app.run_query(bookings.from_source, "web")).page
+    return found
+
+
+async def the_message(app: TestApp) -> Message:
+    (found,) = await app.run_query(bookings.messages, (await the_booking(app)).id)
+    return found
+
+
+# ----- the demo
+
+
+def test_demo_proves_itself(database_url: str, tmp_path: Path) -> None:
+    demo = subprocess.run(
+        [sys.executable, EXAMPLES / "bookings" / "demo.py"],
+        env={
+            **os.environ,
+            "DATABASE_URL": database_url,
+            "DEMO_BOOKINGS": "45",
+            "DEMO_SECONDS": "6",
+            "DEMO_OUT": str(tmp_path / "out"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    said = demo.stdout + demo.stderr
+    assert demo.returncode == 0, said
+    for moment in ("out of order", "the provider is back", "kill -9", "penstock is back", "all work is done"):
+        assert moment in said
+    claims = said.partition("The proof")[2].partition("On the way there")[0]
+    assert claims.count(" ok") == 14, said
+    assert "WRONG" not in said
+
+
+# ----- its program
+
+
+async def test_a_booking_is_confirmed_at_once_and_reminded_of_a_day_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = SmsProvider()
+    async with desk(monkeypatch, provider) as app:
+        booking_id = await book(app)
+        await app.run_until_idle(advance=False)
+        booking = await the_booking(app)
+        assert (booking.id, booking.status, booking.phone) == (booking_id, "confirmed", "+420601234567")
+        assert provider.texts == ["Dear Ada, your booking on 4 January, 00:00 is confirmed."]
+
+        app.clock.advance(timedelta(days=2))
+        await app.run_until_idle(advance=False)
+        assert provider.texts[1:] == ["Dear Ada, we see you tomorrow, 4 January, 00:00."]
+
+
+async def test_a_booking_at_short_notice_has_no_reminder(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with desk(monkeypatch, SmsProvider()) as app:
+        await book(app, timedelta(hours=24))
+        assert (await the_booking(app)).reminder is None
+
+
+async def test_a_repeated_request_books_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = SmsProvider()
+    async with desk(monkeypatch, provider) as app:
+        first, *others = await asyncio.gather(*(book(app) for _ in range(5)))
+        assert others == [first] * 4
+        with pytest.raises(ApplicationError, match="used for another booking"):
+            await book(app, customer="Eve")
+        await app.run_until_idle()
+        assert len(provider.texts) == 2  # the confirmation and the reminder
+
+
+@pytest.mark.parametrize(
+    ("changes", "after", "message"),
+    [
+        ({"phone": "12"}, IN_3_DAYS, "phone: .*'12' is no phone number"),
+        ({"customer": "  "}, IN_3_DAYS, "customer: String should have at least 1 character"),
+        ({}, timedelta(0), "is over"),
+    ],
+)
+async def test_a_wrong_booking_is_refused(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], after: timedelta, message: str
+) -> None:
+    async with desk(monkeypatch, SmsProvider()) as app:
+        with pytest.raises((ArgumentsInvalid, ApplicationError), match=message):
+            await book(app, after, **changes)
+        assert (await app.run_query(bookings.summary)).bookings == {}
+
+
+async def test_a_failing_provider_is_tried_again_after_longer_and_longer_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = SmsProvider(503, 429, 500, 503)
+    async with desk(monkeypatch, provider) as app:
+        began = app.clock.now()
+        await book(app, timedelta(hours=1))
+        await app.run_until_idle()
+        message = await the_message(app)
+        assert (message.state, message.attempt, len(provider.texts)) == ("accepted", 5, 1)
+        waited = (app.clock.now() - began).total_seconds()
+        assert 0.5 * 7.5 <= waited <= 1.5 * 7.5  # 0.5 + 1 + 2 + 4 seconds, with jitter
+
+
+async def test_a_number_out_of_service_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = SmsProvider(503, 422)
+    async with desk(monkeypatch, provider) as app:
+        await book(app, timedelta(hours=1))
+        await app.run_until_idle()
+        message = await the_message(app)
+        assert (message.state, message.attempt, message.error) == ("refused", 2, "422: ")
+        assert (await the_booking(app)).status == "booked"
+
+
+async def test_an_attempt_lost_in_a_crash_is_made_up_for(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    provider, clock = SmsProvider(), TestClock()
+    provider.hangs = True
+    async with desk(monkeypatch, provider, database_url, clock) as app:
+        await book(app, timedelta(hours=1))
+        await app.worker.tick()
+        await provider.reached.wait()
+        await app.worker.kill()  # the provider has the message, and nobody here will ever hear of it
+
+    provider.hangs = False
+    async with desk(monkeypatch, provider, database_url, clock) as app:
+        await app.run_until_idle(raise_errors=False)
+        message = await the_message(app)
+        assert (message.state, message.attempt) == ("accepted", 2)
+        assert (provider.requests, len(provider.accepted)) == ([message.id] * 2, 1)
+        (lost,) = await app.jobs("failed")
+        assert (lost.function, (lost.error or "").partition(":")[0]) == ("bookings:send", "WorkerLost")
+
+
+async def test_a_cancelled_booking_is_not_reminded_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = SmsProvider()
+    async with desk(monkeypatch, provider) as app:
+        booking_id = await book(app)
+        await app.assert_scheduled(bookings.notify, booking_id=booking_id)
+        for _ in range(2):
+            await app.run_mutation(bookings.cancel, booking_id)
+        await app.run_until_idle()
+        assert (await the_booking(app)).status == "cancelled"
+        assert sorted(text.rpartition(" ")[2] for text in provider.texts) == ["cancelled.", "confirmed."]
+
+
+async def test_bookings_are_listed_page_by_page_and_by_customer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with desk(monkeypatch, SmsProvider()) as app:
+        for number in range(5):
+            await book(app, timedelta(hours=9 - number), request=str(number), customer="Ada" if number % 2 else "Eve")
+        requests, cursor, is_done = [], None, False
+        while not is_done:
+            page = await app.run_query(bookings.from_source, "web", cursor, 2)
+            requests += [booking.request for booking in page.page]
+            cursor, is_done = page.continue_cursor, page.is_done
+        assert requests == ["0", "1", "2", "3", "4"]
+        app.clock.advance(timedelta(hours=7))
+        assert [booking.request for booking in await app.run_query(bookings.upcoming, "Ada")] == ["1"]
+
+
+# ----- the quickstart
+
+
+@pytest.fixture
+def quickstart() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("app", EXAMPLES / "quickstart" / "app.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+async def test_a_seat_is_held_for_half_a_minute(quickstart: ModuleType) -> None:
+    async with TestApp(quickstart.app) as app:
+        await app.run_mutation(quickstart.hold, seat="12A", name="Ada")
+        with pytest.raises(ApplicationError, match="Seat 12A is taken"):
+            await app.run_mutation(quickstart.hold, seat="12A", name="Eve")
+        assert [held.name for held in await app.run_query(quickstart.taken)] == ["Ada"]
+        app.clock.advance(timedelta(seconds=30))
+        await app.run_until_idle(advance=False)
+        assert await app.run_query(quickstart.taken) == []

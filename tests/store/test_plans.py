@@ -1,0 +1,252 @@
+"""The statements that run all the time read through their indexes, however many jobs wait, run or have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.store.migrate import push
+from penstock.store.open import make_store
+from penstock.store.queries import Query, load_queries
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+SCHEDULED, FINISHED, READY, RUNNING = 50_000, 50_000, 2_000, 500
+UNKNOWN = UUID(int=1)
+
+# What each statement is asked, and through which indexes it must read which table.
+HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
+    "claim": (
+        {"pool": "default", "lease": 1, "limit": 10, "now": NOW},
+        {"ready_job": {"ready_job_order", "key"}, "cancel_request": {"cancel_request_job"}},
+    ),
+    "promote": (
+        {"now": NOW + timedelta(seconds=100), "limit": 50},
+        {"scheduled_job": {"scheduled_job_run_at", "key"}},
+    ),
+    "settle": ({"lease": 1, "id": UNKNOWN}, {"running_job": {"key"}}),
+    "find": (
+        {"id": UNKNOWN, "now": NOW},
+        {"ready_job": {"key"}, "scheduled_job": {"key"}, "running_job": {"key"}, "finished_job": {"key"}},
+    ),
+    "prune": ({"now": NOW + timedelta(days=400), "limit": 10}, {"finished_job": {"finished_job_expires_at", "key"}}),
+    "list": (
+        {"state": None, "limit": 10, "now": NOW},
+        {"ready_job": {"key"}, "scheduled_job": {"key"}, "running_job": {"key"}, "finished_job": {"key"}},
+    ),
+}
+
+
+# ----- PostgreSQL
+
+
+@pytest.fixture(scope="module")
+def postgres_plans(postgres_server: str) -> Iterator[str]:
+    """A database full of jobs, once for all tests here."""
+    asyncio.run(on_server(postgres_server, "create database test_plans"))
+    url = urlunsplit(urlsplit(postgres_server)._replace(path="/test_plans"))
+    asyncio.run(fill_postgres(url))
+    yield url
+    asyncio.run(on_server(postgres_server, "drop database test_plans with (force)"))
+
+
+async def on_server(url: str, sql: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(sql)
+    await connection.close()
+
+
+async def fill_postgres(url: str) -> None:
+    store = make_store(Config(database=url), SystemClock())
+    await store.open()
+    await push(store, [])
+    await store.close()
+    connection = await asyncpg.connect(url)
+    columns = "id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at"
+    some = "gen_random_uuid(), 'default', 'm:f', 'mutation', '{}', 0, $1::timestamptz + n * interval '1 s', null, 0, $1"
+    ended = "id, pool, function, kind, args, run_at, attempt, enqueued_at, finished_at, expires_at, state, slot"
+    values = (
+        "gen_random_uuid(), 'default', 'm:f', 'mutation', '{}', $1, 1, $1, $1, $1::timestamptz + n * interval '1 min'"
+    )
+    for table, count, columns, row in (
+        ("scheduled_job", SCHEDULED, columns, some),
+        ("ready_job", READY, columns, some),
+        ("running_job", RUNNING, f"{columns}, started_at, lease", f"{some}, $1, n % 10"),
+        ("finished_job", FINISHED, ended, f"{values}, 'success', n % 17 - 1"),
+        ("lease", 10, "worker, started_at, expires_at", "'worker', $1, $1"),
+    ):
+        sql = f"insert into penstock.{table} ({columns}) select {row} from generate_series(1, {count}) n"
+        await connection.execute(sql, NOW)
+    await connection.execute("analyze")
+    await connection.close()
+
+
+async def postgres_plan(url: str, query: Query, asked: dict[str, Any], how: str) -> list[dict[str, Any]]:
+    """The nodes of a statement's plan, on a connection as the store has it; nothing it does is kept."""
+    store = make_store(Config(database=url), SystemClock())
+    connection = await store._connections.connect()  # type: ignore[attr-defined]
+    try:
+        await connection.execute("begin")
+        if how == "generic":
+            nothing = ", ".join(["null"] * len(query.parameters))
+            await connection.execute("set local plan_cache_mode = force_generic_plan")
+            await connection.execute(f"prepare it as {query.statement.sql}")
+            (row,) = await connection.fetch(f"explain (format json) execute it ({nothing})")
+        else:
+            arguments = [postgres_value(query, name, asked) for name in query.parameters]
+            (row,) = await connection.fetch(f"explain (analyze, format json) {query.statement.sql}", *arguments)
+        await connection.execute("rollback")
+    finally:
+        await connection.close()
+    return list(nodes(json.loads(row[0])[0]["Plan"]))
+
+
+def postgres_value(query: Query, name: str, asked: dict[str, Any]) -> Any:
+    """What was asked; the other parameters of a settlement are arrays of nothing."""
+    if name in asked:
+        return asked[name]
+    assert query.name == "settle", name
+    return [asked["id"]] if name == "ids" else [None]
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+@pytest.mark.parametrize("how", ["for what is asked", "generic"])
+@pytest.mark.parametrize("name", HOT)
+def test_postgres_reads_through_indexes(postgres_plans: str, name: str, how: str) -> None:
+    asked, expected = HOT[name]
+    query = load_queries("penstock.store.postgres", "jobs", "$")[name]
+    plan = asyncio.run(postgres_plan(postgres_plans, query, asked, how))
+    scans = [node for node in plan if node["Node Type"].endswith("Scan") and "Relation Name" in node]
+    used: dict[str, set[str]] = {}
+    for scan in scans:
+        table = scan["Relation Name"]
+        assert "Index Name" in scan, f"{scan['Node Type']} on {table}"
+        used.setdefault(one_partition(table), set()).add(index_kind(table, scan["Index Name"]))
+    for table, indexes in expected.items():
+        assert used.pop(table) <= indexes, table
+    assert used.keys() <= {"lease", "scheduled_job"}
+
+
+def one_partition(table: str) -> str:
+    return "finished_job" if table.startswith("finished_job") else table
+
+
+def index_kind(table: str, index: str) -> str:
+    return "key" if index == f"{table}_pkey" else index.replace("finished_job_long", "finished_job")
+
+
+def test_postgres_claims_without_touching_scheduled_jobs(postgres_plans: str) -> None:
+    """Of 50,000 scheduled jobs it looks at one: the next. And of the ready ones at no more than it takes."""
+    asked, _ = HOT["claim"]
+    query = load_queries("penstock.store.postgres", "jobs", "$")["claim"]
+    plan = asyncio.run(postgres_plan(postgres_plans, query, asked, "for what is asked"))
+    touched: dict[str, float] = {}
+    for node in plan:
+        if "Index Name" in node:
+            rows = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+            touched[node["Index Name"]] = touched.get(node["Index Name"], 0) + rows
+    assert touched["scheduled_job_run_at"] == 1
+    assert touched["ready_job_order"] == touched["ready_job_pkey"] == 10
+    assert not any(node["Node Type"] == "Sort" and node["Actual Rows"] > 10 for node in plan)
+
+
+# ----- SQLite
+
+
+@pytest.fixture(scope="module")
+def sqlite_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file full of jobs, once for all tests here."""
+    file = tmp_path_factory.mktemp("plans") / "plans.db"
+
+    async def make() -> None:
+        store = make_store(Config(database=f"sqlite:///{file}"), SystemClock())
+        await store.open()
+        await push(store, [])
+        await store.close()
+
+    asyncio.run(make())
+    connection = sqlite3.connect(file)
+    numbers = f"with recursive n(n) as (select 1 union all select n + 1 from n where n < {SCHEDULED}) "
+    some = "randomblob(16), 'default', 'm:f', 'mutation', '{}', 0, printf('2030-%06d', n), null, 0, '2030'"
+    columns = "id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at"
+    for table, count, more, values in (
+        ("scheduled_job", SCHEDULED, "", ""),
+        ("ready_job", READY, "", ""),
+        ("running_job", RUNNING, ", lease, started_at", ", n % 10, '2030'"),
+    ):
+        connection.execute(
+            f"insert into penstock_{table} ({columns}{more}) {numbers} select {some}{values} from n where n <= {count}"
+        )
+    connection.execute(
+        "insert into penstock_finished_job (id, pool, function, kind, args, run_at, attempt, enqueued_at, finished_at,"
+        f" expires_at, state) {numbers} select randomblob(16), 'default', 'm:f', 'mutation', '{{}}', '2030', 1, '2030',"
+        " '2030', printf('2030-%06d', n), 'success' from n"
+    )
+    connection.commit()
+    connection.close()
+    return file
+
+
+@pytest.mark.parametrize("name", [*HOT, "any_ready", "next_run_at", "take_ready", "take_scheduled"])
+def test_sqlite_reads_through_indexes(sqlite_plans: Path, name: str) -> None:
+    query = load_queries("penstock.store.sqlite", "jobs", "?")[name]
+    connection = sqlite3.connect(sqlite_plans)
+    steps = connection.execute(f"explain query plan {query.statement.sql}", [None] * len(query.parameters)).fetchall()
+    connection.close()
+    reads = [step[3] for step in steps if step[3].startswith(("SEARCH", "SCAN"))]
+    assert reads
+    for read in reads:
+        assert " USING " in read or "(subquery" in read or read == "SCAN job", read
+        if read.startswith("SCAN") and "USING" in read:
+            assert name == "list", "only what is ordered by an index and limited may begin at its end"
+    sorts = [step[3] for step in steps if "TEMP B-TREE" in step[3]]
+    assert len(sorts) == (name == "list"), "it sorts no more than the few rows it has found"
+
+
+def test_sqlite_claims_without_touching_scheduled_jobs(sqlite_plans: Path) -> None:
+    """The work of a claim, in steps of SQLite's machine, is the same with 50,000 scheduled jobs and with one."""
+    all_but_one = "delete from penstock_scheduled_job where rowid > 1"
+    assert steps_of_claim(sqlite_plans, all_but_one, "delete from penstock_finished_job") == steps_of_claim(
+        sqlite_plans
+    )
+
+
+def steps_of_claim(file: Path, *before: str) -> int:
+    queries = load_queries("penstock.store.sqlite", "jobs", "?")
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute("begin")
+    for statement in before:
+        connection.execute(statement)
+    connection.execute("insert into penstock_lease values (1, 'w', '2030', '2031')")
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    connection.set_progress_handler(count, 1)
+    for name in ("any_ready", "next_run_at", "claim"):
+        query = queries[name]
+        values = {"pool": "default", "lease": 1, "limit": 10}
+        connection.execute(query.statement.sql, query.args(values)).fetchall()
+    connection.set_progress_handler(None, 1)
+    connection.execute("rollback")
+    connection.close()
+    return steps
