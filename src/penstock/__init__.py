@@ -1,4 +1,4 @@
-"""penstock: a reactive, transactional backend for Python that lives in your own database.
+"""penstock: a transactional backend for Python that lives in your own database.
 
 The public names. Nothing is defined here, and nothing is imported before it is used: importing the client loads
 neither the server nor a driver.

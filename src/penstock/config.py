@@ -6,6 +6,8 @@ environment (``DATABASE_URL`` too, for the database), ``penstock.toml``, ``[tool
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -80,15 +82,19 @@ class Config:
     dev: bool = False
 
     def __post_init__(self) -> None:
-        for name in _POSITIVE:
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be greater than 0, not {getattr(self, name)}.")
+        for name, kind in _TYPES.items():
+            value = getattr(self, name)
+            if type(value) is not kind and not (kind is float and type(value) is int):
+                raise ConfigError(f"{name} must be a {kind.__name__}, not {value!r}.")
+            least = 0 if name == "grace" else _LEAST.get(kind, 0)
+            if kind in _LEAST and not least <= value < math.inf:
+                raise ConfigError(f"{name} must be a number greater than 0, not {value}.")
         if self.synchronous not in {"full", "normal"}:
             raise ConfigError(f"synchronous must be full or normal, not {self.synchronous!r}.")
 
 
 _TYPES: dict[str, type[Any]] = {field.name: type(field.default) for field in fields(Config)}
-_POSITIVE = tuple(name for name, kind in _TYPES.items() if kind in {int, float} and name != "grace")
+_LEAST: dict[type[Any], float] = {int: 1, float: math.ulp(0.0)}
 
 
 def load_config(
@@ -166,11 +172,9 @@ def _read(source: str, name: str, value: Any) -> Any:
         if value.lower() not in {"1", "0", "true", "false"}:
             raise ConfigError(f"{source}: {name} must be true or false, not {value!r}.")
         return value.lower() in {"1", "true"}
-    if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
-        try:
-            return kind(value)
-        except ValueError:
-            pass
-    elif isinstance(value, kind):
+    if type(value) is kind or (kind is float and type(value) is int):
         return value
+    if isinstance(value, str) and kind in _LEAST:
+        with contextlib.suppress(ValueError):
+            return kind(value)
     raise ConfigError(f"{source}: {name} must be a {kind.__name__}, not {value!r}.")

@@ -194,7 +194,7 @@ class ApplicationError(PenstockError):
     code = "application"
 
     def __init__(self, data: Any) -> None:
-        super().__init__(data if isinstance(data, str) else f"ApplicationError: {data!r}")
+        super().__init__(data if isinstance(data, str) else repr(data))
         self.data = data
 
 

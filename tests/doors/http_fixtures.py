@@ -27,6 +27,7 @@ from penstock import (
     sync,
 )
 from penstock.server.asgi import Asgi
+from penstock.store.contract import Statement
 
 SECRET = "the-secret-of-the-house"
 
@@ -150,7 +151,7 @@ async def raise_unsayable(ctx: MutationCtx) -> None:
 
 @app.query
 async def break_the_transaction(ctx: QueryCtx) -> None:
-    await ctx.sql("select no_such_function_here()")
+    await ctx._scope.transaction.session.fetch(Statement("select no_such_function_here()"))
 
 
 @app.query

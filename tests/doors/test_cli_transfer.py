@@ -268,7 +268,7 @@ def test_a_user_owned_table_survives_the_round_trip(
         _sqlite(
             url,
             "create table orders (order_id integer primary key, at text, total text, note text default 'none')",
-            "insert into orders values (7, '2026-01-01 10:00:00', '9.90', null), (8, '2026-01-01T10:00:00Z', null, 'x')",
+            "insert into orders values (7, '2026-01-01 10:00:00', '9.90', null), (8, '2026-01-01T10:00Z', null, 'x')",
         )
     else:
         _postgres(

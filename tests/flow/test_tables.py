@@ -19,6 +19,7 @@ from typing_extensions import TypedDict
 
 from penstock import (
     App,
+    ConstraintViolation,
     Id,
     IdInvalid,
     Index,
@@ -57,6 +58,7 @@ class Level(enum.IntEnum):
 class Part(BaseModel):
     name: str
     size: Decimal = Decimal(1)
+    weight: float = 0.0
     made: datetime | None = None
     parts: list[Part] = []
 
@@ -404,3 +406,146 @@ def test_an_index_orders_and_cuts_alike_on_both_stores(database_url: str, data: 
             await backend.run_query(read, look)
 
     asyncio.run(story())
+
+
+# ----- what does not go in
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"number": "1"},
+        {"number": 1.0},
+        {"number": True},
+        {"number": INT64},
+        {"text": 1},
+        {"text": b"a"},
+        {"text": None},
+        {"real": "1"},
+        {"real": True},
+        {"real": 10**400},
+        {"truth": 1},
+        {"data": "a"},
+        {"moment": datetime(2030, 1, 1)},  # noqa: DTZ001 - what is tested
+        {"moment": "2030-01-01T00:00:00Z"},
+        {"day": datetime(2030, 1, 1, tzinfo=UTC)},
+        {"price": "1.5"},
+        {"price": Decimal("NaN")},
+        {"price": Decimal("Infinity")},
+        {"uuid": "00000000-0000-0000-0000-000000000000"},
+        {"colour": "red"},
+        {"level": 5},
+        {"word": "maybe"},
+        {"short": "longer than ten"},
+        {"parent": "user_01jd3k4v5w6x7y8z9a0b1c2d3e"},
+        {"parent": "thing_01JD3K4V5W6X7Y8Z9A0B1C2D3E"},
+        {"parent": "thing_91jd3k4v5w6x7y8z9a0b1c2d3e"},
+        {"parent": "thing_"},
+        {"part": {"nome": "x"}},
+        {"numbers": {INT64}},
+        {"by_number": {INT64: "x"}},
+        {"unknown": 1},
+        {"id": "thing_01jd3k4v5w6x7y8z9a0b1c2d3e"},
+        {"creation_time": datetime(2030, 1, 1, tzinfo=UTC)},
+    ],
+    ids=repr,
+)
+def test_a_row_that_does_not_fit_its_table_cannot_be_made(given: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Thing(**given)
+
+
+def deep(levels: int) -> Any:
+    value: Any = 0
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def circle() -> Any:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+REFUSED: list[tuple[dict[str, Any], type[Exception]]] = [
+    ({"text": "a\0b"}, ValueInvalid),
+    ({"real": float("nan")}, ValueInvalid),
+    ({"moment": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))}, ValueInvalid),
+    ({"moment": datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-2)))}, ValueInvalid),
+    ({"span": timedelta(days=100_000_001)}, ValueInvalid),
+    ({"price": Decimal("1E+1001")}, ValueInvalid),
+    ({"price": Decimal("1E-1001")}, ValueInvalid),
+    ({"maybe": "\0"}, ValueInvalid),
+    ({"text": "\ud800"}, ValueInvalid),
+    ({"anything": "\0"}, ValueInvalid),
+    ({"anything": {"a\0": 1}}, ValueInvalid),
+    ({"anything": "\ud800"}, ValueInvalid),
+    ({"anything": {"\udfff": 1}}, ValueInvalid),
+    ({"anything": [1, {"x": float("nan")}]}, ValueInvalid),
+    ({"anything": float("-inf")}, ValueInvalid),
+    ({"anything": object()}, ValueInvalid),
+    ({"anything": 10**5000}, ValueInvalid),
+    ({"anything": deep(65)}, LimitExceeded),
+    ({"anything": deep(230)}, LimitExceeded),
+    ({"anything": deep(5000)}, LimitExceeded),
+    ({"anything": circle()}, LimitExceeded),
+    ({"part": Part(name="\0")}, ValueInvalid),
+    ({"part": Part(name="x", weight=float("nan"))}, ValueInvalid),
+    ({"note": {"seal": b"\xff" * MIB}}, LimitExceeded),
+    ({"text": "a" * MIB}, LimitExceeded),
+    ({"text": "\N{GRINNING FACE}" * (MIB // 4)}, LimitExceeded),
+    ({"data": bytes(MIB)}, LimitExceeded),
+]
+
+
+async def test_what_cannot_be_stored_is_refused_and_leaves_nothing(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        thing = await backend.run_mutation(write, lambda ctx: ctx.db.insert(Thing(text="kept")))
+        for given, error in REFUSED:
+            with pytest.raises(error):
+                await backend.run_mutation(write, lambda ctx, given=given: ctx.db.insert(Thing.model_construct(**given)))
+            with pytest.raises(error):
+                await backend.run_mutation(write, lambda ctx, given=given: ctx.db.patch(Thing, thing, **given))
+        assert await count(backend, Thing) == 1
+        row = await backend.run_query(read, lambda ctx: ctx.db.get(Thing, thing))
+        assert fields(row) == fields(Thing(text="kept"))
+
+
+# What pydantic's model_construct and model_copy let pass, the door of the database does not.
+UNCHECKED: list[dict[str, Any]] = [
+    {"text": 5},
+    {"text": None},
+    {"number": "5"},
+    {"number": INT64},
+    {"real": "x"},
+    {"truth": "x"},
+    {"data": 5},
+    {"moment": "2030"},
+    {"moment": datetime(2030, 1, 1)},  # noqa: DTZ001 - what is tested
+    {"day": "2030"},
+    {"span": 5},
+    {"price": "x"},
+    {"uuid": "x"},
+    {"colour": "red"},
+    {"word": "maybe"},
+    {"parent": "user_01jd3k4v5w6x7y8z9a0b1c2d3e"},
+    {"parts": ["x"]},
+    {"part": "x"},
+    {"numbers": {"x"}},
+]
+
+
+async def test_a_row_that_was_never_validated_is_refused_too(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        thing = await backend.run_mutation(write, lambda ctx: ctx.db.insert(Thing(text="kept")))
+        for given in UNCHECKED:
+            with pytest.raises((ValueInvalid, ConstraintViolation)):
+                row = Thing.model_construct(**given)
+                await backend.run_mutation(write, lambda ctx, row=row: ctx.db.insert(row))
+            with pytest.raises((ValueInvalid, ConstraintViolation)):
+                row = Thing().model_copy(update=given)
+                await backend.run_mutation(write, lambda ctx, row=row: ctx.db.replace(Thing, thing, row))
+        assert await count(backend, Thing) == 1
+        row = await backend.run_query(read, lambda ctx: ctx.db.get(Thing, thing))
+        assert fields(row) == fields(Thing(text="kept"))

@@ -14,7 +14,7 @@ from datetime import timedelta
 from penstock.calls.run import Runner
 from penstock.errors import LeaseLost, LimitExceeded, NonRetryableError
 from penstock.functions.function import AnyFunction
-from penstock.jobs.job import Job, Outcome, Settlement
+from penstock.jobs.job import Job, Outcome, Settlement, job_id
 from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent
 from penstock.observe.logs import event as log_event
@@ -27,7 +27,7 @@ async def run_job(runner: Runner, job: Job, lease: int, cancelled: asyncio.Event
     """Run a job under a lease; what became of it, or None if it has settled itself or is not ours any more."""
     function = runner.engine.registry.find(job.function)
     if function is None:
-        log_event("job.parked", logging.WARNING, job=str(job.id), function=job.function, reason="unknown function")
+        log_event("job.parked", logging.WARNING, job=job_id(job.id), function=job.function, reason="unknown function")
         return Outcome(JobEvent.SNOOZED, delay=_PARKED_FOR)
     try:
         if function.kind.value == "mutation":
@@ -37,7 +37,7 @@ async def run_job(runner: Runner, job: Job, lease: int, cancelled: asyncio.Event
         result = await runner.action(function, arguments, cancelled=cancelled)
         return Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
     except LeaseLost:
-        log_event("job.lost", logging.WARNING, job=str(job.id), function=job.function, lease=lease)
+        log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=lease)
         return None
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
         if cancelled.is_set():

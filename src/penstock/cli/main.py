@@ -79,7 +79,7 @@ def _show_version(context: click.Context, _parameter: click.Parameter, wanted: b
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
 )
 def commands() -> None:
-    """penstock: a reactive, transactional backend in your own database."""
+    """penstock: a transactional backend in your own database."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

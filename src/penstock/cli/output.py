@@ -6,7 +6,7 @@ Owns the look of both. On a terminal a table fits its width; elsewhere it is pla
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_WIDEST_CELL = 40
-_GAP = 2
+_WIDEST_CELL, _NARROWEST_CELL = 40, 12
+_GAP = 3  # between columns
 _UNSEEN = str.maketrans({"\n": "⏎", "\r": "", "\t": " ", "\x1b": "␛"})
 
 
@@ -42,20 +42,20 @@ def print_table(
     if not console.is_terminal:
         _print_plainly(headers, cells, right)
         return 0
-    shown = len(headers) if whole else _fitting(headers, cells, console.width)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", padding=(0, 1))
-    for header in headers[:shown]:
+    widths: list[int | None] = [None] * len(headers) if whole else list(_fitting(headers, cells, console.width))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for header, width in zip(headers, widths, strict=False):
         table.add_column(
             header,
             justify="right" if header in right else "left",
             no_wrap=not whole or header in right,
             overflow="fold" if whole else "ellipsis",
-            max_width=None if whole else _WIDEST_CELL,
+            max_width=width,
         )
     for row in cells:
-        table.add_row(*map(Text, row[:shown]))
+        table.add_row(*map(Text, row[: len(widths)]))
     console.print(table)
-    return len(headers) - shown
+    return len(headers) - len(widths)
 
 
 def print_json(value: Any, *, pretty: bool = False) -> None:
@@ -86,15 +86,16 @@ def _print_plainly(headers: Sequence[str], rows: Sequence[Sequence[str]], right:
             cell.rjust(width) if header in right else cell.ljust(width)
             for header, cell, width in zip(headers, row, widths, strict=True)
         ]
-        click.echo((" " * _GAP).join(cells).rstrip())
+        click.echo("  ".join(cells).rstrip())
 
 
-def _fitting(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> int:
-    """How many columns a terminal has room for, each no wider than a cell may be."""
-    used = 0
-    for place, header in enumerate(headers):
-        widest = max([len(header), *(len(row[place]) for row in rows)])
-        used += min(widest, _WIDEST_CELL) + _GAP
-        if used > width and place:
-            return place
-    return len(headers)
+def _fitting(headers: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> Iterator[int]:
+    """The widths of the columns for which a terminal has room; the last of them may be cut short."""
+    for header, *cells in zip(headers, *rows, strict=True):
+        width = min(max(map(len, (header, *cells))), _WIDEST_CELL)
+        if width > room:
+            if room >= _NARROWEST_CELL:
+                yield room
+            return
+        yield width
+        room -= width + _GAP

@@ -16,10 +16,10 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 from penstock.errors import DeclarationError
 from penstock.functions.signature import Signature, check_declaration
 
-C = TypeVar("C")
+C = TypeVar("C", contravariant=True)
 P = ParamSpec("P")
-R = TypeVar("R")
-X = TypeVar("X")
+R = TypeVar("R", covariant=True)
+X = TypeVar("X", covariant=True)
 
 Runtime = Literal["thread", "process"]
 

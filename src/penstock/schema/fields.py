@@ -206,7 +206,7 @@ def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
         try:
             adapter.validate_json(text)
         except ValidationError as error:
-            raise ValueInvalid(f"{where}: what JSON makes of {value!r} could not be read again: {error}.") from error
+            raise ValueInvalid(f"{where}: what JSON makes of a value could not be read again: {error}.") from error
         return text
 
     return encode, adapter.validate_json
@@ -237,7 +237,7 @@ def _text(where: str) -> Encode:
 def _integer(where: str) -> Encode:
     def encode(value: int) -> int:
         if not INT64_MIN <= value <= INT64_MAX:
-            raise ValueInvalid(f"{where}: {value} does not fit into 64 bits.")
+            raise ValueInvalid(f"{where}: an integer does not fit into 64 bits.")
         return int(value)
 
     return encode

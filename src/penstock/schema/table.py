@@ -220,7 +220,8 @@ class TableDefinition:
         try:
             return column.encode(value)
         except (TypeError, ValueError, AttributeError) as error:
-            raise ValueInvalid(f"{self.name}.{column.name}: {value!r} is not a value of this column.") from error
+            kind = type(value).__name__
+            raise ValueInvalid(f"{self.name}.{column.name}: this {kind} is not a value of its column.") from error
 
 
 def make_row(table: type[Table], fields: dict[str, Any]) -> Table:

@@ -15,8 +15,8 @@ from uuid import UUID
 
 from penstock.calls.job import failure, keep, run_job
 from penstock.calls.run import Runner
-from penstock.errors import TryAgain
-from penstock.jobs.job import Job, Outcome, Settlement
+from penstock.errors import DatabaseUnavailable, TryAgain
+from penstock.jobs.job import Job, Outcome, Settlement, job_id
 from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
@@ -24,8 +24,11 @@ from penstock.observe.logs import event as log_event
 from penstock.services.service import Service
 
 _CANCELS_AT_ONCE = 1000
-_RENEW_PART = 1 / 3
-_STOP_PART = 0.8
+# Parts of the setting `lease`, which bounds the time from a worker's death to the take-over of its jobs.
+_HOLDS_PART = 0.75
+_RENEW_PART = 0.25
+_STOP_PART = 0.6
+_LOOK_PART = 0.15
 
 
 @dataclass(slots=True)
@@ -62,7 +65,8 @@ class Worker(Service):
         self._store = runner.engine.store
         self._label = name
         self._jobs = jobs
-        self._ttl = timedelta(seconds=runner.engine.config.lease)
+        self._bound = runner.engine.config.lease
+        self._ttl = timedelta(seconds=self._bound * _HOLDS_PART)
         self._poll = runner.engine.config.poll
         self._renewed_at = 0.0
         self._looked_at = -1e9
@@ -117,15 +121,13 @@ class Worker(Service):
             self._renewed_at = now
             log_event("worker.started", lease=self.lease, worker=self._label)
             return
-        if now - self._renewed_at < self._ttl.total_seconds() * _RENEW_PART:
+        if now - self._renewed_at < self._bound * _RENEW_PART:
             return
         try:
-            if points.armed:
-                await points.reach("lease.renew", lease=self.lease)
-            await self._store.synchronize()
-            held = await self._store.leases.renew(self.lease, self._ttl, self.clock.now())
+            left = self._renewed_at + self._bound * _STOP_PART - now
+            held = await self._renew(self.lease, left if self.running else self._bound)
         except TryAgain:
-            if self.clock.monotonic() - self._renewed_at > self._ttl.total_seconds() * _STOP_PART:
+            if self.clock.monotonic() - self._renewed_at >= self._bound * _STOP_PART:
                 await self._lose_lease("it could not be renewed in time")
             raise
         if held:
@@ -133,8 +135,19 @@ class Worker(Service):
         else:
             await self._lose_lease("another worker took it over")
 
+    async def _renew(self, lease: int, seconds: float) -> bool:
+        """Renew the lease, while there is time to stop the jobs before it ends; False if it was lost."""
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                if points.armed:
+                    await points.reach("lease.renew", lease=lease)
+                await self._store.synchronize()
+                return await self._store.leases.renew(lease, self._ttl, self.clock.now())
+        except TimeoutError as error:
+            raise DatabaseUnavailable("The database did not answer in time to renew a lease.") from error
+
     def _until_renewal(self) -> float:
-        return max(0.01, self._renewed_at + self._ttl.total_seconds() * _RENEW_PART - self.clock.monotonic())
+        return max(0.01, self._renewed_at + self._bound * _RENEW_PART - self.clock.monotonic())
 
     async def _lose_lease(self, reason: str) -> None:
         log_event("worker.lease_lost", logging.ERROR, lease=self.lease, reason=reason, jobs=len(self.running))
@@ -164,19 +177,19 @@ class Worker(Service):
             raise
         for settlement in settlements:
             if settlement.id not in won:
-                log_event("job.lost", logging.WARNING, job=str(settlement.id), lease=self.lease)
+                log_event("job.lost", logging.WARNING, job=job_id(settlement.id), lease=self.lease)
             elif settlement.error is not None:
-                log_event("job.failed", logging.WARNING, job=str(settlement.id), error=settlement.error)
+                log_event("job.failed", logging.WARNING, job=job_id(settlement.id), error=settlement.error)
 
     # ----- what concerns all workers
 
     async def _look_after_others(self) -> None:
         """Carry out cancels, and now and then take over the jobs of leases that have run out."""
         now = self.clock.now()
-        for job_id in await self._store.jobs.cancel_pending(now, now + keep(self._runner), _CANCELS_AT_ONCE):
-            if job_id in self.running:
-                self.running[job_id].cancelled.set()
-        if self.clock.monotonic() - self._looked_at < self._ttl.total_seconds() * _RENEW_PART:
+        for asked in await self._store.jobs.cancel_pending(now, now + keep(self._runner), _CANCELS_AT_ONCE):
+            if asked in self.running:
+                self.running[asked].cancelled.set()
+        if self.clock.monotonic() - self._looked_at < self._bound * _LOOK_PART:
             return
         self._looked_at = self.clock.monotonic()
         for lease in await self._store.leases.expired(now):

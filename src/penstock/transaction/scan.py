@@ -374,7 +374,8 @@ def _operand(statements: TableStatements, name: str, value: Any) -> Any:
     try:
         checked = column.check(value)
     except ValueError as error:
-        raise ValueInvalid(f"{statements.definition.name}.{name}: {value!r} is not a value of this column.") from error
+        kind = type(value).__name__
+        raise ValueInvalid(f"{statements.definition.name}.{name}: this {kind} is not a value of its column.") from error
     return statements.encode_one(name, column.encode(checked))
 
 

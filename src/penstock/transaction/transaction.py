@@ -271,10 +271,13 @@ class Scope(Calls):
 
 
 def row_bytes(row: Row) -> int:
-    """About how large a row is: texts and bytes by their length, all else as one word."""
+    """About how large a row is: texts and bytes by their length in bytes, all else as one word."""
     total = 0
     for value in row:
-        total += len(value) if isinstance(value, str | bytes) else _WORD
+        if isinstance(value, str) and not value.isascii():
+            total += len(value.encode())
+        else:
+            total += len(value) if isinstance(value, str | bytes) else _WORD
     return total
 
 

@@ -79,7 +79,7 @@ class PostgresStore:
         """Set the clock by the database's, to within the time of a round trip, so that all machines agree."""
         if not isinstance(self._clock, SystemClock):
             return
-        session = await self.begin_read()
+        session = await begin(self._for_services, BEGIN_READ)
         try:
             before = datetime_of(self._clock)
             rows = await session.fetch(Statement("select clock_timestamp()"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 def register_functions(connection: sqlite3.Connection) -> None:
@@ -27,7 +29,7 @@ class DecimalSum:
     def step(self, value: str | None) -> None:
         """Add one."""
         if value is not None:
-            self._sum = Decimal(value) + (self._sum or 0)
+            self._sum = _EXACT.add(Decimal(value), self._sum or Decimal(0))
 
     def finalize(self) -> str | None:
         """The sum as text."""
