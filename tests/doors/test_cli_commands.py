@@ -147,7 +147,7 @@ def test_data_shows_tables_and_rows(bookings: Console) -> None:
     assert [line.split() for line in lines] == [["table", "rows", "owned", "by"], ["booking", "3", "penstock"]]
     shown = bookings.ok("data", "booking", "--limit", "2")
     assert [line.split()[3] for line in shown.out.splitlines()[1:]] == ["c2", "c1"]
-    assert "The first 2 rows" in shown.err
+    assert "2 rows shown" in shown.err
     assert [row["customer"] for row in bookings.ok("data", "Booking", "--json", "--order", "asc").json] == [
         "c0",
         "c1",

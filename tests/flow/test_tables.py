@@ -19,6 +19,7 @@ from typing_extensions import TypedDict
 
 from penstock import (
     App,
+    ArgumentsInvalid,
     ConstraintViolation,
     Id,
     IdInvalid,
@@ -297,7 +298,15 @@ def test_what_is_stored_is_what_was_inserted(database_url: str, values: list[tup
 
 
 EXTREMES: dict[str, list[Any]] = {
-    "text": ["", " ", "a" * 100_000, "\N{GRINNING FACE}", "e\N{COMBINING ACUTE ACCENT}", "\x01\x7f\u2028", "\U0010ffff"],
+    "text": [
+        "",
+        " ",
+        "a" * 100_000,
+        "\N{GRINNING FACE}",
+        "e\N{COMBINING ACUTE ACCENT}",
+        "\x01\x7f\u2028",
+        "\U0010ffff",
+    ],
     "number": [-INT64, INT64 - 1, 0],
     "real": [-0.0, 5e-324, 1.7976931348623157e308, float("inf"), float("-inf"), 5],
     "data": [b"", b"\0", bytes(range(256))],
@@ -309,7 +318,13 @@ EXTREMES: dict[str, list[Any]] = {
     ],
     "day": [date.min, date.max],
     "span": [timedelta(0), timedelta(microseconds=-1), timedelta(days=100_000_000), timedelta(days=-100_000_000)],
-    "price": [Decimal("1E+1000"), Decimal("-1E-1000"), Decimal("1.500"), Decimal("-0"), Decimal(10**40) + Decimal("1e-40")],
+    "price": [
+        Decimal("1E+1000"),
+        Decimal("-1E-1000"),
+        Decimal("1.500"),
+        Decimal("-0"),
+        Decimal(10**40) + Decimal("1e-40"),
+    ],
     "uuid": [UUID(int=0), UUID(int=2**128 - 1)],
     "anything": [{}, [], "", 0, False, None, {"": {"": [None]}}, "null", "\x7f", 1e-320],
 }
@@ -504,7 +519,9 @@ async def test_what_cannot_be_stored_is_refused_and_leaves_nothing(database_url:
         thing = await backend.run_mutation(write, lambda ctx: ctx.db.insert(Thing(text="kept")))
         for given, error in REFUSED:
             with pytest.raises(error):
-                await backend.run_mutation(write, lambda ctx, given=given: ctx.db.insert(Thing.model_construct(**given)))
+                await backend.run_mutation(
+                    write, lambda ctx, given=given: ctx.db.insert(Thing.model_construct(**given))
+                )
             with pytest.raises(error):
                 await backend.run_mutation(write, lambda ctx, given=given: ctx.db.patch(Thing, thing, **given))
         assert await count(backend, Thing) == 1
@@ -549,3 +566,277 @@ async def test_a_row_that_was_never_validated_is_refused_too(database_url: str) 
         assert await count(backend, Thing) == 1
         row = await backend.run_query(read, lambda ctx: ctx.db.get(Thing, thing))
         assert fields(row) == fields(Thing(text="kept"))
+
+
+async def test_a_row_of_just_under_a_mebibyte_is_stored(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        for given in (
+            {"text": "a" * (MIB - 1024)},
+            {"text": "\N{SNOWMAN}" * ((MIB - 1024) // 3)},
+            {"data": bytes(MIB - 1024)},
+        ):
+            assert fields(await stored(backend, Thing(**given))) == fields(Thing(**given))
+
+
+async def test_a_text_too_long_for_an_index_is_the_same_error_on_both_stores(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def grow(ctx: MutationCtx) -> None:
+            longest = await ctx.db.insert(User(name="a" * 2048, email="x"))
+            umlauts = await ctx.db.insert(User(name="ä" * 1024, email="y"))
+            for name in ("a" * 2049, "ä" * 1024 + "a"):
+                with pytest.raises(LimitExceeded, match="too long for an index"):
+                    await ctx.db.insert(User(name=name, email="z"))
+                for user in (longest, umlauts):
+                    with pytest.raises(LimitExceeded, match="too long for an index"):
+                        await ctx.db.patch(User, user, name=name)
+
+        await backend.run_mutation(write, grow)
+        assert await count(backend, User) == 2
+
+
+async def test_ids_that_are_none_are_refused_wherever_they_enter(database_url: str) -> None:
+    wrong: list[Any] = [
+        "", "thing", "thing_", "x", "thing_01jd3k4v5w6x7y8z9a0b1c2d3", "thing_01jd3k4v5w6x7y8z9a0b1c2d3ee",
+        "thing_01jd3k4v5w6x7y8z9a0b1c2d3i", "thing_81jd3k4v5w6x7y8z9a0b1c2d3e", "THING_01jd3k4v5w6x7y8z9a0b1c2d3e",
+        "order_01jd3k4v5w6x7y8z9a0b1c2d3e", "thing-01jd3k4v5w6x7y8z9a0b1c2d3e", "thing_01jd3k4v5w6x7y8z9a0b1c2d3\0",
+        "thing_01jd3k4v5w6x7y8z9a0b1c2d\ud800e", "'; drop table thing; --", None, 5, b"thing", [], {},
+    ]  # fmt: skip
+    async with TestApp(app, database_url) as backend:
+        thing = await backend.run_mutation(write, lambda ctx: ctx.db.insert(Thing(text="kept")))
+
+        async def attack(ctx: MutationCtx) -> None:
+            for row_id in wrong:
+                with pytest.raises(IdInvalid):
+                    await ctx.db.get(Thing, row_id)
+                with pytest.raises(IdInvalid):
+                    await ctx.db.patch(Thing, row_id, text="x")
+                with pytest.raises(IdInvalid):
+                    await ctx.db.replace(Thing, row_id, Thing())
+                with pytest.raises(IdInvalid):
+                    await ctx.db.delete(Thing, row_id)
+
+        await backend.run_mutation(write, attack)
+        for row_id in wrong:
+            with pytest.raises(ArgumentsInvalid):
+                await backend.run_mutation(move, thing=row_id, text="x")
+        assert await count(backend, Thing) == 1
+        assert (await backend.run_query(read, lambda ctx: ctx.db.get(Thing, thing))).text == "kept"
+
+
+async def test_a_well_formed_id_of_no_row_is_no_row(database_url: str) -> None:
+    nobody: Id[Thing] = Id("thing_01jd3k4v5w6x7y8z9a0b1c2d3e")
+    async with TestApp(app, database_url) as backend:
+
+        async def look(ctx: MutationCtx) -> None:
+            assert await ctx.db.get(Thing, nobody) is None
+            for call in (
+                ctx.db.patch(Thing, nobody, text="x"), ctx.db.replace(Thing, nobody, Thing()), ctx.db.delete(Thing, nobody),
+            ):  # fmt: skip
+                with pytest.raises(RowNotFound) as caught:
+                    await call
+                assert caught.value.facts == {"table": "thing", "id": nobody}
+
+        await backend.run_mutation(write, look)
+        assert await count(backend, Thing) == 0
+
+
+SQL_LOOKING = [
+    "'; drop table user; --",
+    '"; delete from "user" where "1"="1',
+    "$1",
+    "?1",
+    ":name",
+    "%s",
+    "\\'; select 1; --",
+    "a' or '1'='1",
+    "x' union select * from penstock_lease --",
+    "\\",
+    "$$",
+    "/*",
+]
+
+
+async def test_text_that_looks_like_sql_is_text(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def fill(ctx: MutationCtx) -> None:
+            for text in SQL_LOOKING:
+                user = await ctx.db.insert(User(name=text, email=text))
+                await ctx.db.patch(User, user, name=text)
+
+        await backend.run_mutation(write, fill)
+        for text in SQL_LOOKING:
+            found = await backend.run_query(
+                read, lambda ctx, text=text: ctx.db.query(User).with_index(User.by_name, name=text).collect()
+            )
+            assert [(user.name, user.email) for user in found] == [(text, text)]
+        assert await count(backend, User) == len(SQL_LOOKING)
+
+
+async def test_tables_and_columns_may_bear_sqls_own_words(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            order = await ctx.db.insert(Order(group="b", where=1, select="x"))
+            await ctx.db.insert(Order(group="a", where=2))
+            with pytest.raises(UniqueViolation):
+                await ctx.db.insert(Order(group="c", select="x"))
+            await ctx.db.patch(Order, order, where=5, select=None)
+            rows = await ctx.db.query(Order).with_index(Order.by_group, group="b", where=gte(5)).collect()
+            assert [row.id for row in rows] == [order]
+            assert await ctx.db.query(Order).with_index(Order.by_group).sum("where") == 7
+            assert await ctx.db.query(Order).with_index(Order.by_group).group_by("group").count() == {"a": 1, "b": 1}
+            await ctx.db.delete(Order, order)
+
+        await backend.run_mutation(write, story)
+        assert await count(backend, Order) == 1
+
+
+# ----- reading what was written
+
+
+async def test_reads_see_what_was_written_before_them(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            everyone = ctx.db.query(User).with_index(User.by_name)
+            ada = await ctx.db.insert(User(name="Ada", email="a"))
+            assert [user.name for user in await everyone.collect()] == ["Ada"]
+            row = await ctx.db.get(User, ada)
+            assert row is not None
+            assert row.creation_time == ctx.now()
+            changed = await ctx.db.patch(User, ada, name="Zoe")
+            assert changed == await ctx.db.get(User, ada)
+            assert (changed.name, changed.email, changed.creation_time) == ("Zoe", "a", ctx.now())
+            assert await everyone.count() == 1
+            assert await ctx.db.query(User).with_index(User.by_name, name="Ada").first() is None
+            replaced = await ctx.db.replace(User, ada, User(name="Bob", email="b"))
+            assert (replaced.id, replaced.name, replaced.email) == (ada, "Bob", "b")
+            assert await ctx.db.query(User).with_index(User.by_email, email="b").unique() == replaced
+            await ctx.db.delete(User, ada)
+            assert await ctx.db.get(User, ada) is None
+            assert await everyone.collect() == []
+            with pytest.raises(RowNotFound):
+                await ctx.db.delete(User, ada)
+
+        await backend.run_mutation(write, story)
+
+
+async def test_calls_side_by_side_do_not_lose_each_others_changes(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        thing = await backend.run_mutation(write, lambda ctx: ctx.db.insert(Thing()))
+
+        async def story(ctx: MutationCtx) -> None:
+            patches = [ctx.db.patch(Thing, thing, **{name: value}) for name, value in (("text", "a"), ("number", 7))]
+            await asyncio.gather(*patches, ctx.db.patch(Thing, thing, maybe="x"))
+            row = await ctx.db.get(Thing, thing)
+            assert row is not None
+            assert (row.text, row.number, row.maybe) == ("a", 7, "x")
+            changes = ctx._scope.transaction.write_set.changes
+            assert [change.old for change in changes[1:]] == [change.new for change in changes[:-1]]
+
+        await backend.run_mutation(write, story)
+        row = await backend.run_query(read, lambda ctx: ctx.db.get(Thing, thing))
+        assert (row.text, row.number, row.maybe) == ("a", 7, "x")
+
+
+async def test_a_patch_is_checked_as_a_row_is(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        checked = await backend.run_mutation(write, lambda ctx: ctx.db.insert(Checked(low=1, high=2)))
+        refused: list[dict[str, Any]] = [
+            {"low": 3},
+            {"high": 0},
+            {"text": "  "},
+            {"text": None},
+            {"low": "1"},
+            {"middle": 1},
+            {"id": checked},
+            {"creation_time": datetime(2030, 1, 1, tzinfo=UTC)},
+        ]
+
+        async def story(ctx: MutationCtx) -> None:
+            for changes in refused:
+                with pytest.raises(ValueInvalid):
+                    await ctx.db.patch(Checked, checked, **changes)
+            assert (await ctx.db.patch(Checked, checked, low=5, high=6)).low == 5
+            unchanged = await ctx.db.patch(Checked, checked)
+            assert (unchanged.low, unchanged.high, unchanged.text) == (5, 6, "x")
+
+        await backend.run_mutation(write, story)
+
+
+async def test_a_row_of_another_table_cannot_replace_one(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        user = await backend.run_mutation(write, lambda ctx: ctx.db.insert(User(name="a", email="a")))
+        for row in (Order(group="a"), {"name": "x", "email": "x"}, None):
+            with pytest.raises(ValueInvalid):
+                await backend.run_mutation(write, lambda ctx, row=row: ctx.db.replace(User, user, row))
+            if row is None or isinstance(row, dict):
+                with pytest.raises(ValueInvalid):
+                    await backend.run_mutation(write, lambda ctx, row=row: ctx.db.insert(row))
+        assert (await backend.run_query(read, lambda ctx: ctx.db.get(User, user))).name == "a"
+
+
+async def test_a_unique_violation_can_be_caught_and_the_mutation_goes_on(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            await ctx.db.insert(User(name="Ada", email="ada"))
+            bob = await ctx.db.insert(User(name="Bob", email="bob"))
+            for call in (
+                ctx.db.insert(User(name="Eve", email="ada")),
+                ctx.db.patch(User, bob, email="ada"),
+                ctx.db.replace(User, bob, User(name="Bob", email="ada")),
+            ):
+                with pytest.raises(UniqueViolation) as caught:
+                    await call
+                assert caught.value.facts["table"] == "user"
+                assert caught.value.facts["index"] == "by_email"
+            assert await ctx.db.patch(User, bob, email="bob") == await ctx.db.get(User, bob)
+            await ctx.db.insert(User(name="Eve", email="eve"))
+            changes = ctx._scope.transaction.write_set.changes
+            assert len(changes) == 4, "what was refused is not noted"
+
+        await backend.run_mutation(write, story)
+        rows = await backend.run_query(read, lambda ctx: ctx.db.query(User).collect())
+        assert [(row.name, row.email) for row in rows] == [("Ada", "ada"), ("Bob", "bob"), ("Eve", "eve")]
+
+
+async def test_none_is_never_a_duplicate(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        rows = [Order(group="a", select=select) for select in (None, None, "x")]
+        await backend.run_mutation(write, lambda ctx: ctx.db.insert_many(rows))
+        with pytest.raises(UniqueViolation):
+            await backend.run_mutation(
+                write, lambda ctx: ctx.db.insert_many([Order(group="b"), Order(group="c", select="x")])
+            )
+        assert await count(backend, Order) == 3
+
+
+async def test_rows_cannot_be_changed_in_place_and_are_told_apart_by_their_ids(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        first = await stored(backend, User(name="Ada", email="a"))
+        again = await backend.run_query(read, lambda ctx: ctx.db.get(User, first.id))
+        twin = await stored(backend, User(name="Ada", email="b"))
+        with pytest.raises(ValidationError):
+            first.name = "Eve"
+        with pytest.raises(AttributeError, match="no id yet"):
+            _ = User(name="Ada", email="a").id
+        with pytest.raises(AttributeError, match="no creation_time yet"):
+            _ = User(name="Ada", email="a").creation_time
+        assert first == again
+        assert first != User(name="Ada", email="a")
+        assert first != twin.model_copy(update={"email": "a"})
+        assert len({first, again, twin, User(name="Ada", email="a"), User(name="Ada", email="a")}) == 3
+        assert repr(first).startswith(f"User(id={first.id!r}, creation_time=")
+
+
+async def test_a_field_with_an_alias_is_a_column_of_its_own_name(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            row_id = await ctx.db.insert(Aliased(theText="a"))
+            assert (await ctx.db.patch(Aliased, row_id, text="b")).text == "b"
+
+        await backend.run_mutation(write, story)

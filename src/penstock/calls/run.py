@@ -16,7 +16,7 @@ from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.clock import Random, random_of
-from penstock.errors import Conflict, ContextError, DatabaseUnavailable, LimitExceeded, TryAgain
+from penstock.errors import Conflict, ContextError, DatabaseFull, DatabaseUnavailable, LimitExceeded, TryAgain
 from penstock.functions.function import (
     ActionFunction,
     AnyFunction,
@@ -38,7 +38,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _CONFLICT = Retry(max_attempts=1, initial_backoff=0.005, base=2.0, max_backoff=1.0)
-_FOR_EVER = 1 << 62
 _DEEPEST = 64
 
 SettleResult = Callable[[Any], Settlement]
@@ -100,11 +99,11 @@ class Runner:
 
     async def query(self, function: AnyFunction, arguments: dict[str, Any], depth: int = 0) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
-        return await self._reading(lambda: self._query_once(function, arguments, depth))
+        return await self._repeated(lambda: self._query_once(function, arguments, depth), function.name)
 
     async def queries(self, runs: Sequence[tuple[AnyFunction, dict[str, Any]]]) -> list[Any]:
         """Run queries on checked arguments in one snapshot, at one time; for each its result, or what it raised."""
-        return await self._reading(lambda: self._queries_once(runs))
+        return await self._repeated(lambda: self._queries_once(runs), "A batch of queries")
 
     async def mutation(
         self,
@@ -130,23 +129,11 @@ class Runner:
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
         """
         now, seed = self.engine.clock.now(), self.engine.clock.seed()
-        most = _FOR_EVER if settle else self.engine.config.conflict_attempts
-        attempt = 1
-        while True:
-            try:
-                return await self._mutation_once(function, check(), now, seed, depth, lease, settle, finish)
-            except Conflict as error:
-                if attempt >= most:
-                    raise Conflict(
-                        f"{function.name}: what it read or wrote was changed by others in each of {attempt} attempts.",
-                        fix="Try again; and read less, or spread what all callers write over several rows.",
-                    ) from error
-            except DatabaseUnavailable as error:
-                # The fence of a job tells its next attempt whether this one was committed.
-                if attempt >= most or (error.facts.get("uncertain") and settle is None):
-                    raise
-            await self._pause(attempt)
-            attempt += 1
+
+        async def once() -> Any:
+            return await self._mutation_once(function, check(), now, seed, depth, lease, settle, finish)
+
+        return await self._repeated(once, function.name, for_ever=settle is not None)
 
     async def action(
         self,
@@ -239,7 +226,8 @@ class Runner:
             Conflict: It conflicted more often than the settings allow.
         """
         engine = self.engine
-        for attempt in range(1, engine.config.conflict_attempts + 1):
+
+        async def once() -> None:
             session = await engine.store.begin_write()
             try:
                 transaction = Transaction(
@@ -247,25 +235,52 @@ class Runner:
                 )
                 await write(transaction)
                 await commit(transaction)
-            except Conflict:
-                if attempt == engine.config.conflict_attempts:
-                    raise
-            else:
-                return
             finally:
                 await session.rollback()
-            await self._pause(attempt)
+
+        await self._repeated(once, "penstock")
 
     # ----- steps
 
-    async def _reading(self, once: Callable[[], Awaitable[R]]) -> R:
-        """Read, again from the beginning if the connection was lost."""
+    async def _repeated(self, once: Callable[[], Awaitable[R]], what: str, *, for_ever: bool = False) -> R:
+        """Do something in a transaction, from scratch each time it conflicts or the database was lost.
+
+        Args:
+            once: Does it, in a transaction of its own.
+            what: Who does it.
+            for_ever: For a job, which waits for as long as it takes; its fence tells the next attempt whether this
+                one was committed.
+        """
+        config, machine = self.engine.config, self.engine.machine
+        attempt, until = 1, machine.monotonic() + config.database_wait
+        while True:
+            last = not for_ever and attempt >= config.conflict_attempts
+            try:
+                return await once()
+            except Conflict as error:
+                if last:
+                    raise Conflict(
+                        f"{what}: what it read or wrote was changed by others in each of {attempt} attempts.",
+                        fix="Try again; and read less, or spread what all callers write over several rows.",
+                    ) from error
+            except DatabaseUnavailable as error:
+                uncertain = error.facts.get("uncertain", False)
+                if not for_ever and (last or uncertain or machine.monotonic() > until):
+                    raise
+            except DatabaseFull:
+                if not for_ever:
+                    raise
+            await self._pause(attempt)
+            attempt += 1
+
+    async def _begin_write(self, *, for_ever: bool) -> Session:
+        """Begin a transaction; for a job, wait for as long as the database is busy or away."""
         attempt = 1
         while True:
             try:
-                return await once()
-            except DatabaseUnavailable:
-                if attempt >= self.engine.config.conflict_attempts:
+                return await self.engine.store.begin_write()
+            except TryAgain:
+                if not for_ever:
                     raise
             await self._pause(attempt)
             attempt += 1
@@ -316,7 +331,7 @@ class Runner:
         finish: Finish | None,
     ) -> Any:
         engine = self.engine
-        session = await engine.store.begin_write()
+        session = await self._begin_write(for_ever=settle is not None)
         try:
             transaction = Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed)
             scope = Scope(transaction, function.name, writable=True)

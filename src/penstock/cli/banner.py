@@ -42,7 +42,7 @@ _PLURALS = {"query": "queries"}
 _NO_ID = "00000000000000000000000000"
 
 
-def banner(app: App, config: Config, url: str, services: Sequence[str]) -> str:
+def banner(app: App, config: Config, url: str, services: Sequence[str], *, reload: bool) -> str:
     """All that one needs to begin."""
     facts = {
         "server": style(url, bold=True),
@@ -55,7 +55,8 @@ def banner(app: App, config: Config, url: str, services: Sequence[str]) -> str:
     call = sample_call(app, url)
     if call:
         lines += ["", f"  {style('try', dim=True)}", f"  {call}"]
-    return "\n".join([*lines, "", style("  Starts again when the source changes. Ctrl-C stops it.", dim=True), ""])
+    ends = "Starts again when the source changes. Ctrl-C stops it." if reload else "Ctrl-C stops it."
+    return "\n".join([*lines, "", style(f"  {ends}", dim=True), ""])
 
 
 def sample_call(app: App, url: str) -> str | None:

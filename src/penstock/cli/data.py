@@ -12,9 +12,9 @@ import click
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from penstock.app import Backend
+from penstock.app import App, Backend
 from penstock.cli.documents import Documents
-from penstock.cli.opening import complete, open_backend
+from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, print_table, readable_time, say
 from penstock.cli.tables import count_rows, find_table, statements_of
@@ -46,13 +46,13 @@ def command(options: Options, table: str | None, limit: int, order: str, where: 
     """Show the tables of the app with their row counts, or rows of one TABLE."""
     options.json |= jsonl
     if table is None:
-        _show_tables(options, complete(_count(options)))
+        _show_tables(options, complete(_count(open_app(options), options)))
     else:
-        complete(_show(options, table, limit, order, where, lines=jsonl))
+        complete(_show(open_app(options), options, table, limit, order, where, lines=jsonl))
 
 
-async def _count(options: Options) -> list[tuple[TableDefinition, int]]:
-    async with open_backend(options) as backend:
+async def _count(app: App, options: Options) -> list[tuple[TableDefinition, int]]:
+    async with open_backend(app, options) as backend:
         session = await backend.engine.store.begin_read()
         try:
             return [
@@ -78,8 +78,8 @@ def _show_tables(options: Options, counts: list[tuple[TableDefinition, int]]) ->
         say("The app has no tables yet.")
 
 
-async def _show(options: Options, table: str, limit: int, order: str, where: Sequence[str], *, lines: bool) -> None:
-    async with open_backend(options) as backend:
+async def _show(app: App, options: Options, table: str, limit: int, order: str, where: Sequence[str], *, lines: bool) -> None:
+    async with open_backend(app, options) as backend:
         statements = find_table(backend, table)
         rows = await _read(backend, statements, limit, order, where)
         documents = Documents(statements, backend.engine.clock)
@@ -121,7 +121,7 @@ def _show_rows(statements: TableStatements, documents: list[dict[str, Any]], lim
     if left_out:
         say(f"{counted(left_out, 'column')} more; see all with --jsonl.")
     if len(rows) == limit:
-        say(f"The first {counted(limit, 'row')}; see more with --limit.")
+        say(f"{counted(limit, 'row')} shown; see more with --limit.")
 
 
 def _cell(name: str, value: Any) -> str:

@@ -44,7 +44,7 @@ def command(options: Options, host: str, port: int, reload: bool) -> None:
     """
     set_up_logs(options.log_level or "info", options.log_format)
     watch = Watch(_folders(options)) if reload else None
-    changed = complete(_develop(Life(options, host, port), watch), fast=True)
+    changed = complete(_develop(Life(options, host, port, reload=reload), watch), fast=True)
     if changed is not None:
         _start_again(changed)
 
@@ -52,10 +52,11 @@ def command(options: Options, host: str, port: int, reload: bool) -> None:
 class Life:
     """One life of the process, from an import of the program to a change of its source."""
 
-    def __init__(self, options: Options, host: str, port: int) -> None:
+    def __init__(self, options: Options, host: str, port: int, *, reload: bool) -> None:
         self._options = options
         self._host = host
         self._port = port
+        self._reload = reload
         self._ready = asyncio.Event()
 
     async def serve(self) -> None:
@@ -65,7 +66,10 @@ class Life:
         config = replace(config, grace=min(config.grace, _LONGEST_GRACE))
 
         def tell(url: str) -> None:
-            say(style(f"ready at {url}", fg="cyan") if _is_again() else banner(app, config, url, SERVICES))
+            if _is_again():
+                say(style(f"ready at {url}", fg="cyan"))
+            else:
+                say(banner(app, config, url, SERVICES, reload=self._reload))
             self._ready.set()
 
         await serve(app, config, host=self._host, port=self._port, services=SERVICES, ready=tell)

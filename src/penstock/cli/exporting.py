@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 import click
 
-from penstock.app import Backend
+from penstock.app import App, Backend
 from penstock.cli.documents import Documents
-from penstock.cli.opening import UNHURRIED, complete, open_backend
+from penstock.cli.opening import UNHURRIED, complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, say
 from penstock.cli.progress import Progress
@@ -45,7 +45,7 @@ def command(options: Options, tables: Sequence[str], output: str) -> None:
     """
     if output == "-" and len(tables) != 1:
         raise click.UsageError("Only one table goes to stdout; name it.")
-    counts = complete(_export(options, tables, output))
+    counts = complete(_export(open_app(options), options, tables, output))
     if options.json and output != "-":
         print_json([{"table": table, "rows": rows, "file": str(file)} for table, rows, file in counts])
         return
@@ -53,8 +53,8 @@ def command(options: Options, tables: Sequence[str], output: str) -> None:
         say(f"{table}: {counted(rows, 'row')} → {file}")
 
 
-async def _export(options: Options, names: Sequence[str], output: str) -> list[tuple[str, int, str]]:
-    async with open_backend(options, statement_timeout=UNHURRIED) as backend:
+async def _export(app: App, options: Options, names: Sequence[str], output: str) -> list[tuple[str, int, str]]:
+    async with open_backend(app, options, statement_timeout=UNHURRIED) as backend:
         tables = _chosen(backend, names)
         session = await backend.engine.store.begin_read()
         try:

@@ -12,10 +12,10 @@ from contextlib import nullcontext
 
 import click
 
-from penstock.app import Backend
+from penstock.app import App, Backend
 from penstock.cli.documents import Documents
 from penstock.cli.lines import LineRefused, Lines, Piece, open_lines
-from penstock.cli.opening import UNHURRIED, complete, open_backend
+from penstock.cli.opening import UNHURRIED, complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, say
 from penstock.cli.progress import Progress
@@ -44,7 +44,7 @@ def command(options: Options, table: str, file: str, append: bool, replace: bool
     with nullcontext(sys.stdin.buffer) if file == "-" else open_lines(file) as stream:
         loading = Loading(Lines(file, stream))
         try:
-            complete(_import(options, table, loading, append=append, replace=replace, sure=yes))
+            complete(_import(open_app(options), options, table, loading, append=append, replace=replace, sure=yes))
         except PenstockError as error:
             error.fix = f"{error.fix} {loading.standing(error)}".strip()
             error.facts["imported"] = loading.stored
@@ -126,8 +126,8 @@ class Loading:
         return Progress(statements.definition.name, self._lines.size, size=True)
 
 
-async def _import(options: Options, table: str, loading: Loading, *, append: bool, replace: bool, sure: bool) -> None:
-    async with open_backend(options, push_schema=True, statement_timeout=UNHURRIED) as backend:
+async def _import(app: App, options: Options, table: str, loading: Loading, *, append: bool, replace: bool, sure: bool) -> None:
+    async with open_backend(app, options, push_schema=True, statement_timeout=UNHURRIED) as backend:
         statements = find_table(backend, table)
         if append:
             await loading.append(backend, statements)

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from penstock.cli.opening import complete, open_backend
+from penstock.app import App
+from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import print_json, print_table, readable_time, say
 from penstock.errors import DataError
@@ -31,7 +32,7 @@ def command(context: click.Context, options: Options, state: str | None, limit: 
     """Show how jobs stand: how many are in each state, and the newest ones."""
     if context.invoked_subcommand is not None:
         return
-    counts, jobs = complete(_look(options, state, limit))
+    counts, jobs = complete(_look(open_app(options), options, state, limit))
     if options.json:
         print_json({"counts": dict(counts), "jobs": [_as_data(job) for job in jobs]})
         return
@@ -47,7 +48,7 @@ def command(context: click.Context, options: Options, state: str | None, limit: 
 @pass_options
 def show(options: Options, job: str) -> None:
     """Show all that is known of a job."""
-    status = complete(_find(options, job))
+    status = complete(_find(open_app(options), options, job))
     if options.json:
         print_json(_as_data(status))
         return
@@ -63,7 +64,7 @@ def show(options: Options, job: str) -> None:
 @pass_options
 def cancel(options: Options, job: str) -> None:
     """Ask for a job to be canceled: pending it never starts, running it is asked to stop."""
-    status = complete(_cancel(options, job))
+    status = complete(_cancel(open_app(options), options, job))
     finished = status.state in FINISHED
     if options.json:
         print_json({"id": status.id, "state": status.state.value, "requested": not finished})
@@ -73,18 +74,18 @@ def cancel(options: Options, job: str) -> None:
         say(f"Asked for {status.id} to be canceled; it was {status.state.value}.")
 
 
-async def _look(options: Options, state: str | None, limit: int) -> tuple[Mapping[str, int], list[JobStatus]]:
-    async with open_backend(options) as backend:
+async def _look(app: App, options: Options, state: str | None, limit: int) -> tuple[Mapping[str, int], list[JobStatus]]:
+    async with open_backend(app, options) as backend:
         return await backend.job_counts(), await backend.jobs(state, limit)
 
 
-async def _find(options: Options, job: str) -> JobStatus:
-    async with open_backend(options) as backend:
+async def _find(app: App, options: Options, job: str) -> JobStatus:
+    async with open_backend(app, options) as backend:
         return _known(await backend.job(JobId(job)), job)
 
 
-async def _cancel(options: Options, job: str) -> JobStatus:
-    async with open_backend(options) as backend:
+async def _cancel(app: App, options: Options, job: str) -> JobStatus:
+    async with open_backend(app, options) as backend:
         status = _known(await backend.job(JobId(job)), job)
         if status.state not in FINISHED:
             await backend.scheduler.cancel(status.id)

@@ -40,10 +40,13 @@ def open_app(options: Options, *, log_level: str = "warning") -> App:
 
 
 @asynccontextmanager
-async def open_backend(options: Options, *, push_schema: bool = False, **settings: Any) -> AsyncIterator[Backend]:
+async def open_backend(
+    app: App, options: Options, *, push_schema: bool = False, **settings: Any
+) -> AsyncIterator[Backend]:
     """The backend of the app for the time of a block, without services.
 
     Args:
+        app: The app; imported before the event loop runs, as its program may run one of its own while it is imported.
         options: What was said on the command line.
         push_schema: Whether to make the database fit first; if not, it must exist.
         **settings: Settings that differ for this command.
@@ -51,7 +54,6 @@ async def open_backend(options: Options, *, push_schema: bool = False, **setting
     Raises:
         ConfigError: The database does not exist, or does not fit the app.
     """
-    app = open_app(options)
     config = app.config(database=options.database, **settings)
     if not push_schema:
         _expect_file(config)

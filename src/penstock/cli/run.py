@@ -12,8 +12,9 @@ from typing import Any
 import click
 from pydantic_core import from_json
 
+from penstock.app import App
 from penstock.cli.functions import signature_text
-from penstock.cli.opening import UNHURRIED, complete, open_backend
+from penstock.cli.opening import UNHURRIED, complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import print_json
 from penstock.errors import ArgumentsInvalid, FunctionNotFound
@@ -38,15 +39,15 @@ def command(options: Options, function: str, arguments: Sequence[str]) -> None:
     penstock run book customer=Ada phone=123 starts_at=2026-12-24T18:00:00Z
     penstock run bookings:upcoming '{"customer": "Ada"}'
     """  # noqa: D301 - click's mark for lines that are not to be wrapped
-    text = complete(_run(options, function, arguments))
+    text = complete(_run(open_app(options), options, function, arguments))
     if options.json:
         click.echo(text)
     else:
         print_json(from_json(text), pretty=True)
 
 
-async def _run(options: Options, name: str, arguments: Sequence[str]) -> bytes:
-    async with open_backend(options, push_schema=True, call_timeout=UNHURRIED) as backend:
+async def _run(app: App, options: Options, name: str, arguments: Sequence[str]) -> bytes:
+    async with open_backend(app, options, push_schema=True, call_timeout=UNHURRIED) as backend:
         function = find_function(backend.app.registry, name)
         try:
             result: bytes = await backend.dispatch.call(

@@ -50,10 +50,7 @@ class Watch:
             watch_filter=lambda _change, path: _is_source(Path(path).name),
             debounce=200,
             rust_timeout=_LONGEST_PAUSE_MS,
-            yield_on_timeout=True,
-        ):
-            yield
-
+XX
     def _look(self) -> dict[Path, tuple[int, int]]:
         found = {}
         for folder in self._folders:

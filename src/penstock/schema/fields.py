@@ -284,19 +284,24 @@ def _decimal(where: str) -> Encode:
     return encode
 
 
-def _unchanged(_where: str) -> Encode:
-    return lambda value: value
+def _unchanged(kind: type, but: type | tuple[()] = ()) -> Callable[[str], Encode]:
+    def encode(value: Any) -> Any:
+        if not isinstance(value, kind) or isinstance(value, but):
+            raise TypeError(value)
+        return value
+
+    return lambda _where: encode
 
 
 ENCODERS: dict[Kind, Callable[[str], Encode]] = {
     Kind.TEXT: _text,
     Kind.INTEGER: _integer,
     Kind.REAL: _real,
-    Kind.BOOLEAN: _unchanged,
-    Kind.BYTES: _unchanged,
+    Kind.BOOLEAN: _unchanged(bool),
+    Kind.BYTES: _unchanged(bytes),
     Kind.DATETIME: _datetime,
-    Kind.DATE: _unchanged,
+    Kind.DATE: _unchanged(date, but=datetime),
     Kind.INTERVAL: _interval,
     Kind.DECIMAL: _decimal,
-    Kind.UUID: _unchanged,
+    Kind.UUID: _unchanged(UUID),
 }

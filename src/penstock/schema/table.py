@@ -52,6 +52,7 @@ class Table(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
+        populate_by_name=True,
         ignored_types=(Index,),
         ser_json_bytes="base64",
         val_json_bytes="base64",

@@ -8,6 +8,7 @@ of leases that have run out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -29,15 +30,29 @@ _HOLDS_PART = 0.75
 _RENEW_PART = 0.25
 _STOP_PART = 0.6
 _LOOK_PART = 0.15
+_TICK_PART = 0.25
+_END_PART = 0.1
 
 
 @dataclass(slots=True)
 class Running:
-    """A job under way."""
+    """A job under way.
+
+    Attributes:
+        lease: The lease it runs under.
+        cancelled: Set when someone asked for it to stop.
+        begun: Whether it has begun to run.
+        stopped: Whether the worker has stopped it.
+        outcome: If it was stopped: what became of it, as far as is known.
+    """
 
     job: Job
-    task: asyncio.Task[None]
+    lease: int
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: bool = False
+    stopped: bool = False
+    outcome: Outcome | None = None
+    task: asyncio.Task[None] = field(init=False)
 
 
 class Worker(Service):
@@ -71,35 +86,36 @@ class Worker(Service):
         self._renewed_at = 0.0
         self._looked_at = -1e9
         self._outcomes: list[tuple[Job, Outcome]] = []
+        self._astray = False
 
     async def tick(self) -> float:
         """Keep the lease, settle what has ended, claim and start what may run."""
         await self._keep_lease()
-        await self._settle_outcomes()
-        await self._look_after_others()
-        pause = await self._claim()
+        try:
+            async with asyncio.timeout(self._bound * _TICK_PART):  # by then the lease is to be renewed again
+                await self._settle_outcomes()
+                await self._look_after_others()
+                pause = await self._claim()
+        except TimeoutError as error:
+            raise DatabaseUnavailable("The database did not answer in time to find work.") from error
         return min(pause, self._until_renewal())
 
     async def finish(self) -> None:
         """Let running jobs end within the grace time, hand back the others, and give the lease back."""
-        tasks = [running.task for running in self.running.values()]
-        if tasks:
-            await asyncio.wait(tasks, timeout=self._runner.engine.config.grace)
-        for running in self.running.values():
-            running.task.cancel()
-        await asyncio.gather(*(running.task for running in self.running.values()), return_exceptions=True)
-        left = [(running.job, _interrupted(running.job)) for running in self.running.values()]
-        self.running.clear()
-        self._outcomes += left
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, self._runner.engine.config.grace)):
+                await self._wait_for_jobs()
+        stopped = await self._end_jobs()
+        self._outcomes += [(running.job, running.outcome) for running in stopped if running.outcome is not None]
         try:
             await self._settle_outcomes()
             if self.lease is not None:
                 await self._store.leases.give_back(self.lease)
         except TryAgain as error:
             log_event("worker.not_settled", logging.WARNING, lease=self.lease, error=error)
-        if left:
+        if stopped:
             self._store.signals.notify()
-        log_event("worker.stopped", lease=self.lease, handed_back=len(left))
+        log_event("worker.stopped", lease=self.lease, handed_back=len(stopped))
         self.lease = None
 
     async def kill(self) -> None:
@@ -118,7 +134,7 @@ class Worker(Service):
         now = self.clock.monotonic()
         if self.lease is None:
             self.lease = await self._store.leases.take(self._label, self._ttl, self.clock.now())
-            self._renewed_at = now
+            self._renewed_at, self._astray = now, False
             log_event("worker.started", lease=self.lease, worker=self._label)
             return
         if now - self._renewed_at < self._bound * _RENEW_PART:
@@ -131,7 +147,7 @@ class Worker(Service):
                 await self._lose_lease("it could not be renewed in time")
             raise
         if held:
-            self._renewed_at = now
+            self._renewed_at, self._astray = now, True
         else:
             await self._lose_lease("another worker took it over")
 
@@ -154,13 +170,35 @@ class Worker(Service):
         await self._stop_jobs()
         self.lease = None
 
+    # ----- the end of jobs
+
+    async def _wait_for_jobs(self) -> None:
+        """Wait until no job runs, settling those that end; the lease is kept meanwhile."""
+        while self.running:
+            tasks = [running.task for running in self.running.values()]
+            await asyncio.wait(tasks, timeout=self._until_renewal(), return_when=asyncio.FIRST_COMPLETED)
+            try:
+                await self._keep_lease()
+                await self._settle_outcomes()
+            except TryAgain as error:
+                log_event("worker.not_settled", logging.WARNING, lease=self.lease, error=error)
+
     async def _stop_jobs(self) -> None:
-        tasks = [running.task for running in self.running.values()]
-        for task in tasks:
-            task.cancel()
-        self.running.clear()
+        """Stop all jobs, whose outcomes are nothing to this worker any more."""
         self._outcomes.clear()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._end_jobs()
+
+    async def _end_jobs(self) -> list[Running]:
+        """Stop all jobs; these. Nobody waits for long for one that does not let itself be stopped."""
+        stopped, self.running = list(self.running.values()), {}
+        for running in stopped:
+            running.stopped, running.outcome = True, _interrupted(running)
+            running.task.cancel()
+        if stopped:
+            _, deaf = await asyncio.wait([running.task for running in stopped], timeout=self._bound * _END_PART)
+            if deaf:
+                log_event("worker.jobs_do_not_stop", logging.WARNING, lease=self.lease, jobs=len(deaf))
+        return stopped
 
     # ----- settle
 
@@ -192,6 +230,8 @@ class Worker(Service):
         if self.clock.monotonic() - self._looked_at < self._bound * _LOOK_PART:
             return
         self._looked_at = self.clock.monotonic()
+        await self._store.synchronize()  # a clock that runs ahead would end the leases of others
+        now = self.clock.now()
         for lease in await self._store.leases.expired(now):
             if lease != self.lease:
                 count = await self._store.leases.rescue(lease, now, self._settle_lost)
@@ -206,47 +246,60 @@ class Worker(Service):
 
     async def _claim(self) -> float:
         """Claim as many jobs as may start, and start them; seconds until the next look."""
-        free = self._jobs - len(self.running)
-        if free <= 0 or self.lease is None or self._stopping:
+        lease, free = self.lease, self._jobs - len(self.running)
+        if free <= 0 or lease is None or self._stopping:
             return self._poll
-        now = self.clock.now()
-        claim = await self._store.jobs.claim(self.lease, free, now)
+        if self._astray:
+            await self._adopt(lease)
+        self._astray = True  # until its answer has come
+        claim = await self._store.jobs.claim(lease, free, self.clock.now())
         self.next_run_at = claim.next_run_at
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
         for job in claim.jobs:
-            self._start_job(job)
+            self._start_job(job, lease)
+        self._astray = False
         if len(claim.jobs) == free:
             return self._poll  # all places are taken: the first job to end wakes this worker
         if claim.next_run_at is None:
             return self._poll
         return min(self._poll, max(0.0, (claim.next_run_at - self.clock.now()).total_seconds()))
 
-    def _start_job(self, job: Job) -> None:
-        cancelled = asyncio.Event()
-        task = asyncio.get_running_loop().create_task(self._run_job(job, cancelled))
-        self.running[job.id] = Running(job, task, cancelled)
+    async def _adopt(self, lease: int) -> None:
+        """Start jobs that a claim has put under the lease although this worker never had its answer."""
+        known = {*self.running, *(job.id for job, _ in self._outcomes)}
+        for job in await self._store.leases.jobs(lease):
+            if job.id not in known:
+                log_event("job.adopted", logging.WARNING, job=job_id(job.id), function=job.function, lease=lease)
+                self._start_job(job, lease)
 
-    async def _run_job(self, job: Job, cancelled: asyncio.Event) -> None:
-        lease = self.lease
-        if lease is None:
-            return
+    def _start_job(self, job: Job, lease: int) -> None:
+        running = Running(job, lease)
+        running.task = asyncio.get_running_loop().create_task(self._run_job(running))
+        self.running[job.id] = running
+
+    async def _run_job(self, running: Running) -> None:
+        job, running.begun = running.job, True
+        outcome: Outcome | None
         try:
-            outcome = await run_job(self._runner, job, lease, cancelled)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - SystemExit and the like in a job end the job, not the worker
+            outcome = await run_job(self._runner, job, running.lease, running.cancelled)
+        except BaseException as error:
+            if running.stopped and isinstance(error, asyncio.CancelledError):
+                raise
             outcome = failure(error)
         if points.armed:
             await points.reach("worker.outcome", job=job, outcome=outcome)
+        if running.stopped:
+            running.outcome = outcome
+            return
         if outcome is not None:
             self._outcomes.append((job, outcome))
         self.running.pop(job.id, None)
         self.wake.set()
 
 
-def _interrupted(job: Job) -> Outcome:
-    """What is known of a job that was stopped midway: a mutation left no trace, an action may have."""
-    if job.kind == "mutation":
+def _interrupted(running: Running) -> Outcome:
+    """What is known of a job that was stopped midway: a mutation left no trace, an action that has begun may have."""
+    if running.job.kind == "mutation" or not running.begun:
         return Outcome(JobEvent.HANDED_BACK)
     return Outcome(JobEvent.LOST, error="WorkerLost: the worker stopped before this job had ended")

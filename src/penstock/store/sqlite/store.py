@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -180,4 +182,5 @@ class WriteSession(SqliteSession):
         """Undo all of it."""
         if not self._ended:
             self._ended = True
-            self._writer.undo()
+            cancelled = isinstance(sys.exception(), asyncio.CancelledError)
+            await self._writer.undo(wait=not cancelled)

@@ -86,22 +86,39 @@ class Writer:
         try:
             self.connection.execute("release member")
         except sqlite3.Error as error:
-            self.undo()
+            await self.undo(wait=False)
             raise translate(error) from error
+        await self._end_turn()
+
+    async def undo(self, *, wait: bool) -> None:
+        """End the turn: undo what was done.
+
+        Args:
+            wait: Whether to wait for the shared commit of those before: what this transaction read of them is true
+                only if they are durable.
+
+        Raises:
+            Conflict: The shared commit failed; run the transaction again.
+        """
+        if self.connection.in_transaction:
+            try:
+                self.connection.execute("rollback to member")
+                self.connection.execute("release member")
+            except sqlite3.Error as error:  # what cannot be undone alone is undone with all others
+                self._broken(error)
+        if wait and self._finished:
+            await self._end_turn()
+        else:
+            self._pass_on()
+
+    async def _end_turn(self) -> None:
+        """Give the turn away, and wait for the commit."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._finished.append(done)
         self._pass_on()
         if not done.done():
             await asyncio.shield(done)
         done.result()
-
-    def undo(self) -> None:
-        """End the turn: undo what was done."""
-        if self.connection.in_transaction:
-            with contextlib.suppress(sqlite3.Error):  # what cannot be undone alone is undone with all others
-                self.connection.execute("rollback to member")
-                self.connection.execute("release member")
-        self._pass_on()
 
     def _pass_on(self) -> None:
         """Give the turn to the next in line, committing first if there is enough, or nobody in line."""

@@ -1,0 +1,189 @@
+"""A small program whose sums must be right whatever happens: accounts, entries, and jobs that write them.
+
+The races act on it, in the test's own process and as `python -m stage.ledger` in others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table
+from penstock.app import Backend
+from penstock.clock import SystemClock
+
+app = App()
+
+
+class Account(Table):
+    owner: str
+    balance: int = 0
+
+    by_owner = Index("owner", unique=True)
+
+
+class Entry(Table):
+    """One row for each time that something was done."""
+
+    what: str
+    number: int = 0
+
+    by_what = Index("what", "number")
+
+
+@app.mutation
+async def open_account(ctx: MutationCtx, owner: str, balance: int = 0) -> Id[Account]:
+    return await ctx.db.insert(Account(owner=owner, balance=balance))
+
+
+@app.mutation
+async def open_once(ctx: MutationCtx, owner: str) -> bool:
+    """Open an account unless there is one; whether it was opened."""
+    if await ctx.db.query(Account).with_index(Account.by_owner, owner=owner).first():
+        return False
+    await ctx.db.insert(Account(owner=owner))
+    return True
+
+
+@app.mutation
+async def add(ctx: MutationCtx, owner: str, amount: int) -> int:
+    account = await ctx.db.query(Account).with_index(Account.by_owner, owner=owner).unique()
+    assert account is not None
+    await ctx.db.patch(Account, account.id, balance=account.balance + amount)
+    return account.balance + amount
+
+
+@app.mutation
+async def withdraw_unless_both_are_empty(ctx: MutationCtx, owner: str, both: list[str]) -> bool:
+    """Empty an account if the sum of both stays above zero; whether that was done."""
+    accounts = {
+        name: await ctx.db.query(Account).with_index(Account.by_owner, owner=name).unique() for name in both
+    }
+    total = sum(account.balance for account in accounts.values() if account)
+    mine = accounts[owner]
+    if mine is None or total - mine.balance <= 0:
+        return False
+    await ctx.db.patch(Account, mine.id, balance=0)
+    return True
+
+
+@app.query
+async def balance(ctx: QueryCtx, owner: str) -> int | None:
+    account = await ctx.db.query(Account).with_index(Account.by_owner, owner=owner).unique()
+    return account.balance if account else None
+
+
+@app.query
+async def accounts(ctx: QueryCtx) -> int:
+    return await ctx.db.query(Account).count()
+
+
+@app.mutation
+async def enter(ctx: MutationCtx, what: str, number: int = 0) -> None:
+    await ctx.db.insert(Entry(what=what, number=number))
+
+
+@app.query
+async def entries(ctx: QueryCtx, what: str) -> list[int]:
+    """The numbers entered, in order."""
+    return [entry.number for entry in await ctx.db.query(Entry).with_index(Entry.by_what, what=what).collect()]
+
+
+@app.mutation
+async def schedule_entries(ctx: MutationCtx, what: str, first: int, count: int) -> None:
+    """Schedule as many jobs, each of which enters its number."""
+    for number in range(first, first + count):
+        await ctx.scheduler.run_after(timedelta(0), enter, what=what, number=number)
+
+
+@app.mutation
+async def schedule_action(ctx: MutationCtx, folder: str, number: int) -> None:
+    await ctx.scheduler.run_after(timedelta(0), act, folder=folder, number=number)
+
+
+@app.action
+async def act(ctx: ActionCtx, folder: str, number: int) -> None:
+    """Leave a trace in the outside world, and take long."""
+    with (Path(folder) / f"act-{number}").open("a") as trace:
+        trace.write("x")
+    await SystemClock().sleep(600)
+
+
+@app.mutation
+async def dies_in_its_transaction(ctx: MutationCtx, folder: str) -> None:
+    """Take the process down with its transaction open, the first time."""
+    await ctx.db.insert(Entry(what="died"))
+    if _first(folder, "mutation"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.mutation
+async def always_dies(ctx: MutationCtx, folder: str) -> None:
+    """Take the process down each time."""
+    with (Path(folder) / "deaths").open("a") as trace:
+        trace.write("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.action
+async def dies(ctx: ActionCtx, folder: str) -> None:
+    """Take the process down in the middle of an action."""
+    with (Path(folder) / "dies").open("a") as trace:
+        trace.write("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _first(folder: str, name: str) -> bool:
+    try:
+        (Path(folder) / name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+# ----- as a process of its own: python -m stage.ledger <role> <database> <arguments…>
+
+
+async def work(backend: Backend) -> None:
+    """Run jobs until the process is told to stop."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    print("ready", flush=True)
+    await stop.wait()
+
+
+async def hammer(backend: Backend, owner: str, count: str, at_once: str) -> None:
+    """Add one to an account so many times, several at a time."""
+    left = int(count)
+
+    async def add_all() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            await backend.run_mutation(add, owner=owner, amount=1)
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    await asyncio.gather(*(add_all() for _ in range(int(at_once))))
+    print("done", flush=True)
+
+
+async def main(role: str, database: str, *arguments: str, **settings: float) -> None:
+    services = ("worker",) if role == "work" else ()
+    async with app.open(database, services=services, **settings) as backend:
+        if role == "work":
+            await work(backend)
+        else:
+            await hammer(backend, *arguments)
+
+
+if __name__ == "__main__":
+    from stage import ledger  # so that its functions have the names by which others know them
+
+    given = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+    options = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if argument.startswith("--"))
+    asyncio.run(ledger.main(*given, **{name: float(value) for name, value in options.items()}))

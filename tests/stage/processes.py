@@ -1,0 +1,84 @@
+"""Processes of the ledger: started, spoken with over their pipes, and killed by their own number."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent
+
+
+class Process:
+    """A process that runs the ledger."""
+
+    def __init__(self, role: str, database: str, *arguments: str, **settings: float) -> None:
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        environment = os.environ | {"PYTHONPATH": str(TESTS), "PYTHONWARNINGS": "ignore"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "stage.ledger", role, database, *arguments, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+
+    def expect(self, word: str) -> None:
+        """Wait until the process says a word."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        assert line == word, f"it said {line!r}, and ended with {self._process.poll()}"
+
+    def go(self) -> None:
+        """Let it begin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def stop(self) -> int:
+        """Ask it to stop; its exit status."""
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """End it at once, as a power cut does."""
+        self._process.kill()
+        self.wait()
+
+    def freeze(self) -> None:
+        """Let no instruction of it run any more."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it run on."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def wait(self) -> int:
+        """Wait for its end; its exit status."""
+        return self._process.wait(timeout=60)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+@contextmanager
+def processes(count: int, role: str, database: str, *arguments: str, **settings: float) -> Iterator[list[Process]]:
+    """So many processes, all of them ready, for the time of a block."""
+    started = [Process(role, database, *arguments, **settings) for _ in range(count)]
+    try:
+        for process in started:
+            process.expect("ready")
+        yield started
+    finally:
+        for process in started:
+            process.close()

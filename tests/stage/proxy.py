@@ -1,0 +1,93 @@
+"""A proxy before PostgreSQL that loses connections at the worst moment: while a COMMIT is under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+from urllib.parse import parse_qs, urlsplit
+
+COMMIT = b"Q\0\0\0\x0bcommit\0"
+Moment = Literal["before", "after"]
+
+
+class Proxy:
+    """Passes bytes on, until it is told to cut.
+
+    Attributes:
+        url: Where clients connect.
+        cuts: How many connections it has cut.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._server = urlsplit(server)
+        self._cut: Moment | None = None
+        self._left = 0
+        self.url = ""
+        self.cuts = 0
+
+    def cut(self, moment: Moment, times: int = 1) -> None:
+        """Cut the connections of the next commits, before the server gets them or after it has carried them out."""
+        self._cut, self._left = moment, times
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Proxy]:
+        """Listen for the time of a block."""
+        listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        self.url = self._server._replace(netloc=f"postgres@127.0.0.1:{port}", query="").geturl()
+        try:
+            yield self
+        finally:
+            listener.close()
+
+    async def _serve(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        server_reader, server = await self._connect()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pass_on(client_reader, server))
+                group.create_task(self._pass_back(server_reader, client, server))
+        except* (ConnectionError, EOFError):
+            pass
+        finally:
+            for writer in (client, server):
+                writer.transport.abort()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host = parse_qs(self._server.query).get("host", [self._server.hostname or "127.0.0.1"])[0]
+        port = self._server.port or 5432
+        if host.startswith("/"):
+            return await asyncio.open_unix_connection(Path(host) / f".s.PGSQL.{port}")
+        return await asyncio.open_connection(host, port)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            if COMMIT in data and self._left:
+                if self._cut == "before":
+                    self._lose()
+                server.write(data)
+                self._awaited = server
+                continue
+            server.write(data)
+            await server.drain()
+        raise EOFError
+
+    _awaited: asyncio.StreamWriter | None = None
+
+    async def _pass_back(
+        self, reader: asyncio.StreamReader, client: asyncio.StreamWriter, server: asyncio.StreamWriter
+    ) -> None:
+        while data := await reader.read(1 << 16):
+            if self._awaited is server:
+                self._awaited = None
+                self._lose()
+            client.write(data)
+            await client.drain()
+        raise EOFError
+
+    def _lose(self) -> None:
+        self._left -= 1
+        self.cuts += 1
+        raise ConnectionError
