@@ -81,6 +81,7 @@ def test_misuse_ends_with_2(console: Console) -> None:
     [
         ({"app.py": LONE}, ()),
         ({"main.py": LONE}, ()),
+        ({"app.py": f"import asyncio\nasync def main() -> None: ...\nasyncio.run(main())\n{LONE}"}, ()),
         ({"anything.py": LONE, "setup.py": "raise SystemExit", "other.py": "from flask import App\nx = App()"}, ()),
         ({"app.py": LONE, "another.py": LONE}, ()),
         ({"shop/__init__.py": "", "shop/main.py": LONE}, ()),
@@ -205,7 +206,7 @@ def test_a_failing_function_shows_the_frames_of_the_program(bookings: Console) -
 
 
 def test_an_application_error_is_said_with_its_data(bookings: Console) -> None:
-    assert "error: ApplicationError: {'reason': 'full'}" in bookings("run", "refuse").err
+    assert "{'reason': 'full'}" in bookings("run", "refuse").err
     as_json = json.loads(bookings("run", "refuse", "--json").err)["error"]
     assert (as_json["code"], as_json["data"]) == ("application", {"reason": "full"})
 

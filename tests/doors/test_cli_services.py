@@ -109,6 +109,16 @@ def test_dev_does_without_watchfiles(console: Console, tmp_path: Path) -> None:
         assert process.end() == 0
 
 
+def test_dev_waits_for_a_program_that_imports(console: Console) -> None:
+    console.write("hello.py", HELLO.replace("app = App()", "app = App("))
+    with console.start("dev", "--port", "0") as process:
+        process.wait_for("SyntaxError")
+        process.wait_for("Waiting for a change")
+        console.write("hello.py", HELLO)
+        assert call(process.wait_for(r"server +(http.*)")[1], "hello:hello") == "one"
+        process.wait_for("Starts again when the source changes")
+
+
 def test_dev_runs_jobs(bookings: Console) -> None:
     bookings.write_bookings(("timedelta(days=1)", "timedelta(0)"))
     with bookings.start("dev", "--port", "0", "--no-reload", "--log-level", "debug") as process:

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table
 from penstock.app import Backend
 from penstock.clock import SystemClock
+from penstock.sync import MutationCtx as SyncMutationCtx
+from penstock.testing.gates import Gate
 
 app = App()
 
@@ -35,6 +41,27 @@ class Entry(Table):
     by_what = Index("what", "number")
 
 
+_between: Gate | None = None
+
+
+@contextmanager
+def held_between(most: int) -> Iterator[Gate]:
+    """Hold so many functions between what they read and what they write, for the time of a block."""
+    global _between  # noqa: PLW0603 - functions of an app are global, and so is where they are held
+    _between = Gate(most)
+    try:
+        yield _between
+    finally:
+        _between.open()
+        _between = None
+
+
+async def between() -> None:
+    """The moment between what a function reads and what it writes."""
+    if _between is not None:
+        await _between.pass_through()
+
+
 @app.mutation
 async def open_account(ctx: MutationCtx, owner: str, balance: int = 0) -> Id[Account]:
     return await ctx.db.insert(Account(owner=owner, balance=balance))
@@ -45,6 +72,7 @@ async def open_once(ctx: MutationCtx, owner: str) -> bool:
     """Open an account unless there is one; whether it was opened."""
     if await ctx.db.query(Account).with_index(Account.by_owner, owner=owner).first():
         return False
+    await between()
     await ctx.db.insert(Account(owner=owner))
     return True
 
@@ -53,8 +81,16 @@ async def open_once(ctx: MutationCtx, owner: str) -> bool:
 async def add(ctx: MutationCtx, owner: str, amount: int) -> int:
     account = await ctx.db.query(Account).with_index(Account.by_owner, owner=owner).unique()
     assert account is not None
+    await between()
     await ctx.db.patch(Account, account.id, balance=account.balance + amount)
     return account.balance + amount
+
+
+@app.mutation
+async def set_balance(ctx: MutationCtx, owner: str, balance: int) -> None:
+    account = await ctx.db.query(Account).with_index(Account.by_owner, owner=owner).unique()
+    assert account is not None
+    await ctx.db.patch(Account, account.id, balance=balance)
 
 
 @app.mutation
@@ -63,12 +99,67 @@ async def withdraw_unless_both_are_empty(ctx: MutationCtx, owner: str, both: lis
     accounts = {
         name: await ctx.db.query(Account).with_index(Account.by_owner, owner=name).unique() for name in both
     }
+    await between()
     total = sum(account.balance for account in accounts.values() if account)
     mine = accounts[owner]
     if mine is None or total - mine.balance <= 0:
         return False
     await ctx.db.patch(Account, mine.id, balance=0)
     return True
+
+
+runs_of_add_and_enter: list[float] = []
+
+
+@app.mutation
+async def add_and_enter(ctx: MutationCtx, owner: str) -> list[float]:
+    """Add one and enter it; the times of all entries."""
+    runs_of_add_and_enter.append(ctx.now().timestamp())
+    await ctx.db.insert(Entry(what="add_and_enter"))
+    await add(ctx, owner=owner, amount=1)  # which is held in between
+    found = await ctx.db.query(Entry).with_index(Entry.by_what, what="add_and_enter").collect()
+    return [entry.creation_time.timestamp() for entry in found]
+
+
+meeting: asyncio.Barrier | None = None
+
+
+@app.mutation
+async def add_to_both(ctx: MutationCtx, owners: list[str]) -> None:
+    """Add one to two accounts in order, meeting the other who does so in between."""
+    global meeting  # noqa: PLW0603 - they meet once; who runs again goes on alone
+    await add(ctx, owner=owners[0], amount=1)
+    if meeting is not None:
+        barrier = meeting
+        await barrier.wait()
+        meeting = None
+    await add(ctx, owner=owners[1], amount=1)
+
+
+reached = threading.Event()
+go_on = threading.Event()
+thread_ended: queue.Queue[str] = queue.Queue()
+
+
+@app.mutation
+def add_in_a_thread(ctx: SyncMutationCtx, owner: str) -> None:
+    """Add one, wait, and add one more."""
+    account = ctx.db.query(Account).with_index(Account.by_owner, owner=owner).unique()
+    assert account is not None
+    try:
+        ctx.db.patch(Account, account.id, balance=account.balance + 1)
+        reached.set()
+        go_on.wait(10)
+        ctx.db.patch(Account, account.id, balance=account.balance + 2)
+    except BaseException as error:
+        thread_ended.put(type(error).__name__)
+        raise
+
+
+@app.mutation
+async def fail_after_entering(ctx: MutationCtx, number: int) -> float:
+    await ctx.db.insert(Entry(what="group", number=number))
+    return 1 / 0
 
 
 @app.query

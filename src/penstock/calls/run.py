@@ -15,6 +15,7 @@ from uuid import UUID
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+from penstock.calls.turns import Turns
 from penstock.clock import Random, random_of
 from penstock.errors import Conflict, ContextError, DatabaseFull, DatabaseUnavailable, LimitExceeded, TryAgain
 from penstock.functions.function import (
@@ -49,6 +50,7 @@ class Runner:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._turns = Turns(engine.store.writers)
 
     def now(self) -> datetime:
         """The app's time."""
@@ -99,11 +101,11 @@ class Runner:
 
     async def query(self, function: AnyFunction, arguments: dict[str, Any], depth: int = 0) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
-        return await self._repeated(lambda: self._query_once(function, arguments, depth), function.name)
+        return await self._repeated(lambda: self._query_once(function, arguments, depth), function.name, writes=False)
 
     async def queries(self, runs: Sequence[tuple[AnyFunction, dict[str, Any]]]) -> list[Any]:
         """Run queries on checked arguments in one snapshot, at one time; for each its result, or what it raised."""
-        return await self._repeated(lambda: self._queries_once(runs), "A batch of queries")
+        return await self._repeated(lambda: self._queries_once(runs), "A batch of queries", writes=False)
 
     async def mutation(
         self,
@@ -242,12 +244,15 @@ class Runner:
 
     # ----- steps
 
-    async def _repeated(self, once: Callable[[], Awaitable[R]], what: str, *, for_ever: bool = False) -> R:
+    async def _repeated(
+        self, once: Callable[[], Awaitable[R]], what: str, *, writes: bool = True, for_ever: bool = False
+    ) -> R:
         """Do something in a transaction, from scratch each time it conflicts or the database was lost.
 
         Args:
             once: Does it, in a transaction of its own.
             what: Who does it.
+            writes: Whether others may conflict with it.
             for_ever: For a job, which waits for as long as it takes; its fence tells the next attempt whether this
                 one was committed.
         """
@@ -256,7 +261,7 @@ class Runner:
         while True:
             last = not for_ever and attempt >= config.conflict_attempts
             try:
-                return await once()
+                return await (self._in_turn(once, attempt) if writes else once())
             except Conflict as error:
                 if last:
                     raise Conflict(
@@ -272,6 +277,18 @@ class Runner:
                     raise
             await self._pause(attempt)
             attempt += 1
+
+    async def _in_turn(self, once: Callable[[], Awaitable[R]], attempt: int) -> R:
+        """Do something that may conflict with others, beside as many of them as seems good."""
+        await self._turns.begin(again=attempt > 1)
+        conflict = False
+        try:
+            return await once()
+        except Conflict:
+            conflict = True
+            raise
+        finally:
+            self._turns.end(conflict=conflict)
 
     async def _begin_write(self, *, for_ever: bool) -> Session:
         """Begin a transaction; for a job, wait for as long as the database is busy or away."""

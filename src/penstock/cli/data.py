@@ -78,7 +78,9 @@ def _show_tables(options: Options, counts: list[tuple[TableDefinition, int]]) ->
         say("The app has no tables yet.")
 
 
-async def _show(app: App, options: Options, table: str, limit: int, order: str, where: Sequence[str], *, lines: bool) -> None:
+async def _show(
+    app: App, options: Options, table: str, limit: int, order: str, where: Sequence[str], *, lines: bool
+) -> None:
     async with open_backend(app, options) as backend:
         statements = find_table(backend, table)
         rows = await _read(backend, statements, limit, order, where)

@@ -12,11 +12,12 @@ import signal
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 
-from penstock.app import SERVICES
+from penstock.app import SERVICES, App
 from penstock.cli.banner import banner
 from penstock.cli.failure import ProgramFailed, show_failure, style
 from penstock.cli.logs import set_up_logs
@@ -25,10 +26,12 @@ from penstock.cli.options import Options, pass_options
 from penstock.cli.output import say
 from penstock.cli.program import find_program, load_app
 from penstock.cli.watch import Watch
+from penstock.config import Config
 from penstock.errors import ConfigError, UsageError
 from penstock.server.run import serve
 
 _AGAIN = "_PENSTOCK_STARTED_AGAIN"  # in the environment of a process that has replaced itself
+_GREETED = "greeted"
 _LONGEST_GRACE = 2.0
 
 
@@ -44,35 +47,45 @@ def command(options: Options, host: str, port: int, reload: bool) -> None:
     """
     set_up_logs(options.log_level or "info", options.log_format)
     watch = Watch(_folders(options)) if reload else None
-    changed = complete(_develop(Life(options, host, port, reload=reload), watch), fast=True)
+    life = Life(options, host, port, reload=reload)
+    life.load()
+    changed = complete(_develop(life, watch), fast=True)
     if changed is not None:
-        _start_again(changed)
+        _start_again(changed, greeted=life.greeted)
 
 
 class Life:
-    """One life of the process, from an import of the program to a change of its source."""
+    """One life of the process, from an import of the program to a change of its source.
+
+    Attributes:
+        greeted: Whether the banner has been shown, in this life or an earlier one.
+    """
 
     def __init__(self, options: Options, host: str, port: int, *, reload: bool) -> None:
+        self.greeted = os.environ.get(_AGAIN) == _GREETED
         self._options = options
         self._host = host
         self._port = port
         self._reload = reload
+        self._app: App | None = None
+        self._failure: Exception | None = None
         self._ready = asyncio.Event()
 
+    def load(self) -> None:
+        """Import the program. An error is kept for `serve` to raise."""
+        try:
+            self._app = load_app(find_program(self._options.app, Path.cwd()))
+        except (ProgramFailed, UsageError) as error:
+            self._failure = error
+
     async def serve(self) -> None:
-        """Import the program, and serve it until a signal."""
-        app = load_app(find_program(self._options.app, Path.cwd()))
-        config = app.config(database=self._options.database, dev=True)
+        """Serve the program until a signal."""
+        if self._app is None:
+            raise self._failure or AssertionError("load comes first")
+        config = self._app.config(database=self._options.database, dev=True)
         config = replace(config, grace=min(config.grace, _LONGEST_GRACE))
-
-        def tell(url: str) -> None:
-            if _is_again():
-                say(style(f"ready at {url}", fg="cyan"))
-            else:
-                say(banner(app, config, url, SERVICES, reload=self._reload))
-            self._ready.set()
-
-        await serve(app, config, host=self._host, port=self._port, services=SERVICES, ready=tell)
+        tell = partial(self._tell, self._app, config)
+        await serve(self._app, config, host=self._host, port=self._port, services=SERVICES, ready=tell)
 
     async def stop(self, serving: asyncio.Task[None]) -> None:
         """End gracefully, as by a signal; a server that is still starting is waited for."""
@@ -89,6 +102,16 @@ class Life:
             raise error
         show_failure(error, as_json=False, debug=self._options.debug)
         say(style("Waiting for a change of the source.", fg="cyan"))
+
+    def _tell(self, app: App, config: Config, url: str) -> None:
+        """Calls are taken now: all there is to know for the first time, a line later on."""
+        say(
+            style(f"ready at {url}", fg="cyan")
+            if self.greeted
+            else banner(app, config, url, SERVICES, reload=self._reload)
+        )
+        self.greeted = True
+        self._ready.set()
 
 
 async def _develop(life: Life, watch: Watch | None) -> Path | None:
@@ -125,10 +148,11 @@ def _is_again() -> bool:
     return _AGAIN in os.environ
 
 
-def _start_again(changed: Path) -> None:
+def _start_again(changed: Path, *, greeted: bool) -> None:
     """Replace this process by a new one of the same command line."""
     folder = Path.cwd()
     name = changed.relative_to(folder) if changed.is_relative_to(folder) else changed
     say(style(f"{name} changed", fg="cyan"))
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _AGAIN: "1"})  # noqa: S606 - itself
+    environment = {**os.environ, _AGAIN: _GREETED if greeted else "1"}
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - it is this program

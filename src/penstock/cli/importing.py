@@ -44,7 +44,8 @@ def command(options: Options, table: str, file: str, append: bool, replace: bool
     with nullcontext(sys.stdin.buffer) if file == "-" else open_lines(file) as stream:
         loading = Loading(Lines(file, stream))
         try:
-            complete(_import(open_app(options), options, table, loading, append=append, replace=replace, sure=yes))
+            app = open_app(options)
+            complete(_import(app, options, table, loading, append=append, replace=replace, sure=yes))
         except PenstockError as error:
             error.fix = f"{error.fix} {loading.standing(error)}".strip()
             error.facts["imported"] = loading.stored
@@ -126,7 +127,9 @@ class Loading:
         return Progress(statements.definition.name, self._lines.size, size=True)
 
 
-async def _import(app: App, options: Options, table: str, loading: Loading, *, append: bool, replace: bool, sure: bool) -> None:
+async def _import(
+    app: App, options: Options, table: str, loading: Loading, *, append: bool, replace: bool, sure: bool
+) -> None:
     async with open_backend(app, options, push_schema=True, statement_timeout=UNHURRIED) as backend:
         statements = find_table(backend, table)
         if append:

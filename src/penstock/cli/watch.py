@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from penstock.clock import SystemClock
 
 _PAUSE = 0.4
 _LONGEST_PAUSE_MS = 1000
+_MOST_FOLDERS = 2000  # whoever starts in a folder that holds everything is not kept waiting
 _PROJECT_FILES = {"penstock.toml", "pyproject.toml"}
 _NO_SOURCE = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
 
@@ -39,18 +42,22 @@ class Watch:
         """Moments at which to look: now, and whenever something may have changed."""
         yield
         watchfiles = _watchfiles()
-        if watchfiles is None:
-            while True:
-                await SystemClock().sleep(_PAUSE)
-                yield
-        folders = sorted({path.parent for path in self._known} | set(self._folders))
-        async for _changes in watchfiles.awatch(
-            *folders,
-            recursive=False,
-            watch_filter=lambda _change, path: _is_source(Path(path).name),
-            debounce=200,
-            rust_timeout=_LONGEST_PAUSE_MS,
-XX
+        if watchfiles is not None:
+            folders = sorted({path.parent for path in self._known} | set(self._folders))
+            with suppress(OSError, RuntimeError):  # the system has no watches left, or knows none
+                async for _changes in watchfiles.awatch(
+                    *folders,
+                    recursive=False,
+                    watch_filter=lambda _change, path: _is_source(Path(path).name),
+                    debounce=200,
+                    rust_timeout=_LONGEST_PAUSE_MS,
+                    yield_on_timeout=True,
+                ):
+                    yield
+        while True:
+            await SystemClock().sleep(_PAUSE)
+            yield
+
     def _look(self) -> dict[Path, tuple[int, int]]:
         found = {}
         for folder in self._folders:
@@ -64,7 +71,7 @@ XX
 
 
 def _sources(folder: Path) -> Iterator[Path]:
-    for place, inner, files in os.walk(folder):
+    for place, inner, files in islice(os.walk(folder), _MOST_FOLDERS):
         inner[:] = [name for name in inner if _may_hold_source(Path(place, name))]
         yield from (Path(place, name) for name in files if _is_source(name))
 

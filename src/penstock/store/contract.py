@@ -200,9 +200,14 @@ class Signals(Protocol):
 
 
 class Store(Protocol):
-    """A database that remembers."""
+    """A database that remembers.
+
+    Attributes:
+        writers: How many write transactions of one process may be under way at once.
+    """
 
     dialect: Dialect
+    writers: int
     jobs: Jobs
     leases: Leases
     catalog: Catalog

@@ -28,6 +28,11 @@ class Gate:
         """Let all go on, those who are here and those who come."""
         self._open.set()
 
+    def let_pass(self) -> None:
+        """Let those go on who are here; those who come are held again."""
+        here, self._open = self._open, asyncio.Event()
+        here.set()
+
     async def pass_through(self, **facts: Any) -> None:
         """Come to the gate."""
         if self._open.is_set() or (self._most is not None and len(self.arrivals) >= self._most):

@@ -29,6 +29,7 @@ class PostgresStore:
 
     def __init__(self, url: str, config: Config, clock: Clock) -> None:
         self._clock = clock
+        self.writers = config.max_connections
         self._connections = Connections(
             url,
             size=config.max_connections,

@@ -34,6 +34,7 @@ class SqliteStore:
     """See `store.contract.Store`."""
 
     dialect: Dialect = SQLITE
+    writers: int = 1_000  # they take turns, and share commits
 
     def __init__(self, path: Path, config: Config, clock: Clock) -> None:
         del clock  # all processes are on one machine, and share its clock

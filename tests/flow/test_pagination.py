@@ -1,0 +1,320 @@
+"""Pages: together they are the query, whatever is written meanwhile, and no cursor leads out of its query."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import (
+    App,
+    CursorInvalid,
+    Index,
+    MutationCtx,
+    Page,
+    QueryCtx,
+    Range,
+    Table,
+    ValueInvalid,
+    between,
+    gt,
+    gte,
+    lt,
+)
+from penstock.testing import TestApp, TestClock
+
+
+class Booking(Table):
+    customer: str
+    seats: int | None = None
+
+    by_customer = Index("customer", "seats")
+    by_seats = Index("seats")
+
+
+class Sample(Table):
+    real: float | None = None
+    price: Decimal | None = None
+    moment: datetime | None = None
+    day: date | None = None
+    span: timedelta | None = None
+    data: bytes | None = None
+    uuid: UUID | None = None
+    truth: bool | None = None
+    text: str | None = None
+    number: int | None = None
+
+    by_real = Index("real")
+    by_price = Index("price")
+    by_moment = Index("moment")
+    by_day = Index("day")
+    by_span = Index("span")
+    by_data = Index("data")
+    by_uuid = Index("uuid")
+    by_truth = Index("truth")
+    by_text = Index("text")
+    by_number = Index("number")
+
+
+app = App()
+CLOCK = TestClock()  # one for all examples of a property, as it makes the ids
+
+
+@app.internal_mutation
+async def write(ctx: MutationCtx, story: Any) -> Any:
+    """Run a part of a test in a transaction."""
+    return await story(ctx)
+
+
+@app.internal_query
+async def read(ctx: QueryCtx, story: Any) -> Any:
+    """Run a part of a test in a snapshot."""
+    return await story(ctx)
+
+
+@app.query
+async def bookings(ctx: QueryCtx, customer: str, cursor: str | None = None, size: int = 2) -> Page[Booking]:
+    """A page as a public function gives it."""
+    found = ctx.db.query(Booking).with_index(Booking.by_customer, customer=customer)
+    return await found.paginate(cursor=cursor, num_items=size)
+
+
+async def fill(ctx: MutationCtx) -> None:
+    for customer in ("Ada", "Eve"):
+        for seats in (None, 1, 1, 2, None, 3):
+            await ctx.db.insert(Booking(customer=customer, seats=seats))
+
+
+# ----- all pages together
+
+
+@settings(settings.get_profile("story"), max_examples=30)
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 3)), max_size=12),
+    size=st.integers(1, 5),
+    direction=st.sampled_from(["asc", "desc"]),
+    columns=st.sampled_from([{}, {"customer": "a"}, {"customer": "a", "seats": gte(1) & lt(3)}, {"customer": lt("b")}]),
+    changes=st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(-1, 4), st.booleans()), max_size=6),
+)
+def test_pages_have_no_gaps_and_no_duplicates_while_others_write(  # noqa: PLR0913
+    database_url: str,
+    rows: list[tuple[str, int | None]],
+    size: int,
+    direction: Any,
+    columns: dict[str, Any],
+    changes: list[tuple[str, int | None, bool]],
+) -> None:
+    def query(ctx: QueryCtx) -> Any:
+        return ctx.db.query(Booking).with_index(Booking.by_customer, **columns).order(direction)
+
+    async def refill(ctx: MutationCtx) -> list[str]:
+        for row in await ctx.db.query(Booking).collect():
+            await ctx.db.delete(Booking, row.id)
+        return [await ctx.db.insert(Booking(customer=customer, seats=seats)) for customer, seats in rows]
+
+    async def disturb(ctx: MutationCtx, untouched: list[str]) -> list[str]:
+        """Insert a row, or delete one; which rows were there all the time."""
+        if not changes:
+            return untouched
+        customer, seats, deletes = changes.pop()
+        await ctx.db.insert(Booking(customer=customer, seats=seats))
+        if deletes and untouched:
+            gone = untouched[len(untouched) // 2]
+            await ctx.db.delete(Booking, gone)  # type: ignore[arg-type]  # ids of bookings
+            return [row_id for row_id in untouched if row_id != gone]
+        return untouched
+
+    async def story() -> None:
+        async with TestApp(app, database_url, clock=CLOCK) as backend:
+            ids = await backend.run_mutation(write, refill)
+            before = await backend.run_query(read, lambda ctx: query(ctx).collect())
+            untouched, seen, cursor, done = ids, [], None, False
+            while not done:
+                page = await backend.run_query(
+                    read, lambda ctx, cursor=cursor: query(ctx).paginate(cursor=cursor, num_items=size)
+                )
+                assert page.is_done or len(page.page) == size
+                seen += [row.id for row in page.page]
+                cursor, done = page.continue_cursor, page.is_done
+                untouched = await backend.run_mutation(write, lambda ctx, kept=untouched: disturb(ctx, kept))
+            assert len(seen) == len(set(seen)), "no row comes twice"
+            wanted = [row.id for row in before if row.id in untouched]
+            assert [row_id for row_id in seen if row_id in wanted] == wanted, "no row is left out, and all are in order"
+
+    asyncio.run(story())
+
+
+SAMPLES: dict[str, list[Any]] = {
+    "real": [None, float("-inf"), -1.5, -0.0, 0.0, 5e-324, 0.1, float("inf")],
+    "price": [None, Decimal("-1E+900"), Decimal("-0"), Decimal("9.10"), Decimal("9.1"), Decimal(10), Decimal("1E-900")],
+    "moment": [None, datetime(1, 1, 2, tzinfo=UTC), datetime(2030, 1, 1, 0, 0, 0, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)],
+    "day": [None, date.min, date(2030, 1, 1), date.max],
+    "span": [None, timedelta(days=-100_000_000), timedelta(microseconds=-1), timedelta(0), timedelta(days=100_000_000)],
+    "data": [None, b"", b"\0", b"\0\xff", b"\xff" * 100],
+    "uuid": [None, UUID(int=0), UUID(int=2**127), UUID(int=2**128 - 1)],
+    "truth": [None, False, True, False],
+    "text": [None, "", "a", "\N{LATIN SMALL LETTER A WITH DIAERESIS}", "\N{GRINNING FACE}", '"\\', "\x01" * 2000, "a" * 2048],
+    "number": [None, -(2**63), -1, 0, 2**53 + 1, 2**63 - 1],
+}  # fmt: skip
+
+
+async def test_a_cursor_can_stand_at_any_value_of_any_kind(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        samples = [Sample(**{name: value}) for name, values in SAMPLES.items() for value in values * 2]
+        await backend.run_mutation(write, lambda ctx: ctx.db.insert_many(samples))
+
+        async def look(ctx: QueryCtx) -> None:
+            for name in SAMPLES:
+                for direction in ("asc", "desc"):
+                    query = ctx.db.query(Sample).with_index(getattr(Sample, f"by_{name}")).order(direction)  # type: ignore[arg-type]
+                    everything = await query.collect()
+                    seen: list[Sample] = []
+                    page = await query.paginate(num_items=1)
+                    while not page.is_done:
+                        seen += page.page
+                        page = await query.paginate(cursor=page.continue_cursor, num_items=7)
+                    assert seen + page.page == everything
+
+        await backend.run_query(read, look)
+
+
+async def test_the_last_page_leads_nowhere_until_rows_follow(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        empty = await backend.run_query(bookings, "Ada")
+        assert (empty.page, empty.is_done) == ([], True)
+        await backend.run_mutation(write, fill)
+        after_nothing = await backend.run_query(bookings, "Ada", empty.continue_cursor, 100)
+        assert len(after_nothing.page) == 6, "the cursor of an empty query stands before all rows"
+        last = await backend.run_query(bookings, "Ada", after_nothing.continue_cursor)
+        assert (last.page, last.is_done) == ([], True)
+        assert last.continue_cursor == after_nothing.continue_cursor
+        exact = await backend.run_query(bookings, "Ada", None, 6)
+        assert exact.is_done, "it is known at once that no row follows"
+        await backend.run_mutation(write, lambda ctx: ctx.db.insert(Booking(customer="Ada", seats=9)))
+        late = await backend.run_query(bookings, "Ada", last.continue_cursor)
+        assert [row.seats for row in late.page] == [9]
+
+
+async def test_a_filter_applies_before_pages_are_cut(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, fill)
+
+        async def look(ctx: QueryCtx) -> None:
+            query = ctx.db.query(Booking).with_index(Booking.by_customer).filter(lambda row: row.seats == 1)
+            first = await query.paginate(num_items=3)
+            rest = await query.paginate(cursor=first.continue_cursor, num_items=3)
+            assert [row.customer for row in first.page + rest.page] == ["Ada", "Ada", "Eve", "Eve"]
+            assert (first.is_done, rest.is_done) == (False, True)
+
+        await backend.run_query(read, look)
+
+
+async def test_a_public_function_may_return_a_page(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, fill)
+        path = bookings.name
+        first = await backend.dispatch.call(path, None, '{"customer": "Ada"}')
+        assert isinstance(first, Page)
+        arguments = json.dumps({"customer": "Ada", "cursor": first.continue_cursor, "size": 4})
+        second = await backend.dispatch.call(path, None, arguments)
+        assert [row.seats for row in first.page + second.page] == [None, None, 1, 1, 2, 3]
+        assert all(type(row) is Booking for row in second.page)
+        assert second.is_done
+
+
+@pytest.mark.parametrize("size", [0, -1, 10_001, 1.5, None, True, "5"])
+async def test_a_page_has_a_sensible_size(sqlite_url: str, size: Any) -> None:
+    async with TestApp(app, sqlite_url) as backend:
+        with pytest.raises(ValueInvalid):
+            await backend.run_query(read, lambda ctx: ctx.db.query(Booking).paginate(num_items=size))
+
+
+# ----- cursors
+
+
+def unpack(cursor: str) -> list[Any]:
+    found: list[Any] = json.loads(base64.urlsafe_b64decode(cursor + "=="))
+    return found
+
+
+def pack(content: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+
+
+async def test_a_cursor_of_another_query_or_of_none_is_refused(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, fill)
+
+        async def look(ctx: QueryCtx) -> None:
+            query = ctx.db.query(Booking).with_index(Booking.by_customer, customer="Ada", seats=gte(1))
+            cursor = (await query.paginate(num_items=1)).continue_cursor
+            mark, values = unpack(cursor)
+            others = [
+                ctx.db.query(Booking),
+                ctx.db.query(Sample),
+                ctx.db.query(Booking).with_index(Booking.by_customer),
+                ctx.db.query(Booking).with_index(Booking.by_seats),
+                ctx.db.query(Booking).with_index(Booking.by_customer, customer="Eve", seats=gte(1)),
+                ctx.db.query(Booking).with_index(Booking.by_customer, customer="Ada", seats=gt(1)),
+                ctx.db.query(Booking).with_index(Booking.by_customer, customer="Ada", seats=gte(2)),
+                query.order("desc"),
+            ]
+            for other in others:
+                with pytest.raises(CursorInvalid):
+                    await other.paginate(cursor=cursor)
+            garbage = [
+                "", "x", "====", "ä", "\0", "a" * 100_000, cursor[:-1], cursor + "A", cursor[1:], "!" + cursor,
+                pack(None), pack([]), pack([mark]), pack({}), pack([mark, {}]), pack([mark, 5]), pack([mark, "x"]),
+                pack([mark, []]), pack([mark, values[:-1]]), pack([mark, [*values, 1]]), pack([mark, values, 1]),
+                pack([mark, ["Ada", "1", values[2]]]), pack([mark, ["Ada", 1.5, values[2]]]),
+                pack([mark, ["Ada", 2**63, values[2]]]), pack([mark, ["Ada", 10**400, values[2]]]),
+                pack([mark, ["Ada", True, values[2]]]), pack([mark, ["Ada", [1], values[2]]]),
+                pack([mark, ["Ada", 1, 5]]), pack([mark, ["Ada", 1, "\0"]]), pack([mark, ["A\0", 1, values[2]]]),
+                pack([mark, ["Ada", 1, "\ud800"]]), pack(["0" * 12, values]), pack([[mark], values]),
+            ]  # fmt: skip
+            for text in garbage:
+                with pytest.raises(CursorInvalid):
+                    await query.paginate(cursor=text)
+            assert len((await query.paginate(cursor=cursor)).page) == 3
+
+        await backend.run_query(read, look)
+
+
+@pytest.mark.parametrize("direction", ["asc", "desc"])
+async def test_a_forged_cursor_does_not_leave_its_range(database_url: str, direction: Any) -> None:
+    ranges: list[tuple[Range | int | None, list[int | None]]] = [
+        (gte(1) & lt(3), [1, 1, 2]),
+        (gt(1), [2, 3]),
+        (lt(2), [1, 1]),
+        (between(2, 2), [2]),
+        (2, [2]),
+        (None, [None, None]),
+    ]
+    forged = [None, -(2**63), 0, 1, 2, 3, 4, 2**63 - 1]
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, fill)
+
+        async def look(ctx: QueryCtx) -> None:
+            for seats, allowed in ranges:
+                query = ctx.db.query(Booking).with_index(Booking.by_customer, customer="Ada", seats=seats).order(direction)
+                inside = {row.id for row in await query.collect()}
+                assert len(inside) == len(allowed)
+                mark = unpack((await query.paginate(num_items=1)).continue_cursor)[0]
+                for customer in ("", "Ada", "Eve", "\U0010ffff"):
+                    for value in forged:
+                        for row_id in ("", "booking_", "z"):
+                            cursor: str | None = pack([mark, [customer, value, row_id]])
+                            while cursor is not None:
+                                page = await query.paginate(cursor=cursor, num_items=1)
+                                assert {row.id for row in page.page} <= inside
+                                cursor = None if page.is_done else page.continue_cursor
+
+        await backend.run_query(read, look)

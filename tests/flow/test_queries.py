@@ -1,0 +1,343 @@
+"""The words of a query: which rows each gives, in which order, and which words do not go together."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal
+
+import pytest
+
+from penstock import (
+    App,
+    ContextError,
+    DeclarationError,
+    Index,
+    LimitExceeded,
+    MutationCtx,
+    NotUnique,
+    QueryCtx,
+    Range,
+    Table,
+    ValueInvalid,
+    between,
+    gt,
+    gte,
+    lt,
+    lte,
+)
+from penstock.testing import TestApp
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+class Visit(Table):
+    customer: str
+    place: str | None = None
+    at: datetime = NOON
+    price: Decimal = Decimal(0)
+    status: Literal["open", "done"] = "open"
+    tags: list[str] = []
+
+    by_customer = Index("customer", "place", "at")
+    by_place = Index("place")
+    by_status = Index("status", "price")
+    by_time = Index("creation_time")
+    by_id = Index("id", "place")
+
+
+class Other(Table):
+    customer: str
+
+    by_customer = Index("customer")
+
+
+app = App()
+
+
+@app.internal_mutation
+async def write(ctx: MutationCtx, story: Any) -> Any:
+    """Run a part of a test in a transaction."""
+    return await story(ctx)
+
+
+@app.internal_query
+async def read(ctx: QueryCtx, story: Any) -> Any:
+    """Run a part of a test in a snapshot."""
+    return await story(ctx)
+
+
+async def fill(ctx: MutationCtx) -> None:
+    """Every customer at every place at three times, in no order."""
+    times = [NOON + HOUR, NOON, NOON - HOUR]
+    for number, (place, customer, at) in enumerate(itertools.product(["b", None, "a"], ["Eve", "Ada"], times)):
+        await ctx.db.insert(Visit(customer=customer, place=place, at=at, price=Decimal(number), tags=[str(number)]))
+
+
+def places(rows: list[Visit]) -> list[tuple[str, str | None, int]]:
+    return [(row.customer, row.place, (row.at - NOON) // HOUR) for row in rows]
+
+
+async def test_an_index_gives_its_rows_in_its_order_with_none_first(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, fill)
+
+        async def look(ctx: QueryCtx) -> None:
+            ordered = [(who, where, at) for who in ("Ada", "Eve") for where in (None, "a", "b") for at in (-1, 0, 1)]
+            visits = ctx.db.query(Visit).with_index(Visit.by_customer)
+            assert places(await visits.collect()) == ordered
+            assert places(await visits.order("asc").take(4)) == ordered[:4]
+            assert places(await visits.order("desc").collect()) == ordered[::-1]
+            assert places(await visits.order("desc").order("asc").take(2)) == ordered[:2]
+            by_creation = await ctx.db.query(Visit).collect()
+            assert [row.tags for row in by_creation] == [[str(number)] for number in range(18)]
+            assert [row.tags for row in await ctx.db.query(Visit).order("desc").take(2)] == [["17"], ["16"]]
+            by_time = await ctx.db.query(Visit).with_index(Visit.by_time, creation_time=ctx.now()).collect()
+            assert by_time == by_creation
+            some = by_creation[5]
+            assert await ctx.db.query(Visit).with_index(Visit.by_id, id=some.id, place=some.place).unique() == some
+
+        await backend.run_query(read, look)
+
+
+async def test_values_of_the_first_columns_narrow_and_a_range_may_end_them(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, fill)
+        cases: list[tuple[dict[str, Any], list[tuple[str, str | None, int]]]] = [
+            ({"customer": "Ada", "place": None}, [("Ada", None, at) for at in (-1, 0, 1)]),
+            ({"customer": "Ada", "place": "a", "at": NOON}, [("Ada", "a", 0)]),
+            ({"customer": "Ada", "place": None, "at": gt(NOON)}, [("Ada", None, 1)]),
+            ({"customer": "Ada", "place": "a", "at": gte(NOON)}, [("Ada", "a", 0), ("Ada", "a", 1)]),
+            ({"customer": "Ada", "place": "a", "at": lt(NOON)}, [("Ada", "a", -1)]),
+            ({"customer": "Ada", "place": "a", "at": lte(NOON)}, [("Ada", "a", -1), ("Ada", "a", 0)]),
+            ({"customer": "Ada", "place": "a", "at": between(NOON, NOON)}, [("Ada", "a", 0)]),
+            ({"customer": "Ada", "place": "a", "at": gt(NOON - HOUR) & lt(NOON + HOUR)}, [("Ada", "a", 0)]),
+            ({"customer": "Ada", "place": gte("a") & lt("b")}, [("Ada", "a", at) for at in (-1, 0, 1)]),
+            ({"customer": "Ada", "place": lt("zzz")}, [("Ada", where, at) for where in ("a", "b") for at in (-1, 0, 1)]),
+            ({"customer": "Ada", "place": gt("b")}, []),
+            ({"customer": "Ada", "place": between("b", "a")}, []),
+            ({"customer": "ada"}, []),
+            ({"customer": ""}, []),
+        ]
+
+        async def look(ctx: QueryCtx) -> None:
+            for columns, wanted in cases:
+                visits = ctx.db.query(Visit).with_index(Visit.by_customer, **columns)
+                assert places(await visits.collect()) == wanted
+                assert places(await visits.order("desc").collect()) == wanted[::-1]
+                assert await visits.count() == len(wanted)
+                assert places([row async for row in visits]) == wanted
+            assert len(await ctx.db.query(Visit).with_index(Visit.by_status, status="open", price=gt(Decimal(9))).collect()) == 8
+
+        await backend.run_query(read, look)
+
+
+async def test_what_an_index_cannot_say_is_refused(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def look(ctx: QueryCtx) -> None:
+            visits: Any = ctx.db.query(Visit)
+            wrong: list[dict[str, Any]] = [
+                {"place": "a"},  # a column is left out
+                {"customer": "a", "at": NOON},
+                {"customer": gt("a"), "place": "b"},  # a range does not stand last
+                {"customer": gt("a"), "place": gt("b")},
+                {"customer": "a", "price": Decimal(1)},  # not a column of the index
+                {"customer": "a", "unknown": 1},
+                {"customer": Range()},  # a range without bounds
+                {"customer": gt(None)},
+                {"customer": 5},
+                {"customer": gt(5)},
+                {"customer": b"a"},
+                {"customer": "a\0"},
+                {"customer": "\ud800"},
+                {"customer": "a", "place": gte("a\0")},
+                {"customer": "a", "place": "a", "at": datetime(2030, 1, 1)},  # noqa: DTZ001 - what is tested
+                {"customer": "a", "place": "a", "at": "2030-01-01"},
+                {"customer": 10**5000},
+            ]
+            for columns in wrong:
+                with pytest.raises(ValueInvalid):
+                    visits.with_index(Visit.by_customer, **columns)
+            with pytest.raises(ValueInvalid, match="not an index of table Visit"):
+                visits.with_index(Other.by_customer, customer="a")
+            with pytest.raises(ValueInvalid, match="not an index of table Visit"):
+                visits.with_index(Index("customer"), customer="a")
+            with pytest.raises(ValueInvalid):
+                visits.with_index(Visit.by_status, status="unknown")
+            with pytest.raises(ValueInvalid):
+                visits.with_index(Visit.by_status, status="open", price=Decimal("NaN"))
+            with pytest.raises(ValueInvalid):
+                visits.with_index(Visit.by_id, id="other_01jd3k4v5w6x7y8z9a0b1c2d3e", place=5)
+            with pytest.raises(ValueInvalid, match="asc or desc"):
+                visits.order("down")
+            for count in (-1, 1.5, "3", None, True):
+                with pytest.raises(ValueInvalid):
+                    visits.take(count)
+            with pytest.raises(ValueInvalid, match="at most one lower"):
+                gt(1) & gte(2)
+            for table in (Table, dict, None, "visit"):
+                with pytest.raises(DeclarationError, match="is not a table"):
+                    ctx.db.query(table)  # type: ignore[type-var]  # what is tested
+
+        await backend.run_query(read, look)
+
+
+async def test_first_unique_and_take_give_as_many_as_they_say(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, fill)
+
+        async def look(ctx: QueryCtx) -> None:
+            visits = ctx.db.query(Visit).with_index(Visit.by_customer)
+            nobody = ctx.db.query(Visit).with_index(Visit.by_customer, customer="Nobody")
+            one = ctx.db.query(Visit).with_index(Visit.by_customer, customer="Ada", place="a", at=NOON)
+            assert places(await visits.take(1)) == [("Ada", None, -1)]
+            assert await visits.take(0) == []
+            assert len(await visits.take(1_000_000_000)) == 18
+            assert await visits.first() == (await visits.collect())[0]
+            assert await nobody.first() is None
+            assert await nobody.unique() is None
+            assert await nobody.collect() == []
+            assert await one.unique() == await one.first()
+            with pytest.raises(NotUnique):
+                await visits.unique()
+
+        await backend.run_query(read, look)
+
+
+async def test_a_filter_looks_at_rows_in_python(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, fill)
+
+        async def look(ctx: QueryCtx) -> None:
+            visits = ctx.db.query(Visit).with_index(Visit.by_customer)
+            odd = visits.filter(lambda visit: int(visit.price) % 2 == 1)
+            odd_of_ada = odd.filter(lambda visit: visit.customer == "Ada")
+            assert await odd.count() == 9
+            assert [row.customer for row in await odd_of_ada.collect()] == ["Ada"] * len(await odd_of_ada.collect())
+            assert await odd_of_ada.order("desc").collect() == (await odd_of_ada.collect())[::-1]
+            assert await odd.take(2) == (await odd.collect())[:2]
+            assert await odd.first() == (await odd.collect())[0]
+            assert [row async for row in odd] == await odd.collect()
+            assert await visits.filter(lambda visit: visit.tags == ["7"]).unique() is not None
+            assert await visits.filter(lambda _: False).first() is None
+            with pytest.raises(NotUnique):
+                await odd.unique()
+            for what in (odd.sum, odd.min, odd.max):
+                with pytest.raises(ValueInvalid, match="cannot run a Python filter"):
+                    await what("price")
+            with pytest.raises(ValueInvalid, match="cannot run a Python filter"):
+                odd.group_by("customer")
+            with pytest.raises(ZeroDivisionError):
+                await visits.filter(lambda visit: 1 / 0 > visit.price).collect()
+
+        await backend.run_query(read, look)
+
+
+async def test_each_step_gives_a_new_query_and_leaves_the_old_one(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, fill)
+
+        async def look(ctx: QueryCtx) -> None:
+            visits = ctx.db.query(Visit)
+            visits.with_index(Visit.by_customer, customer="Nobody")
+            visits.order("desc")
+            visits.filter(lambda _: False)
+            assert [row.tags for row in await visits.take(2)] == [["0"], ["1"]]
+            assert await visits.count() == 18
+
+        await backend.run_query(read, look)
+
+
+async def test_an_async_for_reads_on_and_may_stop_early(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, lambda ctx: ctx.db.insert_many([Other(customer=str(n)) for n in range(3000)]))
+
+        async def look(ctx: QueryCtx) -> None:
+            everyone = ctx.db.query(Other)
+            assert [row.customer async for row in everyone] == [str(number) for number in range(3000)]
+            assert [row.customer async for row in everyone.order("desc")] == [str(n) for n in range(2999, -1, -1)]
+            seen = 0
+            async for _ in everyone:
+                seen += 1
+                if seen == 70:
+                    break
+            assert ctx._scope.transaction._rows_read < 6500, "what is not asked for is not read"
+
+        await backend.run_query(read, look)
+
+
+async def test_rows_may_be_written_while_others_are_read(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, lambda ctx: ctx.db.insert_many([Other(customer=f"{n:03}") for n in range(200)]))
+
+        async def story(ctx: MutationCtx) -> None:
+            seen = []
+            async for row in ctx.db.query(Other).with_index(Other.by_customer, customer=lt("200")):
+                seen.append(row.customer)
+                if int(row.customer) % 2:
+                    await ctx.db.delete(Other, row.id)
+                else:
+                    await ctx.db.patch(Other, row.id, customer="9" + row.customer)
+            assert seen == [f"{number:03}" for number in range(200)]
+            left = await ctx.db.query(Other).with_index(Other.by_customer).collect()
+            assert [row.customer for row in left] == [f"9{number:03}" for number in range(0, 200, 2)]
+
+        await backend.run_mutation(write, story)
+
+
+async def test_a_query_kept_beyond_its_function_gives_no_rows(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, fill)
+        kept: list[Any] = []
+
+        async def keep(ctx: QueryCtx) -> None:
+            scan = ctx.db.query(Visit)
+            kept.extend([ctx, scan, aiter(scan)])
+            await anext(kept[2])
+
+        await backend.run_query(read, keep)
+        ctx, scan, rows = kept
+        for call in (
+            scan.collect, scan.first, scan.count, lambda: ctx.db.get(Visit, "x"), lambda: ctx.sql("select 1"),
+            lambda: ctx.run_query(read, keep), scan.with_index(Visit.by_customer).group_by("customer").count,
+        ):  # fmt: skip
+            with pytest.raises(ContextError, match="has ended"):
+                await call()
+        with pytest.raises(ContextError, match="has ended"):
+            async for _ in scan:
+                pass
+        assert (await anext(rows)).tags == ["1"], "what was read before the end is there"
+
+
+async def test_a_query_reads_one_snapshot(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, fill)
+
+        async def look(ctx: QueryCtx) -> None:
+            before = await ctx.db.query(Visit).count()
+            await backend.run_mutation(write, fill)
+            assert await ctx.db.query(Visit).count() == before
+            assert len(await ctx.db.query(Visit).collect()) == before
+
+        await backend.run_query(read, look)
+        assert await backend.run_query(read, lambda ctx: ctx.db.query(Visit).count()) == 36
+
+
+async def test_reading_too_much_is_refused_however_it_is_asked_for(database_url: str) -> None:
+    async with TestApp(app, database_url, max_rows_read=17) as backend:
+        await backend.run_mutation(write, fill)
+        asked: list[Any] = [
+            lambda ctx: ctx.db.query(Visit).collect(),
+            lambda ctx: ctx.db.query(Visit).take(18),
+            lambda ctx: ctx.db.query(Visit).filter(lambda _: False).first(),
+            lambda ctx: ctx.db.query(Visit).paginate(num_items=17),
+            lambda ctx: ctx.sql("select * from visit"),
+        ]
+        for ask in asked:
+            with pytest.raises(LimitExceeded):
+                await backend.run_query(read, ask)
+        assert len(await backend.run_query(read, lambda ctx: ctx.db.query(Visit).take(17))) == 17
+        assert await backend.run_query(read, lambda ctx: ctx.db.query(Visit).count()) == 18
