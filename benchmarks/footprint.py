@@ -8,6 +8,8 @@ it was started.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import statistics
 import subprocess
 import sys
@@ -17,6 +19,8 @@ from pathlib import Path
 
 from benchmarks.harness import Bar, Bench, Benchmark, CannotMeasureError, alternate, spread
 
+_PATIENCE = 15.0
+_ADDRESS = re.compile(r"http://(?P<host>[\w.]+):(?P<port>\d+)")
 _MB = 1024 / 1_000_000  # of a KiB
 _PROGRAM = """
 from datetime import timedelta
@@ -77,25 +81,50 @@ async def dev_memory(bench: Bench) -> float:
     folder.mkdir(exist_ok=True)
     (folder / "main.py").write_text(_PROGRAM, "utf-8")
     output = folder / "output.txt"
+    plain_environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     with output.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "penstock.cli.main", "dev", "main.py",
-            cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+            sys.executable, "-m", "penstock.cli.main", "--app", "main.py", "--database", "sqlite:///idle.db",
+            "dev", "--port", "0",
+            cwd=folder, env=plain_environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
         )  # fmt: skip
         try:
+            await _serving(process, output)
             await asyncio.sleep(bench.sizes.settle)
-            if process.returncode is not None:
-                raise CannotMeasureError(f"penstock dev has ended: {_last_line(output)}")
             resident, proportional, count = _memory(process.pid)
         finally:
-            if process.returncode is None:
-                process.terminate()
-                await process.wait()
+            await _stop(process)
     shared = "" if proportional is None else f"{proportional:.0f} MB with shared pages divided"
     bench.row(f"{count} processes", f"{resident:.0f} MB resident", shared)
     if proportional is not None:
         bench.report("proportional", proportional)
     return resident
+
+
+async def _serving(process: asyncio.subprocess.Process, output: Path) -> None:
+    """Wait until the program answers at the address that it has printed."""
+    deadline = time.perf_counter() + _PATIENCE
+    while time.perf_counter() < deadline:
+        await asyncio.sleep(0.1)
+        if process.returncode is not None:
+            raise CannotMeasureError(f"penstock dev has ended: {_last_line(output)}")
+        address = _ADDRESS.search(await asyncio.to_thread(output.read_text, "utf-8", "replace"))
+        if address is not None:
+            _, writer = await asyncio.open_connection(address["host"], int(address["port"]))
+            writer.close()
+            return
+    raise CannotMeasureError(f"penstock dev does not serve: {_last_line(output)}")
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
 
 
 def _last_line(output: Path) -> str:

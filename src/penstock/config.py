@@ -149,6 +149,8 @@ def _project_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
             raise ConfigError(f"{file} cannot be read: {error}.") from error
         for part in path:
             content = content.get(part, {})
+            if not isinstance(content, dict):
+                raise ConfigError(f"{file}: {part} must be a table, not {content!r}.")
         found.append((str(file), {key: value for key, value in content.items() if key != "app"}))
     return found
 

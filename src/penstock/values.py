@@ -6,7 +6,11 @@ Owns their one encoding and its limits. Leaves the wire's tags to `wire`, and SQ
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
@@ -16,6 +20,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_NESTING = 64
 
 _CONTAINERS = (dict, list, tuple)
+_UNCHANGING = (str, int, float, bool, bytes, type(None), datetime, date, timedelta, Decimal, UUID)
 
 
 def _dump(value: Any) -> bytes:
@@ -80,6 +85,11 @@ def check_text(text: str, what: str) -> None:
             raise ValueInvalid(f"{what} contains a lone surrogate, which is not valid Unicode.") from error
 
 
+def text_bytes(text: str) -> int:
+    """How many bytes a text has."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def _check_value(value: Any, what: str) -> None:
     check_nesting(value, what)
     stack = [value]
@@ -94,3 +104,8 @@ def _check_value(value: Any, what: str) -> None:
             stack.extend(item.values())
         elif isinstance(item, list):
             stack.extend(item)
+
+
+def copier(arguments: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """What gives each attempt arguments that no other one has changed: nothing is copied that cannot change."""
+    return dict if all(isinstance(value, _UNCHANGING) for value in arguments.values()) else deepcopy

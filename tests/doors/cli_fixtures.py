@@ -109,6 +109,8 @@ class Console:
         """A command in this process."""
         self._monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         self._capture.readouterr()
+        own = {file.stem for file in self.folder.glob("*.py")}
+        others = {name: sys.modules.pop(name) for name in own & sys.modules.keys()}
         before, path = set(sys.modules), list(sys.path)
         try:
             code = run(list(arguments))
@@ -118,6 +120,7 @@ class Console:
                 file = getattr(sys.modules[name], "__file__", None) or ""
                 if file.startswith(str(self.folder)):
                     del sys.modules[name]
+            sys.modules.update(others)
         out, err = self._capture.readouterr()
         return Result(code, out.decode(), err.decode())
 

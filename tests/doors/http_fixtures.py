@@ -216,7 +216,7 @@ class Api:
 
     async def call(self, kind: str, function: str, form: str = "json", /, **args: Any) -> dict[str, Any]:
         """What a call is answered, with status 200."""
-        body = {"path": f"http_fixtures:{function}", "args": args, "format": form}
+        body = {"path": f"doors.http_fixtures:{function}", "args": args, "format": form}
         response = await self.post(f"/api/{kind}", body)
         assert response.status_code == 200, response.text
         found: dict[str, Any] = response.json()

@@ -18,9 +18,9 @@ import pytest
 from penstock.cli import main
 
 if TYPE_CHECKING:
-    from tests.doors.cli_fixtures import Console
+    from doors.cli_fixtures import Console
 
-pytest_plugins = ("cli_fixtures",)
+pytest_plugins = ("doors.cli_fixtures",)
 
 LONE = """from penstock import App, QueryCtx
 app = App()

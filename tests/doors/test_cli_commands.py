@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.doors.cli_fixtures import Console
+    from doors.cli_fixtures import Console
 
-pytest_plugins = ("cli_fixtures",)
+pytest_plugins = ("doors.cli_fixtures",)
 
 
 # ----- run

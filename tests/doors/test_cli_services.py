@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 if TYPE_CHECKING:
-    from tests.doors.cli_fixtures import Console, Process
+    from doors.cli_fixtures import Console, Process
 
-pytest_plugins = ("cli_fixtures",)
+pytest_plugins = ("doors.cli_fixtures",)
 
 HELLO = """
 from penstock import App, QueryCtx

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import sqlite3
 from datetime import UTC, date, datetime, timedelta
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 
 from penstock import Table
 from penstock.cli.documents import Documents
+from penstock.cli.lines import Lines
 from penstock.clock import SystemClock
+from penstock.errors import ConfigError
 from penstock.schema.table import definition_of
 from penstock.store.dialect import Dialect
 from penstock.store.postgres.dialect import POSTGRES
@@ -25,9 +28,9 @@ from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.statements import TableStatements
 
 if TYPE_CHECKING:
-    from tests.doors.cli_fixtures import Console
+    from doors.cli_fixtures import Console
 
-pytest_plugins = ("cli_fixtures",)
+pytest_plugins = ("doors.cli_fixtures",)
 
 KINDS = """
 from datetime import UTC, date, datetime, timedelta
@@ -232,6 +235,23 @@ def test_an_export_that_cannot_be(bookings: Console) -> None:
     assert (nowhere.code, "cannot be written" in nowhere.err) == (1, True)
     unreadable = bookings("import", "booking", "nothing.jsonl")
     assert (unreadable.code, "nothing.jsonl cannot be read" in unreadable.err) == (1, True)
+
+
+def test_a_replacement_that_must_begin_anew_reads_its_file_again(console: Console) -> None:
+    class Stdin(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    documents = Documents(TableStatements(definition_of(Sample), SQLITE), SystemClock())
+    file = console.write("empty.jsonl", "\n\n")
+    with file.open("rb") as stream:
+        lines = Lines(str(file), stream)
+        assert [list(lines.pieces(documents)) for _attempt in range(2)] == [[], []]
+        assert stream.tell() == lines.size == 2
+    lines = Lines("-", Stdin(b"\n"))
+    assert list(lines.pieces(documents)) == []
+    with pytest.raises(ConfigError, match="stdin cannot be read again"):
+        list(lines.pieces(documents))
 
 
 # ----- user-owned tables

@@ -37,9 +37,9 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from tests.doors.http_fixtures import Api, Door
+    from doors.http_fixtures import Api, Door
 
-pytest_plugins = ("http_fixtures",)
+pytest_plugins = ("doors.http_fixtures",)
 
 WHEN = datetime(2024, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 
@@ -53,43 +53,43 @@ async def use_async(api: Api) -> None:
     else:
         client = AsyncClient(str(api.http.base_url))
     async with client:
-        book = await client.mutation("http_fixtures:add", title="Emma", copies=2**60, added=WHEN, cover=b"\xff")
-        found = await client.query("http_fixtures:find", title="Emma")
+        book = await client.mutation("doors.http_fixtures:add", title="Emma", copies=2**60, added=WHEN, cover=b"\xff")
+        found = await client.query("doors.http_fixtures:find", title="Emma")
         assert found["_id"] == book
         assert (found["copies"], found["cover"]) == (2**60, b"\xff")
         assert datetime.fromisoformat(found["added"]) == WHEN
-        assert await client.query("http_fixtures:find", {"title": "Ulysses"}) is None
-        assert await client.action("http_fixtures:restock", {}, title="Ulysses")
-        assert math.isinf(await client.query("http_fixtures:echo", value=math.inf))
-        assert await client.query("http_fixtures:count") == 2
+        assert await client.query("doors.http_fixtures:find", {"title": "Ulysses"}) is None
+        assert await client.action("doors.http_fixtures:restock", {}, title="Ulysses")
+        assert math.isinf(await client.query("doors.http_fixtures:echo", value=math.inf))
+        assert await client.query("doors.http_fixtures:count") == 2
         with pytest.raises(ApplicationError) as refused:
-            await client.mutation("http_fixtures:sell", title="Dune")
+            await client.mutation("doors.http_fixtures:sell", title="Dune")
         assert refused.value.data == {"kind": "unknown book", "title": "Dune", "raw": b"\xff", "n": 2**60}
         with pytest.raises(FunctionError, match=r"^Could not find public function") as unknown:
-            await client.query("http_fixtures:hidden", number=1)
+            await client.query("doors.http_fixtures:hidden", number=1)
         assert unknown.value.request_id
         with pytest.raises(FunctionError, match=r"^\[Request ID: .*\] Server Error$"):
-            await client.query("http_fixtures:fail")
+            await client.query("doors.http_fixtures:fail")
         with pytest.raises(FunctionError, match="ArgumentsInvalid"):
-            await client.query("http_fixtures:find", title=1)
+            await client.query("doors.http_fixtures:find", title=1)
         with pytest.raises(InputError, match="not the name of a function") as malformed:
             await client.query("nonsense nonsense")
         assert malformed.value.facts["reason"] == "BadConvexFunctionIdentifier"
         with pytest.raises(LimitExceeded):
-            await client.query("http_fixtures:echo", value="x" * (17 * 1024 * 1024))
+            await client.query("doors.http_fixtures:echo", value="x" * (17 * 1024 * 1024))
 
 
 def use_sync(url: str) -> None:
     with Client(url) as client:
-        book = client.mutation("http_fixtures:add", title="Emma", copies=1)
-        assert client.query("http_fixtures:find", title="Emma")["_id"] == book
-        assert client.mutation("http_fixtures:sell", {"title": "Emma"}) == 0
+        book = client.mutation("doors.http_fixtures:add", title="Emma", copies=1)
+        assert client.query("doors.http_fixtures:find", title="Emma")["_id"] == book
+        assert client.mutation("doors.http_fixtures:sell", {"title": "Emma"}) == 0
         with pytest.raises(ApplicationError) as refused:
-            client.mutation("http_fixtures:sell", title="Emma")
+            client.mutation("doors.http_fixtures:sell", title="Emma")
         assert refused.value.data == "sold out"
-        assert client.action("http_fixtures:restock", title="Ulysses").startswith("book_")
+        assert client.action("doors.http_fixtures:restock", title="Ulysses").startswith("book_")
         with pytest.raises(FunctionError):
-            client.query("http_fixtures:fail")
+            client.query("doors.http_fixtures:fail")
 
 
 def test_an_async_client_calls(door: Door) -> None:
@@ -116,7 +116,7 @@ def test_a_server_that_refuses_for_now_is_told_apart(near_door: Door) -> None:
             await held.running.wait()
             async with AsyncClient("http://x", retries=0, transport=httpx.ASGITransport(api.asgi)) as client:
                 with pytest.raises(Overloaded) as caught:
-                    await client.query("http_fixtures:count")
+                    await client.query("doors.http_fixtures:count")
                 assert caught.value.facts["retry_after"] == 1
             held.may_go_on.set()
             await first

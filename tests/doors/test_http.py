@@ -13,9 +13,9 @@ from penstock.errors import DatabaseFull, DatabaseUnavailable
 from penstock.testing import gate, raising
 
 if TYPE_CHECKING:
-    from tests.doors.http_fixtures import Api, Door
+    from doors.http_fixtures import Api, Door
 
-pytest_plugins = ("http_fixtures",)
+pytest_plugins = ("doors.http_fixtures",)
 
 SECRET = "the-secret-of-the-house"
 
@@ -66,15 +66,15 @@ def test_the_other_ways_to_call(door: Door) -> None:
             wanted = await api.value("query", "find", title="Emma")
             success = {"status": "success", "value": wanted}
             args = {"title": "Emma"}
-            in_url = {"path": "http_fixtures:find", "args": json.dumps(args)}
+            in_url = {"path": "doors.http_fixtures:find", "args": json.dumps(args)}
             assert (await api.http.get("/api/query", params=in_url)).json() == success
             in_url["format"] = "convex_encoded_json"
             assert (await api.http.get("/api/query", params=in_url)).json() == success
-            assert (await api.post("/api/run/http_fixtures/find", {"args": args})).json() == success
-            assert (await api.post("/api/run/http_fixtures/count", {})).json()["value"] == 1
-            named = {"path": "http_fixtures:find", "args": [args], "format": "convex_json"}
+            assert (await api.post("/api/run/doors.http_fixtures/find", {"args": args})).json() == success
+            assert (await api.post("/api/run/doors.http_fixtures/count", {})).json()["value"] == 1
+            named = {"path": "doors.http_fixtures:find", "args": [args], "format": "convex_json"}
             assert (await api.post("/api/query", named)).json() == success
-            untyped = json.dumps({"path": "http_fixtures:find", "args": args})
+            untyped = json.dumps({"path": "doors.http_fixtures:find", "args": args})
             assert (await api.post("/api/query", untyped)).json() == success
 
     asyncio.run(story())
@@ -100,16 +100,16 @@ def test_a_batch_reads_one_snapshot(door: Door) -> None:
         async with door() as api:
             await api.value("mutation", "add", title="Emma")
             queries: list[dict[str, Any]] = [
-                {"path": "http_fixtures:count"},
-                {"path": "http_fixtures:now"},
-                {"path": "http_fixtures:find", "args": [{"title": "Emma"}], "format": "convex_encoded_json"},
-                {"path": "http_fixtures:fail"},
-                {"path": "http_fixtures:break_the_transaction"},
-                {"path": "http_fixtures:sell", "args": {"title": "Emma"}},
-                {"path": "http_fixtures:hidden", "args": {"number": 1}},
-                {"path": "http_fixtures:find", "args": {"title": 1}},
-                {"path": "http_fixtures:now"},
-                {"path": "http_fixtures:count"},
+                {"path": "doors.http_fixtures:count"},
+                {"path": "doors.http_fixtures:now"},
+                {"path": "doors.http_fixtures:find", "args": [{"title": "Emma"}], "format": "convex_encoded_json"},
+                {"path": "doors.http_fixtures:fail"},
+                {"path": "doors.http_fixtures:break_the_transaction"},
+                {"path": "doors.http_fixtures:sell", "args": {"title": "Emma"}},
+                {"path": "doors.http_fixtures:hidden", "args": {"number": 1}},
+                {"path": "doors.http_fixtures:find", "args": {"title": 1}},
+                {"path": "doors.http_fixtures:now"},
+                {"path": "doors.http_fixtures:count"},
             ]
             response = await api.post("/api/query_batch", {"queries": queries})
             assert response.status_code == 200
@@ -118,7 +118,7 @@ def test_a_batch_reads_one_snapshot(door: Door) -> None:
             assert [result["status"] for result in results] == ["success"] * 3 + ["error"] * 5 + ["success"] * 2
             assert (results[0]["value"], results[-1]["value"]) == (1, 1)
             assert results[1] == results[-2], "one time for all"
-            assert results[6]["errorMessage"] == "Could not find public function for 'http_fixtures:hidden'."
+            assert results[6]["errorMessage"] == "Could not find public function for 'doors.http_fixtures:hidden'."
             assert (await api.post("/api/query_batch", {"queries": []})).json() == {"results": []}
 
     asyncio.run(story())
@@ -140,7 +140,7 @@ def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> None:
                 return found
 
             runner._query_in = add_after_the_first  # type: ignore[method-assign, assignment]
-            queries = [{"path": "http_fixtures:count"}] * 3
+            queries = [{"path": "doors.http_fixtures:count"}] * 3
             results = (await api.post("/api/query_batch", {"queries": queries})).json()["results"]
             assert [result["value"] for result in results] == [0, 0, 0]
             assert await api.value("query", "count") == 1
@@ -193,7 +193,7 @@ def test_wrong_calls_are_told_what_is_wrong(door: Door) -> None:
                 ({"title": "x", "added": "2001-02-03T00:00:00"}, "added: Input should have timezone info"),
             ):
                 message = await api.error("mutation", "add", **args)
-                assert message.startswith("ArgumentsInvalid: http_fixtures:add: invalid arguments:"), message
+                assert message.startswith("ArgumentsInvalid: doors.http_fixtures:add: invalid arguments:"), message
                 assert said in message
             assert (await api.error("query", "by_id", book="author_01jd3k4v5w6x7y8z9a0b1c2d3e")).startswith(
                 "ArgumentsInvalid"
@@ -209,11 +209,11 @@ def test_internal_functions_cannot_be_told_from_unknown_ones(door: Door) -> None
     async def story() -> None:
         async with door() as api:
             for name in ("hidden", "nowhere", "app", "SECRET", "__class__"):
-                said = f"Could not find public function for 'http_fixtures:{name}'."
+                said = f"Could not find public function for 'doors.http_fixtures:{name}'."
                 for args in ({}, {"number": 1}, {"number": "x"}):
                     for kind in ("query", "mutation", "action"):
                         assert await api.error(kind, name, **args) == said
-                    response = await api.post(f"/api/run/http_fixtures/{name}", {"args": args})
+                    response = await api.post(f"/api/run/doors.http_fixtures/{name}", {"args": args})
                     assert response.json()["errorMessage"] == said
 
     asyncio.run(story())
@@ -234,7 +234,7 @@ def test_secrets_of_functions_stay_in_the_log(door: Door, caplog: pytest.LogCapt
                 ("query", "cast_a_secret", {}),
             ):
                 caplog.clear()
-                response = await api.post(f"/api/{kind}", {"path": f"http_fixtures:{name}", "args": args})
+                response = await api.post(f"/api/{kind}", {"path": f"doors.http_fixtures:{name}", "args": args})
                 request_id = response.headers["x-request-id"]
                 message = f"[Request ID: {request_id}] Server Error"
                 assert response.json() == {"status": "error", "errorMessage": message}, name
@@ -269,7 +269,7 @@ def test_in_development_the_text_is_shown(near_door: Door) -> None:
 def test_what_may_succeed_later_is_no_answer_of_the_function(door: Door) -> None:
     async def told(api: Api, error: BaseException) -> tuple[str, str]:
         with raising("commit.before", error, times=100):
-            body = {"path": "http_fixtures:add", "args": {"title": "Emma"}}
+            body = {"path": "doors.http_fixtures:add", "args": {"title": "Emma"}}
             response = await api.post("/api/mutation", body)
         assert response.status_code == 503
         assert response.json().keys() == {"code", "message"}
@@ -290,7 +290,7 @@ def test_a_result_that_cannot_be_sent_undoes_its_mutation(near_door: Door) -> No
     async def story() -> None:
         async with near_door() as api:
             for form in ("json", "convex_encoded_json"):
-                body = {"path": "http_fixtures:add_and_return_nonsense", "args": {"title": "x"}, "format": form}
+                body = {"path": "doors.http_fixtures:add_and_return_nonsense", "args": {"title": "x"}, "format": form}
                 assert (await api.post("/api/mutation", body)).json()["status"] == "error"
             assert await api.value("query", "count") == 0
 
@@ -330,7 +330,7 @@ def test_readiness_ends_with_the_database_and_with_the_server(near_door: Door) -
             api.asgi.opening.draining = True
             response = await api.http.get("/readyz")
             assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
-            response = await api.post("/api/query", {"path": "http_fixtures:count"})
+            response = await api.post("/api/query", {"path": "doors.http_fixtures:count"})
             assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
             assert (await api.http.get("/healthz")).status_code == 200
             api.asgi.opening.draining = False
@@ -349,11 +349,11 @@ def test_every_answer_has_a_request_id_and_a_line_in_the_log(near_door: Door, ca
         caplog.set_level(logging.DEBUG, "penstock")
         async with near_door() as api:
             caplog.clear()
-            response = await api.post("/api/query", {"path": "http_fixtures:count"})
+            response = await api.post("/api/query", {"path": "doors.http_fixtures:count"})
             found = line()
             assert found["request_id"] == response.headers["x-request-id"]
             assert (found["method"], found["path"], found["status"]) == ("POST", "/api/query", 200)
-            assert found["function"] == "http_fixtures:count"
+            assert found["function"] == "doors.http_fixtures:count"
             assert found["ms"] >= 0
             response = await api.http.get("/no%0Awhere%20?token=secret")
             found = line()
@@ -367,7 +367,7 @@ def test_every_answer_has_a_request_id_and_a_line_in_the_log(near_door: Door, ca
             line()
             await api.post("/api/query", "{")
             assert line()["error"] == "BadJson"
-            await api.post("/api/query", {"path": "http_fixtures:find"})
+            await api.post("/api/query", {"path": "doors.http_fixtures:find"})
             assert line()["error"] == "arguments_invalid"
 
     asyncio.run(story())
@@ -385,14 +385,18 @@ def test_web_pages_of_known_origins_may_call(near_door: Door) -> None:
             assert "POST" in allowed.headers["access-control-allow-methods"]
             refused = await api.http.options("/api/mutation", headers={**other, **ask})
             assert "access-control-allow-origin" not in refused.headers
-            for path, body in (("/api/query", {"path": "http_fixtures:count"}), ("/api/query", "{"), ("/api/no", {})):
+            for path, body in (
+                ("/api/query", {"path": "doors.http_fixtures:count"}),
+                ("/api/query", "{"),
+                ("/api/no", {}),
+            ):
                 response = await api.post(path, body, headers={**page, "content-type": "application/json"})
                 assert response.headers["access-control-allow-origin"] == "https://shop.example"
                 assert "x-request-id" in response.headers["access-control-expose-headers"]
-            response = await api.post("/api/query", {"path": "http_fixtures:count"}, headers=other)
+            response = await api.post("/api/query", {"path": "doors.http_fixtures:count"}, headers=other)
             assert "access-control-allow-origin" not in response.headers
         async with near_door(cors_origins="*") as api:
-            response = await api.post("/api/query", {"path": "http_fixtures:count"}, headers=other)
+            response = await api.post("/api/query", {"path": "doors.http_fixtures:count"}, headers=other)
             assert response.headers["access-control-allow-origin"] == other["origin"]
             assert "access-control-allow-credentials" not in response.headers
         async with near_door() as api:
@@ -413,8 +417,8 @@ def test_too_many_calls_at_once_are_refused(near_door: Door) -> None:
             first = asyncio.create_task(api.value("action", "wait_in_action", title="first"))
             await held.running.wait()
             for path, body in (
-                ("/api/query", {"path": "http_fixtures:count"}),
-                ("/api/query_batch", {"queries": [{"path": "http_fixtures:count"}]}),
+                ("/api/query", {"path": "doors.http_fixtures:count"}),
+                ("/api/query_batch", {"queries": [{"path": "doors.http_fixtures:count"}]}),
             ):
                 response = await api.post(path, body)
                 assert (response.status_code, response.json()["code"]) == (503, "Overloaded")
@@ -430,7 +434,7 @@ def test_a_call_that_takes_too_long_has_no_effect(door: Door) -> None:
     async def story() -> None:
         async with door(call_timeout=0.1) as api:
             api.hold("slow")
-            body = {"path": "http_fixtures:wait_and_add", "args": {"title": "slow"}}
+            body = {"path": "doors.http_fixtures:wait_and_add", "args": {"title": "slow"}}
             response = await api.post("/api/mutation", body)
             assert (response.status_code, response.json()["code"]) == (503, "CallTimeout")
             assert await api.value("query", "count") == 0
@@ -445,7 +449,7 @@ def test_a_commit_under_way_is_never_cut_off(door: Door) -> None:
                 adding = asyncio.create_task(api.value("mutation", "add", title="Emma"))
                 await commit.arrived()
                 api.hold("slow")
-                body = {"path": "http_fixtures:wait_in_action", "args": {"title": "slow"}}
+                body = {"path": "doors.http_fixtures:wait_in_action", "args": {"title": "slow"}}
                 response = await api.post("/api/action", body)  # until the time of both is over
                 assert response.json()["code"] == "CallTimeout"
                 commit.open()

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from penstock.testing import gate
 
 if TYPE_CHECKING:
-    from tests.doors.http_fixtures import Api, Door
+    from doors.http_fixtures import Api, Door
 
-pytest_plugins = ("http_fixtures",)
+pytest_plugins = ("doors.http_fixtures",)
 
-COUNT = {"path": "http_fixtures:count"}
+COUNT = {"path": "doors.http_fixtures:count"}
 MIB = 1024 * 1024
 
 
@@ -38,10 +38,10 @@ def test_bodies_that_are_no_calls_are_refused(near_door: Door) -> None:
             for body in ("", "{", "nonsense", '{"path":}', "\0", b"\xff\xfe", '{"path": NaN}', "[" * 100_000):
                 for path in ("/api/query", "/api/mutation", "/api/action", "/api/query_batch", "/api/run/a/b"):
                     await refused(api, 400, "BadJson", body, path)
-            for body in ("null", "1", '"x"', "[]", '[{"path": "http_fixtures:count"}]', "{}", '{"path": 1}'):
+            for body in ("null", "1", '"x"', "[]", '[{"path": "doors.http_fixtures:count"}]', "{}", '{"path": 1}'):
                 await refused(api, 400, "BadRequest", body)
             for args in ('"x"', "1", "[1]", "[{}, {}]", "[]", "[[{}]]", "true", "1e999"):
-                await refused(api, 400, "BadRequest", f'{{"path": "http_fixtures:count", "args": {args}}}')
+                await refused(api, 400, "BadRequest", f'{{"path": "doors.http_fixtures:count", "args": {args}}}')
             form: Any
             queries: Any
             for form in ("xml", 1, ["json"], {}):
@@ -57,7 +57,7 @@ def test_bodies_that_are_no_calls_are_refused(near_door: Door) -> None:
 def test_values_that_do_not_exist_are_refused(near_door: Door) -> None:
     async def story() -> None:
         def echo(value: str) -> str:
-            return f'{{"path": "http_fixtures:echo", "args": {{"value": {value}}}}}'
+            return f'{{"path": "doors.http_fixtures:echo", "args": {{"value": {value}}}}}'
 
         async with near_door() as api:
             for value in ("NaN", "-Infinity", '"\\ud800"', "1" * 5000, "[" * 300 + "]" * 300):
@@ -151,7 +151,7 @@ def test_other_methods_and_places_are_refused(door: Door) -> None:
             ):
                 response = await api.http.get(path)
                 assert (response.status_code, response.json()["code"]) == (404, "NotFound"), path
-            head = await api.http.head("/api/query", params={"path": "http_fixtures:count"})
+            head = await api.http.head("/api/query", params={"path": "doors.http_fixtures:count"})
             assert (head.status_code, head.content) == (200, b"")
             response = await api.http.head("/api/mutation")
             assert response.status_code == 405
@@ -165,14 +165,14 @@ def test_get_reads_its_url_as_strictly_as_a_body(near_door: Door) -> None:
             for query, status in (
                 ({}, 400),
                 ({"path": ""}, 400),
-                ({"path": "http_fixtures:count", "args": "{"}, 400),
-                ({"path": "http_fixtures:count", "args": "[]"}, 400),
-                ({"path": "http_fixtures:count", "format": "xml"}, 400),
-                ({"path": "http_fixtures:count", "args": ""}, 200),
+                ({"path": "doors.http_fixtures:count", "args": "{"}, 400),
+                ({"path": "doors.http_fixtures:count", "args": "[]"}, 400),
+                ({"path": "doors.http_fixtures:count", "format": "xml"}, 400),
+                ({"path": "doors.http_fixtures:count", "args": ""}, 200),
             ):
                 response = await api.http.get("/api/query", params=query)
                 assert response.status_code == status, query
-            query = {"path": "http_fixtures:add", "args": '{"title": "x"}'}
+            query = {"path": "doors.http_fixtures:add", "args": '{"title": "x"}'}
             assert (await api.http.get("/api/query", params=query)).json()["status"] == "error"
             assert await api.value("query", "count") == 0
 
@@ -198,7 +198,7 @@ def test_a_web_page_cannot_call_without_asking(near_door: Door) -> None:
 
     async def story() -> None:
         async with near_door() as api:
-            add = json.dumps({"path": "http_fixtures:add", "args": {"title": "x"}})
+            add = json.dumps({"path": "doors.http_fixtures:add", "args": {"title": "x"}})
             page = {"origin": "https://evil.example"}
             await refused(api, 415, "UnsupportedMediaType", add, "/api/mutation", headers=page)
             text = {**page, "content-type": "text/plain"}
@@ -218,7 +218,7 @@ def test_bodies_over_the_limit_are_refused_while_they_arrive(door: Door) -> None
 
     async def story() -> None:
         async with door() as api:
-            body = {"path": "http_fixtures:add", "args": {"title": "x" * (20 * MIB)}}
+            body = {"path": "doors.http_fixtures:add", "args": {"title": "x" * (20 * MIB)}}
             await refused(api, 413, "RequestTooLarge", body, "/api/mutation")
             response = await api.http.post("/api/mutation", content=pieces(20))  # without a length
             assert (response.status_code, response.json()["code"]) == (413, "RequestTooLarge")
@@ -230,11 +230,11 @@ def test_bodies_over_the_limit_are_refused_while_they_arrive(door: Door) -> None
 def test_the_limit_of_a_body_is_exact(near_door: Door) -> None:
     async def story() -> None:
         async with near_door(max_argument_bytes=1000) as api:
-            body = json.dumps({"path": "http_fixtures:echo", "args": {"value": ""}})
+            body = json.dumps({"path": "doors.http_fixtures:echo", "args": {"value": ""}})
             fits = body.replace('""', '"' + "x" * (1000 - len(body)) + '"')
             assert (await api.post("/api/query", fits)).status_code == 200
             await refused(api, 413, "RequestTooLarge", fits + " ")
-            query = {"path": "http_fixtures:echo", "args": json.dumps({"value": "x" * 1000})}
+            query = {"path": "doors.http_fixtures:echo", "args": json.dumps({"value": "x" * 1000})}
             assert (await api.http.get("/api/query", params=query)).status_code == 413
 
     asyncio.run(story())
@@ -290,7 +290,7 @@ async def raw(api: Api, request: bytes) -> bytes:
 def test_a_caller_that_goes_away_leaves_nothing_half_done(far_door: Door) -> None:
     async def story() -> None:
         async with far_door() as api:
-            body = json.dumps({"path": "http_fixtures:add", "args": {"title": "Emma"}}).encode()
+            body = json.dumps({"path": "doors.http_fixtures:add", "args": {"title": "Emma"}}).encode()
             request = b"POST /api/mutation HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
             url = urlsplit(str(api.http.base_url))
             with gate("commit.before") as before, gate("commit.after") as after:
@@ -309,7 +309,7 @@ def test_a_caller_that_goes_away_leaves_nothing_half_done(far_door: Door) -> Non
 def test_a_caller_that_goes_away_early_has_called_nothing(far_door: Door) -> None:
     async def story() -> None:
         async with far_door() as api:
-            body = json.dumps({"path": "http_fixtures:add", "args": {"title": "Emma"}}).encode()
+            body = json.dumps({"path": "doors.http_fixtures:add", "args": {"title": "Emma"}}).encode()
             request = b"POST /api/mutation HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
             url = urlsplit(str(api.http.base_url))
             _, writer = await asyncio.open_connection(url.hostname, url.port)
@@ -345,7 +345,7 @@ def test_whatever_is_sent_gets_an_answer(near_door: Door, data: st.DataObject) -
     )
     names = st.sampled_from(["add", "find", "echo", "typed", "page", "by_id", "hidden", "count", "sell"])
     bodies = st.fixed_dictionaries(
-        {"path": names.map(lambda name: f"http_fixtures:{name}") | st.text(max_size=10), "args": json_values},
+        {"path": names.map(lambda name: f"doors.http_fixtures:{name}") | st.text(max_size=10), "args": json_values},
         optional={"format": st.sampled_from(["json", "convex_json", "x"]), "extra": json_values},
     )
     sent = data.draw(

@@ -25,9 +25,9 @@ from penstock.server.run import _url, serve
 from penstock.testing import gate
 
 if TYPE_CHECKING:
-    from tests.doors.http_fixtures import Door
+    from doors.http_fixtures import Door
 
-pytest_plugins = ("http_fixtures",)
+pytest_plugins = ("doors.http_fixtures",)
 
 app = App()
 
@@ -180,7 +180,7 @@ def test_what_nobody_catches_is_told_without_a_word(near_door: Door, caplog: pyt
 
             api.asgi.opening.backend = broken  # type: ignore[method-assign, assignment]
             for path in ("/api/query", "/api/query_batch"):
-                response = await api.post(path, {"path": "http_fixtures:count", "queries": []})
+                response = await api.post(path, {"path": "doors.http_fixtures:count", "queries": []})
                 assert (response.status_code, response.json().keys()) == (500, {"code", "message"})
                 assert "secret_place" not in response.text
                 assert response.headers["x-request-id"]

@@ -23,8 +23,8 @@ settings.register_profile(
     "story",
     deadline=None,
     database=None,
-    derandomize=True,
-    max_examples=12,
+    derandomize=False,
+    max_examples=300,
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -7,7 +7,7 @@ import base64
 import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID
 
 import pytest
@@ -30,6 +30,7 @@ from penstock import (
     lt,
 )
 from penstock.testing import TestApp, TestClock
+from penstock.transaction.segments import Direction
 
 
 class Booking(Table):
@@ -104,7 +105,7 @@ async def fill(ctx: MutationCtx) -> None:
     columns=st.sampled_from([{}, {"customer": "a"}, {"customer": "a", "seats": gte(1) & lt(3)}, {"customer": lt("b")}]),
     changes=st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(-1, 4), st.booleans()), max_size=6),
 )
-def test_pages_have_no_gaps_and_no_duplicates_while_others_write(  # noqa: PLR0913
+def test_pages_have_no_gaps_and_no_duplicates_while_others_write(
     database_url: str,
     rows: list[tuple[str, int | None]],
     size: int,
@@ -154,16 +155,16 @@ def test_pages_have_no_gaps_and_no_duplicates_while_others_write(  # noqa: PLR09
 
 SAMPLES: dict[str, list[Any]] = {
     "real": [None, float("-inf"), -1.5, -0.0, 0.0, 5e-324, 0.1, float("inf")],
-    "price": [None, Decimal("-1E+900"), Decimal("-0"), Decimal("9.10"), Decimal("9.1"), Decimal(10), Decimal("1E-900")],
-    "moment": [None, datetime(1, 1, 2, tzinfo=UTC), datetime(2030, 1, 1, 0, 0, 0, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)],
+    "price": [None, *map(Decimal, ("-1E+900", "-0", "9.10", "9.1", "10", "1E-900"))],
+    "moment": [None, *(datetime(year, 1, 2, microsecond=1, tzinfo=UTC) for year in (1, 2030, 9999))],
     "day": [None, date.min, date(2030, 1, 1), date.max],
-    "span": [None, timedelta(days=-100_000_000), timedelta(microseconds=-1), timedelta(0), timedelta(days=100_000_000)],
+    "span": [None, *(timedelta(days, 0, 1) for days in (-100_000_000, -1, 0, 99_999_999))],
     "data": [None, b"", b"\0", b"\0\xff", b"\xff" * 100],
     "uuid": [None, UUID(int=0), UUID(int=2**127), UUID(int=2**128 - 1)],
     "truth": [None, False, True, False],
-    "text": [None, "", "a", "\N{LATIN SMALL LETTER A WITH DIAERESIS}", "\N{GRINNING FACE}", '"\\', "\x01" * 2000, "a" * 2048],
+    "text": [None, "", "a", "ä", "\N{GRINNING FACE}", '"\\', "\x01" * 2000, "a" * 2048],
     "number": [None, -(2**63), -1, 0, 2**53 + 1, 2**63 - 1],
-}  # fmt: skip
+}
 
 
 async def test_a_cursor_can_stand_at_any_value_of_any_kind(database_url: str) -> None:
@@ -173,8 +174,8 @@ async def test_a_cursor_can_stand_at_any_value_of_any_kind(database_url: str) ->
 
         async def look(ctx: QueryCtx) -> None:
             for name in SAMPLES:
-                for direction in ("asc", "desc"):
-                    query = ctx.db.query(Sample).with_index(getattr(Sample, f"by_{name}")).order(direction)  # type: ignore[arg-type]
+                for direction in get_args(Direction):
+                    query = ctx.db.query(Sample).with_index(getattr(Sample, f"by_{name}")).order(direction)
                     everything = await query.collect()
                     seen: list[Sample] = []
                     page = await query.paginate(num_items=1)
@@ -257,7 +258,7 @@ async def test_a_cursor_of_another_query_or_of_none_is_refused(database_url: str
             query = ctx.db.query(Booking).with_index(Booking.by_customer, customer="Ada", seats=gte(1))
             cursor = (await query.paginate(num_items=1)).continue_cursor
             mark, values = unpack(cursor)
-            others = [
+            others: list[Any] = [
                 ctx.db.query(Booking),
                 ctx.db.query(Sample),
                 ctx.db.query(Booking).with_index(Booking.by_customer),
@@ -304,7 +305,9 @@ async def test_a_forged_cursor_does_not_leave_its_range(database_url: str, direc
 
         async def look(ctx: QueryCtx) -> None:
             for seats, allowed in ranges:
-                query = ctx.db.query(Booking).with_index(Booking.by_customer, customer="Ada", seats=seats).order(direction)
+                query = (
+                    ctx.db.query(Booking).with_index(Booking.by_customer, customer="Ada", seats=seats).order(direction)
+                )
                 inside = {row.id for row in await query.collect()}
                 assert len(inside) == len(allowed)
                 mark = unpack((await query.paginate(num_items=1)).continue_cursor)[0]

@@ -67,10 +67,9 @@ def added(**declaration: Any) -> Difference:
     """The difference that one new field makes."""
     annotations = {"customer": "str", "new": declaration.pop("annotation")}
     body = {"__annotations__": annotations, "__module__": __name__, **declaration}
-    table = type(Table)("Changed", (Table,), body, name="booking")
-    before = type(Table)(
-        "Before", (Table,), {"__annotations__": {"customer": "str"}, "__module__": __name__}, name="booking"
-    )
+    make: Any = type(Table)
+    table = make("Changed", (Table,), body, name="booking")
+    before = make("Before", (Table,), {"__annotations__": {"customer": "str"}, "__module__": __name__}, name="booking")
     return compare(table, stored(before))
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from penstock.calls.turns import Turns
+from penstock.clock import SystemClock
 
 
 async def try_begin(turns: Turns, *, again: bool = False) -> asyncio.Task[None]:
     task = asyncio.ensure_future(turns.begin(again=again))
     for _ in range(3):
-        await asyncio.sleep(0)
+        await SystemClock().sleep(0)
     return task
 
 

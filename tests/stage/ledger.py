@@ -12,12 +12,12 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table
-from penstock.app import Backend
+from penstock.app import Backend, ServiceName
 from penstock.clock import SystemClock
 from penstock.sync import MutationCtx as SyncMutationCtx
 from penstock.testing.gates import Gate
@@ -96,9 +96,7 @@ async def set_balance(ctx: MutationCtx, owner: str, balance: int) -> None:
 @app.mutation
 async def withdraw_unless_both_are_empty(ctx: MutationCtx, owner: str, both: list[str]) -> bool:
     """Empty an account if the sum of both stays above zero; whether that was done."""
-    accounts = {
-        name: await ctx.db.query(Account).with_index(Account.by_owner, owner=name).unique() for name in both
-    }
+    accounts = {name: await ctx.db.query(Account).with_index(Account.by_owner, owner=name).unique() for name in both}
     await between()
     total = sum(account.balance for account in accounts.values() if account)
     mine = accounts[owner]
@@ -169,6 +167,24 @@ async def balance(ctx: QueryCtx, owner: str) -> int | None:
 
 
 @app.query
+async def balance_twice(ctx: QueryCtx, owner: str) -> list[int | None]:
+    before = await balance(ctx, owner=owner)
+    await between()
+    return [before, await balance_anew(ctx, owner=owner)]
+
+
+@app.query
+async def balance_anew(ctx: QueryCtx, owner: str) -> int | None:
+    return await balance(ctx, owner=owner)
+
+
+@app.query
+async def sleep_in_the_database(ctx: QueryCtx, seconds: float) -> None:
+    """PostgreSQL only."""
+    await ctx.sql("select pg_sleep(:seconds)", seconds=seconds)
+
+
+@app.query
 async def accounts(ctx: QueryCtx) -> int:
     return await ctx.db.query(Account).count()
 
@@ -176,6 +192,32 @@ async def accounts(ctx: QueryCtx) -> int:
 @app.mutation
 async def enter(ctx: MutationCtx, what: str, number: int = 0) -> None:
     await ctx.db.insert(Entry(what=what, number=number))
+
+
+@app.mutation
+async def enter_after_looking(ctx: MutationCtx, what: str) -> None:
+    found = await ctx.db.query(Entry).with_index(Entry.by_what, what=what).collect()
+    await ctx.db.insert(Entry(what=what, number=len(found)))
+
+
+@app.mutation
+async def enter_many(ctx: MutationCtx, what: str, count: int) -> None:
+    for number in range(count):
+        await ctx.db.insert(Entry(what=what, number=number))
+
+
+@app.mutation
+async def enter_whatever_happens(ctx: MutationCtx, what: str, count: int) -> None:
+    """Go on after errors, as no program should."""
+    for number in range(count):
+        with suppress(Exception):
+            await ctx.db.insert(Entry(what=what, number=number))
+
+
+@app.mutation
+async def transfer(ctx: MutationCtx, source: str, target: str, amount: int) -> None:
+    await add(ctx, owner=source, amount=-amount)
+    await add(ctx, owner=target, amount=amount)
 
 
 @app.query
@@ -202,6 +244,33 @@ async def act(ctx: ActionCtx, folder: str, number: int) -> None:
     with (Path(folder) / f"act-{number}").open("a") as trace:
         trace.write("x")
     await SystemClock().sleep(600)
+
+
+@app.action
+async def act_again(ctx: ActionCtx, folder: str, number: int) -> None:
+    await act(ctx, folder=folder, number=number)
+
+
+@app.action
+async def act_shortly(ctx: ActionCtx, folder: str) -> str:
+    """Leave a trace, and end when the test says so."""
+    with (Path(folder) / "shortly").open("a") as trace:
+        trace.write("x")
+    while not (Path(folder) / "go on").exists():
+        await SystemClock().sleep(0.01)
+    return "done"
+
+
+deaf_may_end = asyncio.Event()
+
+
+@app.action
+async def act_and_be_deaf(ctx: ActionCtx) -> str:
+    """Do not listen to being stopped."""
+    while not deaf_may_end.is_set():
+        with suppress(asyncio.CancelledError):
+            await deaf_may_end.wait()
+    return "done"
 
 
 @app.mutation
@@ -239,11 +308,17 @@ def _first(folder: str, name: str) -> bool:
 # ----- as a process of its own: python -m stage.ledger <role> <database> <arguments…>
 
 
+def say(word: str) -> None:
+    """Tell the process that has started this one."""
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
 async def work(backend: Backend) -> None:
     """Run jobs until the process is told to stop."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    print("ready", flush=True)
+    say("ready")
     await stop.wait()
 
 
@@ -257,15 +332,16 @@ async def hammer(backend: Backend, owner: str, count: str, at_once: str) -> None
             left -= 1
             await backend.run_mutation(add, owner=owner, amount=1)
 
-    print("ready", flush=True)
+    say("ready")
     sys.stdin.readline()
     await asyncio.gather(*(add_all() for _ in range(int(at_once))))
-    print("done", flush=True)
+    say("done")
 
 
-async def main(role: str, database: str, *arguments: str, **settings: float) -> None:
-    services = ("worker",) if role == "work" else ()
-    async with app.open(database, services=services, **settings) as backend:
+async def main(role: str, database: str, *arguments: str, **settings: str) -> None:
+    services: tuple[ServiceName, ...] = ("worker",) if role == "work" else ()
+    config = app.config(database=database, **settings)
+    async with app.open(services=services, config=config) as backend:
         if role == "work":
             await work(backend)
         else:
@@ -277,4 +353,4 @@ if __name__ == "__main__":
 
     given = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
     options = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if argument.startswith("--"))
-    asyncio.run(ledger.main(*given, **{name: float(value) for name, value in options.items()}))
+    asyncio.run(ledger.main(*given, **options))

@@ -57,6 +57,11 @@ class Process:
         """Let it run on."""
         self._process.send_signal(signal.SIGCONT)
 
+    @property
+    def exit_status(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.poll()
+
     def wait(self) -> int:
         """Wait for its end; its exit status."""
         return self._process.wait(timeout=60)

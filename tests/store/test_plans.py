@@ -79,14 +79,14 @@ async def fill_postgres(url: str) -> None:
     values = (
         "gen_random_uuid(), 'default', 'm:f', 'mutation', '{}', $1, 1, $1, $1, $1::timestamptz + n * interval '1 min'"
     )
-    for table, count, columns, row in (
+    for table, count, into, row in (
         ("scheduled_job", SCHEDULED, columns, some),
         ("ready_job", READY, columns, some),
         ("running_job", RUNNING, f"{columns}, started_at, lease", f"{some}, $1, n % 10"),
         ("finished_job", FINISHED, ended, f"{values}, 'success', n % 17 - 1"),
         ("lease", 10, "worker, started_at, expires_at", "'worker', $1, $1"),
     ):
-        sql = f"insert into penstock.{table} ({columns}) select {row} from generate_series(1, {count}) n"
+        sql = f"insert into penstock.{table} ({into}) select {row} from generate_series(1, {count}) n"
         await connection.execute(sql, NOW)
     await connection.execute("analyze")
     await connection.close()

@@ -18,11 +18,11 @@ from penstock import Index, Table
 from penstock.errors import DataError, DeclarationError, SchemaMismatch
 from penstock.schema.table import definition_of
 from penstock.store import migrate
-from penstock.store.contract import Store
+from penstock.store.contract import Change, Store
 from penstock.store.migrate import Plan
 from penstock.store.statements import TableStatements
 
-pytest_plugins = ("push_fixtures",)
+pytest_plugins = ("store.push_fixtures",)
 
 Sql = Callable[[str], Awaitable[list[tuple[Any, ...]]]]
 
@@ -193,7 +193,9 @@ def test_after_a_new_column_the_previous_version_still_inserts_and_starts(store:
     async def main() -> None:
         await push(store, Before)
         await push(store, After)
-        await sql("insert into booking (id, creation_time, customer) values ('booking_1', '2030-01-01T00:00:00Z', 'Ada')")
+        await sql(
+            "insert into booking (id, creation_time, customer) values ('booking_1', '2030-01-01T00:00:00Z', 'Ada')"
+        )
         assert await sql("select seats from booking") == [(2,)]
         assert (await push(store, Before)).empty
 
@@ -492,7 +494,7 @@ def test_a_table_in_a_schema(postgres_store: Store, sqlite_store: Store) -> None
         (problem,) = await refused(postgres_store, Far)
         assert problem["table"] == "shop.Order"
         async with postgres_store.catalog.lock() as lock:
-            await lock.apply(migrate.Change("shop", ("create schema shop", 'create table shop."Order" (number int)')))
+            await lock.apply(Change("shop", ("create schema shop", 'create table shop."Order" (number int)')))
         assert (await push(postgres_store, Far)).sql == ()
         with pytest.raises(DeclarationError, match="no schemas"):
             await push(sqlite_store, Far)

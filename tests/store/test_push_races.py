@@ -27,7 +27,7 @@ from penstock.store.postgres import catalog as postgres_catalog
 from penstock.store.postgres.catalog import PostgresSchemaLock
 from penstock.store.sqlite.dialect import SQLITE
 
-pytest_plugins = ("push_fixtures",)
+pytest_plugins = ("store.push_fixtures",)
 
 Sql = Callable[[str], Awaitable[list[tuple[Any, ...]]]]
 
@@ -471,8 +471,9 @@ def test_a_push_that_is_cancelled_while_it_builds_an_index(postgres_store: Store
 
 def test_fifty_tables_that_fit_cost_three_queries(postgres_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store = postgres_store
+    make: Any = type(Table)
     tables = [
-        type(Table)(
+        make(
             f"T{number}",
             (Table,),
             {"__annotations__": {"a": "str", "b": "int | None"}, "__module__": __name__, "by_a": Index("a", "b")},
@@ -480,7 +481,7 @@ def test_fifty_tables_that_fit_cost_three_queries(postgres_store: Store, monkeyp
         for number in range(50)
     ]
     queries = []
-    run = postgres_catalog.run
+    run: Any = getattr(postgres_catalog, "run")  # noqa: B009 - a name of another module there
 
     async def counted(*args: Any) -> Any:
         queries.append(args)

@@ -14,6 +14,7 @@ from typing import TypeVar
 from penstock.calls.processes import Processes
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
+from penstock.functions.function import FunctionKind
 from penstock.functions.registry import Registry
 from penstock.store.contract import Store
 from penstock.store.statements import Statements
@@ -37,23 +38,25 @@ class Engine:
         self.machine = SystemClock()
         self.statements = Statements(store.dialect)
         self.processes = Processes(config)
-        self._threads: dict[int, ThreadPoolExecutor] = {}
+        self._threads: dict[str, ThreadPoolExecutor] = {}
 
-    async def in_thread(self, depth: int, work: Callable[[], R]) -> R:
-        """Run blocking work in a thread.
+    async def in_thread(self, kind: FunctionKind, depth: int, work: Callable[[], R]) -> R:
+        """Run the blocking work of a function in a thread.
 
-        Each depth of nested calls has threads of its own, so that a function that waits for another one never
-        holds the thread which that one needs.
+        Each depth of nested calls has threads of its own, so that a function that waits for another one never holds
+        the thread which that one needs. Nor do actions hold those of queries and mutations: an action may wait for a
+        transaction to begin, while one that has begun waits for a thread.
         """
-        threads = self._threads.get(depth)
+        name = f"penstock-{'action' if kind is FunctionKind.ACTION else 'transaction'}-{depth}"
+        threads = self._threads.get(name)
         if threads is None:
-            threads = self._threads[depth] = ThreadPoolExecutor(self.config.threads, f"penstock-def-{depth}")
+            threads = self._threads[name] = ThreadPoolExecutor(self.config.threads, name)
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(work))
 
     async def close(self) -> None:
         """End the threads and processes; waits for what still runs in them."""
-        for threads in self._threads.values():
+        while self._threads:
+            _, threads = self._threads.popitem()
             await asyncio.to_thread(threads.shutdown)
-        self._threads.clear()
         await self.processes.close()

@@ -71,15 +71,15 @@ def keep(runner: Runner) -> timedelta:
 
 
 def _result(runner: Runner, function: AnyFunction, result: object) -> str:
-    text = function.signature.result_json(result).decode()
+    result_json = function.signature.result_json(result)
     limit = runner.engine.config.max_result_bytes
-    if len(text) > limit:
+    if len(result_json) > limit:
         raise LimitExceeded(
-            f"{function.name} returned {len(text)} bytes; a job's result may have {limit}.",
+            f"{function.name} returned {len(result_json)} bytes; a job's result may have {limit}.",
             fix="Store the data in a table, and return its id.",
             limit=limit,
         )
-    return text
+    return result_json.decode()
 
 
 def _storable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Processes for CPU-bound actions. Names and JSON go in, JSON comes out; nothing else crosses.
+"""Processes for CPU-bound actions. Names and JSON go in, JSON or an error comes out; nothing else crosses.
 
 Owns the process pool. In the process the action's module is imported and its handler called with a ctx that can tell
 time and chance but has no database: it computes and returns, and its caller stores the result.
@@ -12,6 +12,7 @@ import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ class Processes:
         try:
             return await loop.run_in_executor(pool, _run, module, file, function.handler.__name__, args)
         except BrokenProcessPool as error:
-            self._pool = None
+            if self._pool is pool:
+                self._pool = None
             raise WorkerLost(f"The process that ran {function.name} died.") from error
 
     async def close(self) -> None:
@@ -79,8 +81,20 @@ def _home(function: AnyFunction) -> tuple[str, str]:
 
 def _run(module: str, file: str, name: str, args: bytes) -> bytes:
     function: AnyFunction = getattr(_import(module, file), name)
-    result = function.handler(ProcessCtx(), **function.signature.check_json(args))
-    return function.signature.result_json(function.signature.check_result(result))
+    try:
+        result = function.handler(ProcessCtx(), **function.signature.check_json(args))
+        return function.signature.result_json(function.signature.check_result(result))
+    except Exception as error:
+        raise _able_to_travel(error) from error
+
+
+def _able_to_travel(error: Exception) -> Exception:
+    """An error that the other process can make again; one that it cannot would end the whole pool."""
+    try:
+        ForkingPickler.loads(ForkingPickler.dumps(error))
+    except Exception:  # noqa: BLE001 - it has code of its own
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _import(module: str, file: str) -> Any:

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from copy import deepcopy
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID
 
+from penstock.calls.attempts import Attempts
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
-from penstock.calls.turns import Turns
 from penstock.clock import Random, random_of
-from penstock.errors import Conflict, ContextError, DatabaseFull, DatabaseUnavailable, LimitExceeded, TryAgain
+from penstock.errors import ContextError, LimitExceeded, TryAgain
 from penstock.functions.function import (
     ActionFunction,
     AnyFunction,
@@ -27,18 +26,16 @@ from penstock.functions.function import (
     QueryFunction,
 )
 from penstock.jobs.job import JobStatus, NewJob, Settlement
-from penstock.jobs.retry import Retry, backoff
 from penstock.observe import points
 from penstock.store.contract import Session
 from penstock.transaction.commit import commit
 from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope, Transaction
-from penstock.values import encode_json
+from penstock.values import copier, encode_json
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_CONFLICT = Retry(max_attempts=1, initial_backoff=0.005, base=2.0, max_backoff=1.0)
 _DEEPEST = 64
 
 SettleResult = Callable[[Any], Settlement]
@@ -50,7 +47,7 @@ class Runner:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._turns = Turns(engine.store.writers)
+        self._attempts = Attempts(engine)
 
     def now(self) -> datetime:
         """The app's time."""
@@ -84,7 +81,8 @@ class Runner:
         """Run a mutation in a transaction of its own, again if it conflicts."""
         _expect(function, FunctionKind.MUTATION)
         given = function.signature.bind(args, kwargs)
-        return cast("R", await self.mutation(function, lambda: function.signature.check(deepcopy(given)), depth))
+        copied = copier(given)
+        return cast("R", await self.mutation(function, lambda: function.signature.check(copied(given)), depth))
 
     async def run_action(
         self,
@@ -101,11 +99,13 @@ class Runner:
 
     async def query(self, function: AnyFunction, arguments: dict[str, Any], depth: int = 0) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
-        return await self._repeated(lambda: self._query_once(function, arguments, depth), function.name, writes=False)
+        return await self._attempts.run(
+            lambda: self._query_once(function, arguments, depth), function.name, writes=False
+        )
 
     async def queries(self, runs: Sequence[tuple[AnyFunction, dict[str, Any]]]) -> list[Any]:
         """Run queries on checked arguments in one snapshot, at one time; for each its result, or what it raised."""
-        return await self._repeated(lambda: self._queries_once(runs), "A batch of queries", writes=False)
+        return await self._attempts.run(lambda: self._queries_once(runs), "A batch of queries", writes=False)
 
     async def mutation(
         self,
@@ -135,7 +135,7 @@ class Runner:
         async def once() -> Any:
             return await self._mutation_once(function, check(), now, seed, depth, lease, settle, finish)
 
-        return await self._repeated(once, function.name, for_ever=settle is not None)
+        return await self._attempts.run(once, function.name, for_ever=settle is not None)
 
     async def action(
         self,
@@ -240,67 +240,9 @@ class Runner:
             finally:
                 await session.rollback()
 
-        await self._repeated(once, "penstock")
+        await self._attempts.run(once, "penstock")
 
     # ----- steps
-
-    async def _repeated(
-        self, once: Callable[[], Awaitable[R]], what: str, *, writes: bool = True, for_ever: bool = False
-    ) -> R:
-        """Do something in a transaction, from scratch each time it conflicts or the database was lost.
-
-        Args:
-            once: Does it, in a transaction of its own.
-            what: Who does it.
-            writes: Whether others may conflict with it.
-            for_ever: For a job, which waits for as long as it takes; its fence tells the next attempt whether this
-                one was committed.
-        """
-        config, machine = self.engine.config, self.engine.machine
-        attempt, until = 1, machine.monotonic() + config.database_wait
-        while True:
-            last = not for_ever and attempt >= config.conflict_attempts
-            try:
-                return await (self._in_turn(once, attempt) if writes else once())
-            except Conflict as error:
-                if last:
-                    raise Conflict(
-                        f"{what}: what it read or wrote was changed by others in each of {attempt} attempts.",
-                        fix="Try again; and read less, or spread what all callers write over several rows.",
-                    ) from error
-            except DatabaseUnavailable as error:
-                uncertain = error.facts.get("uncertain", False)
-                if not for_ever and (last or uncertain or machine.monotonic() > until):
-                    raise
-            except DatabaseFull:
-                if not for_ever:
-                    raise
-            await self._pause(attempt)
-            attempt += 1
-
-    async def _in_turn(self, once: Callable[[], Awaitable[R]], attempt: int) -> R:
-        """Do something that may conflict with others, beside as many of them as seems good."""
-        await self._turns.begin(again=attempt > 1)
-        conflict = False
-        try:
-            return await once()
-        except Conflict:
-            conflict = True
-            raise
-        finally:
-            self._turns.end(conflict=conflict)
-
-    async def _begin_write(self, *, for_ever: bool) -> Session:
-        """Begin a transaction; for a job, wait for as long as the database is busy or away."""
-        attempt = 1
-        while True:
-            try:
-                return await self.engine.store.begin_write()
-            except TryAgain:
-                if not for_ever:
-                    raise
-            await self._pause(attempt)
-            attempt += 1
 
     async def _query_once(self, function: AnyFunction, arguments: dict[str, Any], depth: int) -> Any:
         session = await self.engine.store.begin_read()
@@ -348,7 +290,7 @@ class Runner:
         finish: Finish | None,
     ) -> Any:
         engine = self.engine
-        session = await self._begin_write(for_ever=settle is not None)
+        session = await self._attempts.begin_write(for_ever=settle is not None)
         try:
             transaction = Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed)
             scope = Scope(transaction, function.name, writable=True)
@@ -383,11 +325,7 @@ class Runner:
         return function.signature.check_result(result)
 
     async def _in_thread(self, function: AnyFunction, ctx: Any, arguments: dict[str, Any], depth: int) -> Any:
-        return await self.engine.in_thread(depth, lambda: function.handler(ctx, **arguments))
-
-    async def _pause(self, attempt: int) -> None:
-        machine = self.engine.machine
-        await machine.sleep(backoff(_CONFLICT, attempt, machine.random()))
+        return await self.engine.in_thread(function.kind, depth, lambda: function.handler(ctx, **arguments))
 
 
 def _check_depth(function: AnyFunction, depth: int) -> None:

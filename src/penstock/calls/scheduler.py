@@ -15,7 +15,7 @@ from penstock.functions.function import ActionFunction, AnyFunction, Function, F
 from penstock.jobs.job import JobId, JobStatus, NewJob, job_id, job_uuid
 from penstock.jobs.states import JobState
 from penstock.transaction.transaction import Scope
-from penstock.values import decode_json, encode_json
+from penstock.values import decode_json, encode_json, text_bytes
 
 if TYPE_CHECKING:
     from penstock.calls.run import Runner
@@ -131,9 +131,10 @@ class Scheduler:
         checked = function.signature.check(function.signature.bind(args, kwargs))
         text = encode_json(checked, f"The arguments of {function.name}")
         limit = self._runner.engine.config.max_job_argument_bytes
-        if len(text) > limit:
+        size = text_bytes(text)
+        if size > limit:
             raise LimitExceeded(
-                f"The arguments of {function.name} have {len(text)} bytes; a job may have {limit}.",
+                f"The arguments of {function.name} have {size} bytes; a job may have {limit}.",
                 fix="Store the data in a table, and pass its id.",
                 limit=limit,
             )

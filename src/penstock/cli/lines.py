@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from penstock.cli.documents import Documents
-from penstock.errors import ConfigError, Conflict, DataError, InputError, ValueInvalid
+from penstock.errors import ConfigError, DataError, InputError, ValueInvalid
 
 PIECE_ROWS = 1000
 _PIECE_BYTES = 1024 * 1024
@@ -65,7 +65,7 @@ class Lines:
 
         Raises:
             LineRefused: A line is no document of the table.
-            Conflict: They were read before, and stdin cannot be read again.
+            ConfigError: They were read before, and stdin cannot be read again.
         """
         self._rewind()
         piece = Piece()
@@ -97,7 +97,7 @@ class Lines:
     def _rewind(self) -> None:
         if self._begun:
             if not self._stream.seekable():
-                raise Conflict(
+                raise ConfigError(
                     "Others changed the table meanwhile, and stdin cannot be read again.", fix="Import from a file."
                 )
             self._stream.seek(0)

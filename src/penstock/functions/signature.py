@@ -19,6 +19,7 @@ from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
 from penstock.schema.tighten import tighten
 
 _STRICT = ConfigDict(strict=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+_RESULT = ConfigDict(strict=True, ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _MAX_ERRORS = 20
 
@@ -112,7 +113,7 @@ class Signature:
 
     def result_of_json(self, text: bytes) -> Any:
         """A result from the JSON text that `result_json` wrote."""
-        return from_json(text) if self._result is None else self._result.validate_json(text, strict=None)
+        return from_json(text) if self._result is None else self._result.validate_json(text, strict=False)
 
     def _refusal(self, error: ValidationError) -> ArgumentsInvalid:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
@@ -172,9 +173,7 @@ def _arguments_validator(name: str, fields: dict[str, Any]) -> SchemaValidator:
 
 def _result_adapter(annotation: Any) -> TypeAdapter[Any]:
     try:
-        return TypeAdapter(
-            annotation, config=ConfigDict(strict=True, ser_json_bytes="base64", ser_json_inf_nan="strings")
-        )
+        return TypeAdapter(annotation, config=_RESULT)
     except PydanticUserError:  # a type with a config of its own, such as a model
         return TypeAdapter(annotation)
 

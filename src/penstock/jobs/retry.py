@@ -5,6 +5,7 @@ Owns the one formula of the wait between attempts; also used between attempts of
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -32,8 +33,11 @@ class Retry:
     def __post_init__(self) -> None:
         if self.max_attempts < 1:
             raise DeclarationError(f"Retry: max_attempts must be at least 1, not {self.max_attempts}.")
-        if self.initial_backoff < 0 or self.base < 1 or (self.max_backoff is not None and self.max_backoff < 0):
-            raise DeclarationError("Retry: initial_backoff and max_backoff must not be negative, and base at least 1.")
+        least = {"initial_backoff": 0, "base": 1, "max_backoff": 0}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and not bound <= value < math.inf:
+                raise DeclarationError(f"Retry: {name} must be a number of at least {bound}, not {value}.")
 
 
 def backoff(policy: Retry, attempt: int, chance: float) -> float:
@@ -47,6 +51,6 @@ def backoff(policy: Retry, attempt: int, chance: float) -> float:
     try:
         nominal = policy.initial_backoff * policy.base ** (attempt - 1)
     except OverflowError:
-        nominal = _LONGEST
+        nominal = math.inf if policy.initial_backoff else 0.0
     cap = _LONGEST if policy.max_backoff is None else policy.max_backoff
     return min(nominal * (0.5 + chance), cap)

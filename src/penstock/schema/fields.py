@@ -17,7 +17,17 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origin
 from uuid import UUID
 
-from pydantic import AwareDatetime, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import (
+    AwareDatetime,
+    ConfigDict,
+    FutureDate,
+    FutureDatetime,
+    PastDate,
+    PastDatetime,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.fields import FieldInfo
 
 from penstock.errors import DeclarationError, ValueInvalid
@@ -52,6 +62,13 @@ PLAIN: dict[Any, Kind] = {
     timedelta: Kind.INTERVAL,
     Decimal: Kind.DECIMAL,
     UUID: Kind.UUID,
+}
+_NARROWER: dict[Any, Kind] = {
+    AwareDatetime: Kind.DATETIME,
+    PastDatetime: Kind.DATETIME,
+    FutureDatetime: Kind.DATETIME,
+    PastDate: Kind.DATE,
+    FutureDate: Kind.DATE,
 }
 _CHOICE_KINDS: dict[type, Kind] = {str: Kind.TEXT, int: Kind.INTEGER}
 _JSON_CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
@@ -156,7 +173,7 @@ def _convert(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[
         return _literal(where, annotation, info)
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return _enumeration(where, annotation, info)
-    kind = PLAIN.get(annotation)
+    kind = PLAIN.get(annotation) or _NARROWER.get(annotation)
     if kind is not None:
         return kind, (), ENCODERS[kind](where), None
     return Kind.JSON, (), *_json(where, info)

@@ -89,7 +89,8 @@ def parse_id(prefix: str, text: str) -> int:
     Raises:
         IdInvalid: It is malformed, or has another prefix.
     """
-    if not is_id(prefix, text):
+    given: object = text
+    if not isinstance(given, str) or not is_id(prefix, text):
         raise IdInvalid(
             f"{text!r} is not an id of {prefix}.", fix=f"Pass an id that begins with {prefix}_.", table=prefix
         )

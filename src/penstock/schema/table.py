@@ -114,7 +114,9 @@ class Table(BaseModel):
         yield from super().__repr_args__()
 
     def __eq__(self, other: object) -> bool:
-        return super().__eq__(other) and self.__dict__.get("id") == other.__dict__.get("id")
+        if not isinstance(other, Table):
+            return NotImplemented
+        return self.__dict__.get("id") == other.__dict__.get("id") and super().__eq__(other)
 
     def __hash__(self) -> int:
         if "id" in self.__dict__:

@@ -102,9 +102,10 @@ class Worker(Service):
 
     async def finish(self) -> None:
         """Let running jobs end within the grace time, hand back the others, and give the lease back."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, self._runner.engine.config.grace)):
-                await self._wait_for_jobs()
+        if grace := self._runner.engine.config.grace:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    await self._wait_for_jobs()
         stopped = await self._end_jobs()
         self._outcomes += [(running.job, running.outcome) for running in stopped if running.outcome is not None]
         try:
@@ -141,7 +142,8 @@ class Worker(Service):
             return
         try:
             left = self._renewed_at + self._bound * _STOP_PART - now
-            held = await self._renew(self.lease, left if self.running else self._bound)
+            # Who is late (the process was suspended, or busy) still tries: perhaps nobody has taken over.
+            held = await self._renew(self.lease, max(left, self._bound * _END_PART) if self.running else self._bound)
         except TryAgain:
             if self.clock.monotonic() - self._renewed_at >= self._bound * _STOP_PART:
                 await self._lose_lease("it could not be renewed in time")
@@ -154,7 +156,7 @@ class Worker(Service):
     async def _renew(self, lease: int, seconds: float) -> bool:
         """Renew the lease, while there is time to stop the jobs before it ends; False if it was lost."""
         try:
-            async with asyncio.timeout(max(0.0, seconds)):
+            async with asyncio.timeout(seconds):
                 if points.armed:
                     await points.reach("lease.renew", lease=lease)
                 await self._store.synchronize()

@@ -27,7 +27,7 @@ class Dialect:
         collate: Collation by which columns of a kind are ordered.
         index_nulls: What an index says after an optional column, so that NULL comes first.
         casts: Parameters of these kinds are cast, as user-owned columns may have another type.
-        sum: The function that adds values of a kind.
+        sum: What adds the values of a kind, with {0} for the column.
         given_identity: What an insert says so that it may give a value to an identity column.
         max_key_bytes: Longest total of text and bytes in the columns of an index.
     """

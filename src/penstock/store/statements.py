@@ -211,8 +211,8 @@ class TableStatements:
         if column is None:
             return "count(*)"
         kind = self.definition.column(column).kind
-        function = self.dialect.sum.get(kind, "sum") if what == "sum" else what
-        return f"{function}({self.dialect.quote(column)})"
+        template = self.dialect.sum.get(kind, "sum({0})") if what == "sum" else f"{what}({{0}})"
+        return template.format(self.dialect.quote(column))
 
 
 class Statements:

@@ -11,6 +11,7 @@ from penstock.errors import LimitExceeded, RowInvalid, UniqueViolation, ValueInv
 from penstock.schema.table import Table, TableDefinition
 from penstock.store.contract import Row
 from penstock.store.statements import TableStatements
+from penstock.values import text_bytes
 
 
 def read_row(statements: TableStatements, row: Row) -> Table:
@@ -21,7 +22,7 @@ def read_row(statements: TableStatements, row: Row) -> Table:
     """
     try:
         return statements.definition.make_row(statements.decode_fields(row))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ArithmeticError) as error:
         definition = statements.definition
         raise RowInvalid(
             f"Table {definition.name}: the row {row[definition.positions[definition.key]]} does not fit its "
@@ -55,7 +56,7 @@ def check_index_keys(statements: TableStatements, values: Sequence[Any]) -> None
         for position in positions:
             value = values[position]
             if value is not None:
-                size += len(value) if isinstance(value, bytes) or value.isascii() else len(value.encode())
+                size += len(value) if isinstance(value, bytes) else text_bytes(value)
         if size > statements.dialect.max_key_bytes:
             raise LimitExceeded(
                 f"Table {statements.definition.name}: a value of {size} bytes is too long for an index "

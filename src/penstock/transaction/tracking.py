@@ -17,6 +17,7 @@ _ROOMS = {
     "Groups": "db.query(…).group_by(…).",
     "Scheduler": "scheduler.",
 }
+_WORDS = {"nested_query": "run_query", "nested_mutation": "run_mutation"}
 
 
 class Calls:
@@ -85,4 +86,4 @@ def _is_unfinished(call: Coroutine[Any, Any, Any]) -> bool:
 def _name(call: Coroutine[Any, Any, Any]) -> str:
     """What a ctx call is called, such as ``ctx.db.patch``."""
     owner, _, name = str(getattr(call, "__qualname__", "call")).rpartition(".")
-    return f"ctx.{_ROOMS.get(owner, '')}{name.lstrip('_')}"
+    return f"ctx.{_ROOMS.get(owner, '')}{_WORDS.get(name, name.lstrip('_'))}"

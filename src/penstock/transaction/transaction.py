@@ -30,6 +30,7 @@ from penstock.schema.table import Table, definition_of
 from penstock.store.contract import Row, Session, Statement, Store
 from penstock.store.statements import Statements, TableStatements
 from penstock.transaction.tracking import Calls
+from penstock.values import text_bytes
 
 T = TypeVar("T")
 
@@ -274,10 +275,10 @@ def row_bytes(row: Row) -> int:
     """About how large a row is: texts and bytes by their length in bytes, all else as one word."""
     total = 0
     for value in row:
-        if isinstance(value, str) and not value.isascii():
-            total += len(value.encode())
+        if isinstance(value, str):
+            total += text_bytes(value)
         else:
-            total += len(value) if isinstance(value, str | bytes) else _WORD
+            total += len(value) if isinstance(value, bytes) else _WORD
     return total
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 import asyncpg
 
@@ -30,6 +30,16 @@ _SETTINGS = {
 _ANSWER_LATER = 5.0
 _IDLE_AT_LEAST = 60.0
 _CLOSE_WAIT = 5.0
+_WATCH_EVERY = 1.0
+
+
+class Watched(Protocol):
+    """A session that may wait for an answer: since when, by `Connections.now`, and how to cut it off."""
+
+    asked_at: float | None
+
+    def cut(self) -> None:
+        """Cut its connection."""
 
 
 class Connections:
@@ -40,6 +50,10 @@ class Connections:
         size: How many connections at most.
         wait: Seconds to wait for a free connection, or for the database to come back, before giving up.
         statement_timeout: Seconds after which a statement that has not answered is given up.
+
+    Attributes:
+        answer_timeout: Seconds after which a server that does not answer is given up.
+        now: Monotonic seconds, at most a second old.
     """
 
     def __init__(self, url: str, *, size: int, wait: float, statement_timeout: float) -> None:
@@ -49,23 +63,27 @@ class Connections:
         self._wait = wait
         self._settings = _SETTINGS | _limits(statement_timeout)
         # The server stops a slow statement by itself; this is for a server that does not answer any more.
-        self._answer_timeout = statement_timeout + _ANSWER_LATER
+        self.answer_timeout = statement_timeout + _ANSWER_LATER
         self._free: list[Connection] = []
         self._waiting: deque[asyncio.Future[Connection | None]] = deque()
         self._open = 0
+        self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._watched: set[Watched] = set()
+        self._watcher: asyncio.Task[None] | None = None
+        self.now = self._clock.monotonic()
 
     async def connect(self) -> Connection:
         """A connection of the caller's own, outside the count. Waits a while for a database that is starting."""
+        return await self._connect(self.answer_timeout)
+
+    async def _connect(self, command_timeout: float | None) -> Connection:
         deadline = self._clock.monotonic() + self._wait
         pause = 0.02
         while True:
             try:
                 return await asyncpg.connect(
-                    self._url,
-                    server_settings=self._settings,
-                    timeout=self._wait,
-                    command_timeout=self._answer_timeout,
+                    self._url, server_settings=self._settings, timeout=self._wait, command_timeout=command_timeout
                 )
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 refused = isinstance(error, asyncpg.PostgresError) and not is_connection_lost(error)
@@ -83,6 +101,8 @@ class Connections:
             Overloaded: None was free in time.
             DatabaseUnavailable: The database cannot be reached.
         """
+        if self._closed:
+            raise RuntimeError("the store is not open")
         while self._free:
             connection = self._free.pop()
             if not connection.is_closed():
@@ -95,7 +115,7 @@ class Connections:
             if connection is not None and not connection.is_closed():
                 return connection
         try:
-            return await self.connect()
+            return await self._connect(None)  # its sessions are watched, which costs less than a timer each time
         except BaseException:
             self._pass_on(None)
             raise
@@ -103,10 +123,28 @@ class Connections:
     def release(self, connection: Connection, *, broken: bool = False) -> None:
         """Give a connection back; a broken one is dropped."""
         if broken or self._closed or connection.is_closed():
-            connection.terminate()
+            self._drop(connection)
             self._pass_on(None)
         else:
             self._pass_on(connection)
+
+    def watch(self, session: Watched) -> None:
+        """Cut this session's connection if the server leaves a statement unanswered."""
+        self._watched.add(session)
+        if self._watcher is None:
+            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    def unwatch(self, session: Watched) -> None:
+        """Watch a session no more."""
+        self._watched.discard(session)
+
+    async def _watch(self) -> None:
+        while True:
+            self.now = self._clock.monotonic()
+            for session in list(self._watched):
+                if session.asked_at is not None and self.now - session.asked_at > self.answer_timeout:
+                    session.cut()
+            await self._clock.sleep(_WATCH_EVERY)
 
     def drop_free(self) -> None:
         """Drop all free connections: one of them was found broken, so the database has probably restarted."""
@@ -117,12 +155,15 @@ class Connections:
     async def close(self) -> None:
         """Close all free connections, and others as they are given back."""
         self._closed = True
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+            self._watcher = None
         free, self._free = self._free, []
         self._open -= len(free)
         for connection in free:
-            with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-                await connection.close(timeout=_CLOSE_WAIT)
-            connection.terminate()
+            self._drop(connection)
+        await asyncio.gather(*self._closing)
 
     async def _wait_in_line(self) -> Connection | None:
         """A connection that somebody gave back, or None for the place of one that is gone."""
@@ -143,6 +184,13 @@ class Connections:
                 fix="Raise max_connections, or look for transactions that stay open.",
             ) from None
 
+    def _drop(self, connection: Connection) -> None:
+        """Close a connection, so that what it still does in the database is stopped there too."""
+        if not connection.is_closed():
+            closing = asyncio.get_running_loop().create_task(_close(connection))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
     def _pass_on(self, connection: Connection | None) -> None:
         """Give a connection, or the place of one that is gone, to the first in line."""
         while self._waiting:
@@ -154,6 +202,14 @@ class Connections:
             self._open -= 1
         else:
             self._free.append(connection)
+
+
+async def _close(connection: Connection) -> None:
+    try:
+        with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+            await connection.close(timeout=_CLOSE_WAIT)
+    finally:
+        connection.terminate()
 
 
 def _limits(statement_timeout: float) -> dict[str, str]:

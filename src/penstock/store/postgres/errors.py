@@ -22,6 +22,7 @@ from penstock.errors import (
 
 _LOST = (
     asyncpg.PostgresConnectionError,
+    asyncpg.InternalClientError,  # the server has hung up while the connection was idle, and asyncpg is confused by it
     OSError,
     EOFError,
     asyncio.IncompleteReadError,
@@ -50,6 +51,13 @@ def is_connection_lost(error: BaseException) -> bool:
     if isinstance(error, asyncpg.InterfaceError):
         return "closed" in str(error)  # others are about the use of a connection that lives
     return isinstance(error, _LOST) or getattr(error, "sqlstate", None) in _UNAVAILABLE
+
+
+def was_not_sent(error: BaseException) -> bool:
+    """Whether a statement never left for the database: its connection had been lost before."""
+    if isinstance(error, asyncpg.InternalClientError):
+        return "cannot switch to state" in str(error)
+    return isinstance(error, asyncpg.InterfaceError) and is_connection_lost(error)
 
 
 def translate(error: BaseException) -> BaseException:

@@ -129,7 +129,9 @@ async def run(connections: Connections, query: Query, values: dict[str, Any]) ->
     connection = await connections.acquire()
     broken = True
     try:
-        rows: Sequence[Row] = await connection.fetch(query.statement.sql, *query.args(values))
+        rows: Sequence[Row] = await connection.fetch(
+            query.statement.sql, *query.args(values), timeout=connections.answer_timeout
+        )
         broken = False
     except BaseException as error:
         broken = is_connection_lost(error) or not isinstance(error, asyncpg.PostgresError)

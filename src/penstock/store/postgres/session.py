@@ -14,66 +14,96 @@ import asyncpg
 from penstock.errors import ContextError, DatabaseUnavailable, DataError
 from penstock.store.contract import Row, Statement
 from penstock.store.postgres.connections import Connection, Connections
-from penstock.store.postgres.errors import is_connection_lost, translate
+from penstock.store.postgres.errors import is_connection_lost, translate, was_not_sent
 
 BEGIN_READ = "begin isolation level repeatable read read only"
 BEGIN_WRITE = "begin isolation level serializable"
 BEGIN_INTERNAL = "begin isolation level read committed"
+_MOST_STALE = 10  # connections in a row that turn out to be gone; then the database is
 _END_READ_ONLY = "rollback to savepoint read_only; release savepoint read_only"
 
 
 async def begin(connections: Connections, how: str) -> PostgresSession:
     """Start a transaction, on another connection if the first one turns out to be gone."""
+    stale = 0
     while True:
-        connection = await connections.acquire()
+        session = PostgresSession(connections, await connections.acquire())
         try:
-            await connection.execute(how)
-        except BaseException as error:
-            connections.release(connection, broken=True)
-            if not is_connection_lost(error):
-                raise translate(error) from error
+            await session.begin(how)
+        except DatabaseUnavailable:
             connections.drop_free()
+            stale += 1
+            if stale == _MOST_STALE:
+                raise
         else:
-            return PostgresSession(connections, connection)
+            return session
 
 
 class PostgresSession:
     """A transaction that has begun."""
 
-    __slots__ = ("_connection", "_connections", "_doubtful")
+    __slots__ = ("_connection", "_connections", "_doubtful", "asked_at")
 
     def __init__(self, connections: Connections, connection: Connection) -> None:
         self._connections = connections
         self._connection: Connection | None = connection
         self._doubtful = False
+        self.asked_at: float | None = None
+        connections.watch(self)
+
+    async def begin(self, how: str) -> None:
+        """Start the transaction; if that fails, the connection is dropped."""
+        try:
+            await self._plain(how)
+        except BaseException:
+            self._end(broken=True)
+            raise
+
+    def cut(self) -> None:
+        """Cut the connection: the server has not answered for too long."""
+        if self._connection is not None:
+            self._connection.terminate()
 
     async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
         """Run a statement; its rows."""
+        connection = self._use()
+        self.asked_at = self._connections.now
         try:
-            return await self._use().fetch(statement.sql, *args)  # type: ignore[no-any-return]
+            return await connection.fetch(statement.sql, *args)  # type: ignore[no-any-return]
         except BaseException as error:
             raise self._failed(error) from error
+        finally:
+            self.asked_at = None
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
         """Run a statement; the number of rows it changed."""
+        connection = self._use()
+        self.asked_at = self._connections.now
         try:
-            status: str = await self._use().execute(statement.sql, *args)
+            status: str = await connection.execute(statement.sql, *args)
         except BaseException as error:
             raise self._failed(error) from error
+        finally:
+            self.asked_at = None
         count = status.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
     async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each of many rows, without waiting for each."""
+        connection = self._use()
+        self.asked_at = self._connections.now
         try:
-            await self._use().executemany(statement.sql, rows)
+            await connection.executemany(statement.sql, rows)
         except BaseException as error:
             raise self._failed(error) from error
+        finally:
+            self.asked_at = None
 
     async def fetch_read_only(self, sql: str, args: Sequence[Any], limit: int) -> tuple[list[str], Sequence[Row]]:
         """Run any SQL that only reads; its column names and at most `limit` + 1 rows."""
         connection = self._use()
         await self._plain("savepoint read_only; set transaction read only; set local enable_seqscan = on")
+        self.asked_at = self._connections.now
         try:
             statement = await connection.prepare(sql)
             names = [attribute.name for attribute in statement.get_attributes()]
@@ -83,6 +113,8 @@ class PostgresSession:
                 rows = await cursor.fetch(limit + 1)
         except BaseException as error:
             raise await self._read_only_failed(error) from error
+        finally:
+            self.asked_at = None
         await self._plain(_END_READ_ONLY)
         if not names:
             raise DataError("ctx.sql takes a query that returns rows.", fix="Write with ctx.db.")
@@ -116,12 +148,13 @@ class PostgresSession:
         if connection.is_closed():
             self._end(broken=True)
             raise DatabaseUnavailable("The connection to the database was lost before the commit.", fix="Try again.")
+        self.asked_at = self._connections.now
         try:
             status = await connection.execute("commit")
         except BaseException as error:
             meant = self._failed(error)
             self._end(broken=self._doubtful or not isinstance(error, asyncpg.PostgresError))
-            if self._doubtful and isinstance(error, Exception):
+            if self._doubtful and isinstance(error, Exception) and not was_not_sent(error):
                 meant = _uncertain(error)
             raise meant from error
         self._end(broken=False)
@@ -138,6 +171,7 @@ class PostgresSession:
             return
         broken = self._doubtful or connection.is_closed()
         if not broken:
+            self.asked_at = self._connections.now
             try:
                 await connection.execute("rollback")
             except asyncio.CancelledError:
@@ -153,10 +187,14 @@ class PostgresSession:
         return self._connection
 
     async def _plain(self, sql: str) -> None:
+        connection = self._use()
+        self.asked_at = self._connections.now
         try:
-            await self._use().execute(sql)
+            await connection.execute(sql)
         except BaseException as error:
             raise self._failed(error) from error
+        finally:
+            self.asked_at = None
 
     def _failed(self, error: BaseException) -> BaseException:
         # A call that was cut off may still be answered: the connection cannot be used again.
@@ -165,6 +203,7 @@ class PostgresSession:
 
     def _end(self, *, broken: bool) -> None:
         if self._connection is not None:
+            self._connections.unwatch(self)
             self._connections.release(self._connection, broken=broken)
             self._connection = None
 

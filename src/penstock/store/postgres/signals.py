@@ -19,6 +19,7 @@ _CHANNEL = "penstock"
 _PAUSE = 0.005
 _CHECK_EVERY = 10.0
 _RECONNECT_AFTER = 0.5
+_LAST_WAIT = 1.0
 
 
 class PostgresSignals:
@@ -29,6 +30,7 @@ class PostgresSignals:
         self._clock = SystemClock()
         self._events: set[asyncio.Event] = set()
         self._wanted = asyncio.Event()
+        self._sent = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
 
@@ -36,6 +38,7 @@ class PostgresSignals:
         """Tell the services of all processes that there is work."""
         self._set_all()
         self._wanted.set()
+        self._sent.clear()
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send_loop())
 
@@ -50,7 +53,9 @@ class PostgresSignals:
         self._events.discard(event)
 
     async def close(self) -> None:
-        """Stop listening and sending."""
+        """Send what is still to be sent, and stop listening and sending."""
+        if self._sender is not None:
+            await self._clock.wait(self._sent, _LAST_WAIT)
         tasks = [task for task in (self._sender, self._listener) if task is not None]
         self._sender = self._listener = None
         for task in tasks:
@@ -99,6 +104,8 @@ class PostgresSignals:
                     if connection is not None:
                         connection.terminate()
                     connection = None
+                if not self._wanted.is_set():
+                    self._sent.set()
                 await self._clock.sleep(_PAUSE)
         finally:
             if connection is not None:

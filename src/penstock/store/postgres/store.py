@@ -88,7 +88,7 @@ class PostgresStore:
         finally:
             await session.rollback()
         skew: timedelta = rows[0][0] - (before + (after - before) / 2)
-        if abs(skew) > (after - before) / 2:
+        if abs(skew - self._clock.offset) > (after - before) / 2:
             self._clock.offset = skew
 
     def check_definition(self, definition: TableDefinition) -> None:

@@ -23,12 +23,19 @@ _STATEMENTS = 512
 T = TypeVar("T")
 
 
-def connect(path: Path, *, synchronous: str, read_only: bool) -> sqlite3.Connection:
+def connect(path: Path, *, synchronous: str, read_only: bool, wait: float = 10.0) -> sqlite3.Connection:
     """Open a connection in autocommit mode, in WAL, that never waits for a lock by itself.
+
+    Args:
+        path: The file.
+        synchronous: How durable its commits are.
+        read_only: Whether it refuses to write.
+        wait: Seconds to wait now, blocking the event loop, if another process has the file for itself.
 
     Raises:
         ConfigError: The file is read-only, no database, or SQLite is too old.
         DatabaseUnavailable: It cannot be opened.
+        DatabaseBusy: Another process has the file for itself.
     """
     if sqlite3.sqlite_version_info < _OLDEST:
         raise ConfigError(
@@ -37,11 +44,14 @@ def connect(path: Path, *, synchronous: str, read_only: bool) -> sqlite3.Connect
         )
     if not path.parent.is_dir():
         raise DatabaseUnavailable(f"The folder {path.parent} of the database does not exist.", fix="Create it.")
-    connection = sqlite3.connect(
-        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS
-    )
     try:
-        connection.execute("pragma busy_timeout = 10000")
+        connection = sqlite3.connect(
+            path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS
+        )
+    except sqlite3.Error as error:
+        raise translate(error) from error
+    try:
+        connection.execute(f"pragma busy_timeout = {wait * 1000:.0f}")
         mode = connection.execute("pragma journal_mode = wal").fetchone()[0]
         connection.execute(f"pragma synchronous = {synchronous}")
         connection.execute("pragma foreign_keys = on")

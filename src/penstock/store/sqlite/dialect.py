@@ -9,6 +9,7 @@ from uuid import UUID
 from penstock.schema.fields import Kind
 from penstock.store.dialect import Dialect
 
+_WIDE_SUM = "penstock_wide_integer(sum({0} >> 32), sum({0} & 4294967295))"  # sum alone overflows at 64 bits
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -45,10 +46,10 @@ SQLITE = Dialect(
         Kind.BOOLEAN: bool,
         Kind.DATETIME: datetime.fromisoformat,
         Kind.DATE: date.fromisoformat,
-        Kind.INTERVAL: lambda value: timedelta(microseconds=value),
-        Kind.DECIMAL: Decimal,
+        Kind.INTERVAL: lambda value: timedelta(microseconds=int(value)),
+        Kind.DECIMAL: lambda value: Decimal(str(value)),  # a numeric column of a user holds numbers
         Kind.UUID: UUID,
     },
     collate={Kind.DECIMAL: "penstock_decimal"},
-    sum={Kind.DECIMAL: "penstock_decimal_sum"},
+    sum={Kind.DECIMAL: "penstock_decimal_sum({0})", Kind.INTEGER: _WIDE_SUM, Kind.INTERVAL: _WIDE_SUM},
 )

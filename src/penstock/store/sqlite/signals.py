@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from penstock.clock import Clock
+from penstock.errors import PenstockError
 from penstock.observe.logs import event as log_event
 
 _LOOK_EVERY = 0.02
+_AGAIN_AFTER = 0.5
 
 
 class SqliteSignals:
     """See `store.contract.Signals`."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], clock: Clock) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[sqlite3.Connection]], clock: Clock) -> None:
         self._connect = connect
         self._clock = clock
         self._events: set[asyncio.Event] = set()
@@ -49,15 +51,20 @@ class SqliteSignals:
             self._watcher = None
 
     async def _watch(self) -> None:
-        connection = self._connect()
+        while True:
+            try:
+                await self._look()
+            except (PenstockError, sqlite3.Error) as error:
+                log_event("signals.lost", logging.WARNING, error=error)
+            self.notify()  # something may have been missed
+            await self._clock.sleep(_AGAIN_AFTER)
+
+    async def _look(self) -> None:
+        connection = await self._connect()
         seen: int | None = None
         try:
             while True:
-                try:
-                    version: int = connection.execute("pragma data_version").fetchone()[0]
-                except sqlite3.Error as error:  # locked for a moment; the next look tells
-                    log_event("signals.look_failed", logging.DEBUG, error=error)
-                    version = -1
+                version: int = connection.execute("pragma data_version").fetchone()[0]
                 if version != seen:
                     self.notify()
                 seen = version

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
-from penstock.errors import DatabaseBusy, DeclarationError
+from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract import Statement
 from penstock.store.dialect import Dialect
@@ -24,9 +24,10 @@ from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.leases import SqliteLeases
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
-from penstock.store.sqlite.writer import Writer
+from penstock.store.sqlite.writer import LOG_BYTES, Writer
 
 _THREADS = 8
+_PAUSE = 0.005
 _PIN = "select 1 from sqlite_schema limit 1"
 
 
@@ -52,8 +53,9 @@ class SqliteStore:
     async def open(self) -> None:
         """Open the file, creating it if need be."""
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-sqlite")
-        connection = self._connect(read_only=False)
+        connection = await self._connect(read_only=False)
         connection.execute("pragma wal_autocheckpoint = 0")  # the writer does it beside the commits
+        connection.execute(f"pragma journal_size_limit = {LOG_BYTES}")
         self._writer = Writer(connection, self._executor, self._path, self._config.database_wait)
 
     async def close(self) -> None:
@@ -71,7 +73,7 @@ class SqliteStore:
 
     async def begin_read(self) -> ReadSession:
         """A read-only snapshot."""
-        connection = self._readers.pop() if self._readers else self._connect(read_only=True)
+        connection = self._readers.pop() if self._readers else await self._connect(read_only=True)
         try:
             await self._pin(connection)
         except BaseException as error:
@@ -106,8 +108,16 @@ class SqliteStore:
                 fix="Use a source without a dot, or PostgreSQL.",
             )
 
-    def _connect(self, *, read_only: bool) -> sqlite3.Connection:
-        return connect(self._path, synchronous=self._config.synchronous, read_only=read_only)
+    async def _connect(self, *, read_only: bool) -> sqlite3.Connection:
+        """A new connection; a lock that another process holds over the whole file is waited for."""
+        deadline = self._machine.monotonic() + self._config.database_wait
+        while True:
+            try:
+                return connect(self._path, synchronous=self._config.synchronous, read_only=read_only, wait=0)
+            except DatabaseBusy:
+                if self._machine.monotonic() > deadline:
+                    raise
+            await self._machine.sleep(_PAUSE)
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._executor is None:
@@ -131,7 +141,7 @@ class SqliteStore:
                         f"Another process has locked the database for {self._config.database_wait:g} seconds.",
                         fix="Try again; or find out which process locks it.",
                     ) from error
-                await self._machine.sleep(0.005)
+                await self._machine.sleep(_PAUSE)
             else:
                 return
 
@@ -172,6 +182,15 @@ class WriteSession(SqliteSession):
     def __init__(self, writer: Writer, executor: ThreadPoolExecutor, timeout: float) -> None:
         super().__init__(writer.connection, executor, timeout)
         self._writer = writer
+
+    def _use(self) -> sqlite3.Connection:
+        connection = super()._use()
+        if not connection.in_transaction:  # what is written now would stay, and what came before is gone
+            raise ContextError(
+                "The transaction has failed before this call, and can only be rolled back.",
+                fix="Do not catch database errors inside a mutation.",
+            )
+        return connection
 
     async def commit(self) -> None:
         """Make all of it durable."""

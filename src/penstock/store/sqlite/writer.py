@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 from collections import deque
 from concurrent.futures import Executor
 from pathlib import Path
 
 from penstock.clock import SystemClock, profile_timer
-from penstock.errors import Conflict, DatabaseBusy
+from penstock.errors import Conflict, DatabaseBusy, DatabaseUnavailable
 from penstock.store.sqlite.errors import is_busy, translate
 
 _MOST_TOGETHER = 128
 _LONGEST_TOGETHER = 0.02
 _QUICK_COMMIT = 0.002
-_CHECKPOINT_BYTES = 4 * 1024 * 1024
-_CHECKPOINT_NOW_BYTES = 64 * 1024 * 1024
+LOG_BYTES = 4 * 1024 * 1024
+_MOST_LOG_BYTES = 64 * 1024 * 1024
 _LOOK_EVERY = 64
-_NOTHING_WRITTEN = sqlite3.OperationalError("nothing was written")
+_ALONE = 1.0  # seconds for which nobody shares a commit after a shared one failed
 
 
 class Writer:
@@ -37,6 +38,8 @@ class Writer:
     def __init__(self, connection: sqlite3.Connection, executor: Executor, path: Path, wait: float) -> None:
         self.connection = connection
         self._executor = executor
+        self._path = path
+        self._file = _identity(path)
         self._wal = Path(f"{path}-wal")
         self._wait = wait
         self._clock = SystemClock()
@@ -48,6 +51,8 @@ class Writer:
         self._commit_seconds = 0.0
         self._commits = 0
         self._contended_until = 0.0
+        self._alone_until = 0.0
+        self._committing: asyncio.Future[float] | None = None
         self._checkpoint: asyncio.Future[None] | None = None
 
     # ----- turns
@@ -105,7 +110,7 @@ class Writer:
                 self.connection.execute("rollback to member")
                 self.connection.execute("release member")
             except sqlite3.Error as error:  # what cannot be undone alone is undone with all others
-                self._broken(error)
+                self._broken(_again(error))
         if wait and self._finished:
             await self._end_turn()
         else:
@@ -123,15 +128,16 @@ class Writer:
     def _pass_on(self) -> None:
         """Give the turn to the next in line, committing first if there is enough, or nobody in line."""
         if self._open and not self.connection.in_transaction:
-            self._broken(sqlite3.OperationalError("the transaction was rolled back by the database"))
+            self._broken(_again("the database has rolled it back"))  # which no one of the others is to blame for
         if self._finished and self._enough():
             self._commit()
         else:
             self._next()
 
     def _enough(self) -> bool:
-        age = self._clock.monotonic() - self._opened_at
-        return len(self._finished) >= _MOST_TOGETHER or age > _LONGEST_TOGETHER
+        now = self._clock.monotonic()
+        together = len(self._finished) >= _MOST_TOGETHER or now - self._opened_at > _LONGEST_TOGETHER
+        return together or now < self._alone_until
 
     def _next(self) -> None:
         while self._waiting:
@@ -151,13 +157,18 @@ class Writer:
         if self._finished:
             self._commit()
         else:
-            self._broken(_NOTHING_WRITTEN)
+            self._broken(_again("nothing was written"))
             self._next()
 
     # ----- the database's transaction
 
     async def _begin(self) -> None:
         """Take the database's write lock, which other processes may hold."""
+        if _identity(self._path) != self._file:
+            raise DatabaseUnavailable(
+                f"The database file {self._path} was deleted, or another one took its place, while it was in use.",
+                fix="Stop this program, put the right file there, and start again.",
+            )
         pause, deadline = 0.0005, self._clock.monotonic() + self._wait
         if self._clock.monotonic() < self._contended_until:
             await self._clock.sleep(pause * self._clock.random())  # let the others have it
@@ -190,8 +201,8 @@ class Writer:
                 self._committed(None, seconds)
             return
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._executor, self._timed_commit)
-        future.add_done_callback(
+        self._committing = loop.run_in_executor(self._executor, self._timed_commit)
+        self._committing.add_done_callback(
             lambda done: self._committed(done.exception(), None if done.exception() else done.result())
         )
 
@@ -201,8 +212,12 @@ class Writer:
         return profile_timer() - before
 
     def _committed(self, error: BaseException | None, seconds: float | None) -> None:
-        if error is not None:
-            self._broken(error)
+        self._committing = None
+        if error is not None and len(self._finished) == 1:
+            self._broken(translate(error))
+        elif error is not None:
+            self._alone_until = self._clock.monotonic() + _ALONE
+            self._broken(_again(error))
         else:
             self._open = False
             self._commit_seconds = 0.8 * self._commit_seconds + 0.2 * (seconds or 0.0)
@@ -214,7 +229,7 @@ class Writer:
         self._next()
 
     def _broken(self, error: BaseException) -> None:
-        """The database's transaction is gone: all that had finished in it must run again, alone if there were more."""
+        """The database's transaction is gone: this is what all learn who had finished in it."""
         if self.connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 self.connection.execute("rollback")
@@ -222,9 +237,7 @@ class Writer:
         finished, self._finished = self._finished, []
         for done in finished:
             if not done.done():
-                done.set_exception(
-                    translate(error) if len(finished) == 1 else Conflict(f"A shared commit failed: {error}.")
-                )
+                done.set_exception(error)
 
     # ----- the write-ahead log
 
@@ -237,10 +250,10 @@ class Writer:
             size = self._wal.stat().st_size
         except OSError:
             return
-        if size > _CHECKPOINT_NOW_BYTES:
+        if size > _MOST_LOG_BYTES:
             with contextlib.suppress(sqlite3.Error):
                 self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
-        elif size > _CHECKPOINT_BYTES:
+        elif size > LOG_BYTES:
             self._checkpoint = asyncio.get_running_loop().run_in_executor(self._executor, self._checkpoint_aside)
             self._checkpoint.add_done_callback(self._checkpointed)
 
@@ -256,7 +269,20 @@ class Writer:
         done.exception()  # the next look tries again
 
     async def settle(self) -> None:
-        """Wait for the commit that comes after all that is ready to run, and for a checkpoint that is under way."""
-        await self._clock.sleep(0)
-        if self._checkpoint is not None:
-            await asyncio.wait([self._checkpoint])
+        """Wait for what is still under way."""
+        self._commit_if_idle()
+        while under_way := [work for work in (self._committing, self._checkpoint) if work is not None]:
+            await asyncio.wait(under_way)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file this is, whatever its name; None if there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - before each transaction, and much quicker
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _again(reason: object) -> Conflict:
+    return Conflict(f"The transaction shared with others has failed: {reason}.", fix="Run it again.")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -11,10 +13,27 @@ from penstock.errors import TryAgain
 from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import MOVES, JobEvent, JobState
-from penstock.store.contract import Session, Store
+from penstock.store.contract import Session, Statement, Store
 from penstock.testing.conformance.bench import KEEP, NOW, Bench, Suite, after, ended, ids, lose, new_job, story
 
 _AGAIN = Retry(max_attempts=3, initial_backoff=10.0)
+
+
+class Listening:
+    """A session that remembers the statements it is given."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.heard: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._session, name)
+
+        def listen(statement: Statement, *args: Any) -> Any:
+            self.heard.append(statement.sql)
+            return verb(statement, *args)
+
+        return listen if name in {"fetch", "execute", "execute_many"} else verb
 
 
 class Jobs(Suite):
@@ -580,6 +599,19 @@ class Jobs(Suite):
         assert await bench.count() == {"ready": 1, "scheduled": 1, "running": 1}
 
     # ----- in peace with users
+
+    @story
+    async def test_a_users_transaction_only_inserts_and_looks(self, bench: Bench) -> None:
+        """What workers update and delete all the time, a transaction of a user's never does: neither is in the way."""
+        session = await bench.store.begin_write()
+        listening = Listening(session)
+        await bench.store.jobs.enqueue(listening, [new_job(), new_job(delay=5)], NOW)
+        await bench.store.jobs.request_cancel(listening, [new_job().id], NOW)
+        await bench.store.jobs.find(listening, new_job().id, NOW)
+        await session.rollback()
+        assert listening.heard
+        for sql in listening.heard:
+            assert not re.search(r"\b(update|delete|truncate|merge)\b", sql, re.IGNORECASE), sql
 
     @story
     async def test_enqueueing_neither_waits_for_workers_nor_conflicts_with_them(self, bench: Bench) -> None:

@@ -1,0 +1,73 @@
+"""Actions that run in processes of their own; a module apart, as each process imports it."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from pydantic import BaseModel
+
+from penstock import App, ApplicationError, NonRetryableError
+from penstock.sync import ActionCtx
+
+app = App()
+
+
+class Sums(BaseModel):
+    """What an action computes."""
+
+    total: Decimal
+    at: datetime
+    seal: bytes = b""
+
+
+class NeedsTwo(Exception):
+    """An exception that cannot be made from its text."""
+
+    def __init__(self, first: str, second: object) -> None:
+        super().__init__(f"{first} and {second}")
+        self.second = second
+
+
+@app.action(runtime="process")
+def add(ctx: ActionCtx, numbers: list[Decimal], at: datetime) -> Sums:
+    """Sum up, in another process."""
+    assert ctx.now().tzinfo is UTC
+    assert 0 <= ctx.random.random() < 1
+    return Sums(total=sum(numbers, Decimal(0)), at=at)
+
+
+@app.internal_action(runtime="process")
+def process_id(_ctx: ActionCtx) -> int:
+    """Tell which process runs this."""
+    return os.getpid()
+
+
+@app.internal_action(runtime="process")
+def wrong_result(_ctx: ActionCtx) -> int:
+    """Break its promise."""
+    return "x"  # type: ignore[return-value]  # what is tested
+
+
+@app.internal_action(runtime="process")
+def fail(_ctx: ActionCtx, how: str) -> None:
+    """Fail in one of many ways."""
+    if how == "die":
+        os._exit(1)
+    make: dict[str, Any] = {
+        "application": lambda: ApplicationError({"seats": 0}),
+        "final": lambda: NonRetryableError("no use", fix="Do not.", tries=3),
+        "value": lambda: ValueError("wrong"),
+        "two": lambda: NeedsTwo("one", object()),
+        "pydantic": lambda: Sums.model_validate({"total": "x"}),
+    }
+    error: Exception = make[how]()
+    raise error
+
+
+@app.internal_action(runtime="process")
+def reach_out(ctx: ActionCtx, what: str) -> None:
+    """Use what a process does not have."""
+    getattr(ctx, what)

@@ -1,0 +1,537 @@
+"""Jobs from their scheduling to the end of their status: order, results, errors, retries, cancels, and deployments."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from penstock import (
+    ActionCtx,
+    App,
+    Backend,
+    Index,
+    JobId,
+    JobState,
+    JobStatus,
+    MutationCtx,
+    NonRetryableError,
+    QueryCtx,
+    Retry,
+    Table,
+)
+from penstock.clock import SystemClock, layout_uuid7
+from penstock.functions.function import AnyFunction
+from penstock.jobs.job import Kind, NewJob, job_id
+from penstock.jobs.settle import MAX_LOSSES
+from penstock.services.pruner import Pruner
+from penstock.services.worker import Worker
+from penstock.testing import TestApp, TestClock, gate
+
+NOW = timedelta(0)
+app = App()
+
+
+class Step(Table):
+    """One row for each thing that was done."""
+
+    what: str
+
+    by_what = Index("what")
+
+
+@app.mutation
+async def do(ctx: MutationCtx, what: str) -> str:
+    await ctx.db.insert(Step(what=what))
+    return what.upper()
+
+
+@app.query
+async def done(ctx: QueryCtx) -> list[str]:
+    return [step.what for step in await ctx.db.query(Step).collect()]
+
+
+@app.mutation
+async def do_and_fail(ctx: MutationCtx, what: str) -> None:
+    await ctx.db.insert(Step(what=what))
+    raise ValueError(f"no {what} today")
+
+
+@app.mutation
+async def do_and_say_too_much(ctx: MutationCtx) -> str:
+    await ctx.db.insert(Step(what="much"))
+    return "x" * 200
+
+
+@app.mutation
+async def do_and_say_nonsense(ctx: MutationCtx) -> int:
+    await ctx.db.insert(Step(what="nonsense"))
+    return "seven"  # type: ignore[return-value]
+
+
+attempts: list[str] = []
+failures: list[BaseException] = []
+
+
+@app.action
+async def call_out(ctx: ActionCtx, what: str) -> str:
+    """Do as the next one of `failures` says."""
+    attempts.append(what)
+    if failures:
+        raise failures.pop(0)
+    return what
+
+
+@app.action
+async def call_out_until_told(ctx: ActionCtx, ending: str) -> str:
+    await ctx.cancelled.wait()
+    if ending == "raises":
+        raise RuntimeError("interrupted")
+    return "had ended anyway"
+
+
+@app.action
+async def cancel_oneself(ctx: ActionCtx) -> None:
+    """Await something that somebody else has cancelled."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+@app.action
+async def leave(ctx: ActionCtx) -> None:
+    raise SystemExit(3)
+
+
+@app.action
+async def schedule_and_fail(ctx: ActionCtx) -> None:
+    await ctx.scheduler.run_after(NOW, do, what="by an action")
+    raise RuntimeError("after scheduling")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    attempts.clear()
+    failures.clear()
+
+
+@asynccontextmanager
+async def running(url: str, **settings: Any) -> AsyncIterator[TestApp]:
+    async with TestApp(app, url, **settings) as test:
+        yield test
+
+
+async def status(backend: Backend, job: JobId) -> JobStatus:
+    found = await backend.job(job)
+    assert found is not None
+    return found
+
+
+async def enqueue(backend: Backend, function: AnyFunction, args: str, **facts: Any) -> JobId:
+    """Enqueue a job with facts that no user can give it yet, such as a retry policy."""
+    kind: Kind = function.kind.value
+    uuid = UUID(int=layout_uuid7(1, len(attempts) + 7))
+    now = backend.engine.clock.now()
+    await backend.runner.enqueue([NewJob(id=uuid, function=function.name, kind=kind, args=args, run_at=now, **facts)])
+    return job_id(uuid)
+
+
+def make_worker(backend: Backend) -> Worker:
+    worker = backend.make_service("worker")
+    assert isinstance(worker, Worker)
+    return worker
+
+
+# ----- the way of a job
+
+
+async def test_a_job_goes_from_pending_through_running_to_success(database_url: str) -> None:
+    async with running(database_url) as test:
+        job = await test.scheduler.run_after(timedelta(minutes=5), do, what="lunch")
+        found = await status(test, job)
+        scheduled_at = test.clock.now()
+        assert (found.state, found.attempt, found.args) == (JobState.PENDING, 0, {"what": "lunch"})
+        assert found.function == "test_jobs:do"
+        assert found.run_at - scheduled_at == timedelta(minutes=5)
+        test.clock.advance(timedelta(minutes=6))
+        with gate("mutation.ran") as held:
+            await test.worker.tick()
+            await held.arrived()
+            if not database_url.startswith("sqlite"):
+                found = await status(test, job)
+                assert (found.state, found.attempt) == (JobState.RUNNING, 1)
+        await test.run_until_idle()
+        found = await status(test, job)
+        assert (found.state, found.result, found.error) == (JobState.SUCCESS, "LUNCH", None)
+        assert found.enqueued_at == scheduled_at
+        assert found.started_at == found.finished_at == scheduled_at + timedelta(minutes=6)
+        assert await test.run_query(done) == ["lunch"]
+
+
+async def test_jobs_run_in_the_order_of_their_times(database_url: str) -> None:
+    async with running(database_url) as test:
+        for minutes in (3, 1, 2):
+            await test.scheduler.run_after(timedelta(minutes=minutes), do, what=f"{minutes}")
+        await test.scheduler.run_after(NOW, do, what="0")
+        assert await test.run_until_idle() == 4
+        assert await test.run_query(done) == ["0", "1", "2", "3"]
+
+
+async def test_a_worker_runs_as_many_at_once_as_its_setting_says(database_url: str) -> None:
+    async with running(database_url, worker_jobs=2) as test:
+        for _ in range(5):
+            await test.scheduler.run_after(NOW, call_out_until_told, ending="returns")
+        await test.worker.tick()
+        await test.worker.tick()
+        assert len(test.worker.running) == 2
+        assert (await test.job_counts())["ready"] == 3
+        await test.worker.kill()
+
+
+# ----- errors
+
+
+async def test_a_failed_mutation_leaves_no_trace_but_its_error(database_url: str) -> None:
+    async with running(database_url) as test:
+        job = await test.scheduler.run_after(NOW, do_and_fail, what="soup")
+        await test.run_until_idle(raise_errors=False)
+        found = await status(test, job)
+        assert (found.state, found.attempt, found.result) == (JobState.FAILED, 1, None)
+        assert found.error == "ValueError: no soup today"
+        assert "do_and_fail" in (found.traceback or "")
+        assert "raise ValueError" in (found.traceback or "")
+        assert await test.run_query(done) == []
+
+
+@pytest.mark.parametrize("text", ["nul \0 byte", "half a \ud83d pair", "long " * 10_000])
+async def test_whatever_an_error_says_can_be_kept(database_url: str, text: str) -> None:
+    async with running(database_url) as test:
+        failures.append(ValueError(text))
+        job = await test.scheduler.run_after(NOW, call_out, what="x")
+        await test.run_until_idle(raise_errors=False)
+        found = await status(test, job)
+        assert found.state is JobState.FAILED
+        assert (found.error or "").startswith("ValueError: " + text[:4])
+        assert len(found.error or "") <= 10_000
+
+
+@pytest.mark.parametrize("function", [leave, cancel_oneself])
+async def test_a_job_that_wants_to_end_its_worker_ends_itself(database_url: str, function: Any) -> None:
+    async with running(database_url, worker_jobs=1) as test:
+        job = await test.scheduler.run_after(NOW, function)
+        await test.scheduler.run_after(NOW, do, what="next")
+        await test.run_until_idle(raise_errors=False)
+        found = await status(test, job)
+        assert found.state is JobState.FAILED
+        assert (found.error or "").startswith(("SystemExit", "CancelledError"))
+        assert await test.run_query(done) == ["next"], "its place is free again"
+
+
+async def test_a_result_that_is_too_large_undoes_the_mutation(database_url: str) -> None:
+    async with running(database_url, max_result_bytes=100) as test:
+        job = await test.scheduler.run_after(NOW, do_and_say_too_much)
+        await test.run_until_idle(raise_errors=False)
+        found = await status(test, job)
+        assert found.state is JobState.FAILED
+        assert (found.error or "").startswith("LimitExceeded: test_jobs:do_and_say_too_much returned 202 bytes")
+        assert await test.run_query(done) == []
+
+
+async def test_a_result_that_its_annotation_does_not_allow_undoes_the_mutation(database_url: str) -> None:
+    async with running(database_url) as test:
+        job = await test.scheduler.run_after(NOW, do_and_say_nonsense)
+        await test.run_until_idle(raise_errors=False)
+        found = await status(test, job)
+        assert found.state is JobState.FAILED
+        assert (found.error or "").startswith("ResultInvalid")
+        assert await test.run_query(done) == []
+
+
+# ----- retries
+
+
+async def test_a_flaky_action_is_tried_again_after_growing_waits(database_url: str) -> None:
+    async with running(database_url) as test:
+        failures.extend([RuntimeError("first"), RuntimeError("second")])
+        retry = Retry(max_attempts=5, initial_backoff=10, base=3)
+        job = await enqueue(test, call_out, '{"what": "sms"}', retry=retry)
+        times = []
+        while (await status(test, job)).state is JobState.PENDING:
+            times.append(test.clock.now())
+            await test.run_until_idle(advance=False)
+            found = await status(test, job)
+            if found.state is JobState.PENDING:
+                assert found.attempt == len(times)
+                test.clock.advance(found.run_at - test.clock.now())
+        found = await status(test, job)
+        assert (found.state, found.attempt, found.result, found.error) == (JobState.SUCCESS, 3, "sms", None)
+        waits = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
+        assert 5 <= waits[0] < 15 <= waits[1] < 45
+        assert attempts == ["sms"] * 3
+
+
+async def test_attempts_that_are_used_up_end_a_job(database_url: str) -> None:
+    async with running(database_url) as test:
+        failures.extend([RuntimeError("first"), RuntimeError("second"), RuntimeError("third")])
+        job = await enqueue(test, call_out, '{"what": "sms"}', retry=Retry(max_attempts=2))
+        await test.run_until_idle(raise_errors=False)
+        found = await status(test, job)
+        assert (found.state, found.attempt, found.error) == (JobState.FAILED, 2, "RuntimeError: second")
+
+
+async def test_an_error_that_says_so_ends_a_job_at_once(database_url: str) -> None:
+    async with running(database_url) as test:
+        failures.append(NonRetryableError("wrong number"))
+        job = await enqueue(test, call_out, '{"what": "sms"}', retry=Retry(max_attempts=5))
+        await test.run_until_idle(raise_errors=False)
+        found = await status(test, job)
+        assert (found.state, found.attempt) == (JobState.FAILED, 1)
+
+
+async def test_a_failed_mutation_may_be_retried_too(database_url: str) -> None:
+    async with running(database_url) as test:
+        job = await enqueue(test, do_and_fail, '{"what": "soup"}', retry=Retry(max_attempts=3))
+        await test.run_until_idle(raise_errors=False)
+        assert (await status(test, job)).attempt == 3
+        assert await test.run_query(done) == []
+
+
+# ----- cancels
+
+
+@pytest.mark.parametrize("delay", [NOW, timedelta(hours=1)])
+async def test_a_canceled_job_never_starts(database_url: str, delay: timedelta) -> None:
+    async with running(database_url) as test:
+        job = await test.scheduler.run_after(delay, do, what="never")
+        await test.scheduler.cancel(job)
+        assert await test.run_until_idle() == 0
+        found = await status(test, job)
+        assert (found.state, found.attempt) == (JobState.CANCELED, 0)
+        assert await test.run_query(done) == []
+
+
+@pytest.mark.parametrize(("ending", "expected"), [("raises", JobState.CANCELED), ("returns", JobState.SUCCESS)])
+async def test_a_running_action_is_asked_to_stop(database_url: str, ending: str, expected: JobState) -> None:
+    async with running(database_url) as test:
+        job = await test.scheduler.run_after(NOW, call_out_until_told, ending=ending)
+        await test.worker.tick()
+        assert (await status(test, job)).state is JobState.RUNNING
+        await test.scheduler.cancel(job)
+        await test.run_until_idle()
+        assert (await status(test, job)).state is expected
+
+
+async def test_an_action_running_elsewhere_is_asked_to_stop(database_url: str) -> None:
+    clock = TestClock()
+    async with TestApp(app, database_url, clock=clock) as runs, TestApp(app, database_url, clock=clock) as asks:
+        job = await runs.scheduler.run_after(NOW, call_out_until_told, ending="raises")
+        await runs.worker.tick()
+        await asks.scheduler.cancel(job)
+        await asks.worker.tick()
+        await runs.run_until_idle()
+        assert (await status(asks, job)).state is JobState.CANCELED
+
+
+async def test_a_canceled_job_that_waits_for_its_next_attempt_has_none(database_url: str) -> None:
+    async with running(database_url) as test:
+        failures.append(RuntimeError("flaky"))
+        job = await enqueue(test, call_out, '{"what": "sms"}', retry=Retry(max_attempts=5, initial_backoff=60))
+        await test.run_until_idle(advance=False)
+        await test.scheduler.cancel(job)
+        await test.run_until_idle()
+        found = await status(test, job)
+        assert (found.state, found.attempt) == (JobState.CANCELED, 1)
+        assert attempts == ["sms"]
+
+
+async def test_cancelling_a_job_that_has_ended_changes_nothing(database_url: str) -> None:
+    async with running(database_url) as test:
+        job = await test.scheduler.run_after(NOW, do, what="x")
+        await test.run_until_idle()
+        await test.scheduler.cancel(job)
+        await test.run_until_idle()
+        assert (await status(test, job)).state is JobState.SUCCESS
+
+
+# ----- actions
+
+
+async def test_what_an_action_has_scheduled_stays_although_it_fails(database_url: str) -> None:
+    async with running(database_url) as test:
+        await test.scheduler.run_after(NOW, schedule_and_fail)
+        await test.run_until_idle(raise_errors=False)
+        assert await test.run_query(done) == ["by an action"]
+
+
+# ----- workers that are lost, again and again
+
+
+async def test_a_mutation_that_takes_each_of_its_workers_down_ends_failed(database_url: str) -> None:
+    async with running(database_url) as test:
+        job = await test.scheduler.run_after(NOW, do, what="poison")
+        for attempt in range(1, MAX_LOSSES + 1):
+            worker = make_worker(test)
+            with gate("mutation.ran") as held:
+                await worker.tick()
+                await held.arrived()
+                await worker.kill()
+            test.clock.advance(timedelta(seconds=31))
+            survivor = make_worker(test)
+            survivor._jobs = 0
+            await survivor.tick()
+            assert (await status(test, job)).attempt == attempt
+            test.clock.advance(timedelta(minutes=2))
+            await survivor.tick()
+        found = await status(test, job)
+        assert found.state is JobState.FAILED
+        assert (found.error or "").startswith("WorkerLost")
+        assert await test.run_query(done) == []
+
+
+# ----- deployments
+
+
+def version_one() -> App:
+    one = App()
+
+    @one.mutation
+    async def greet(ctx: MutationCtx, name: str) -> str:
+        return f"Hello {name}"
+
+    @one.mutation
+    async def bow(ctx: MutationCtx, depth: int) -> int:
+        return depth
+
+    return one
+
+
+def version_two() -> App:
+    """One function is gone, and the other one takes something else."""
+    two = App()
+
+    @two.mutation
+    async def greet(ctx: MutationCtx, name: str, title: str) -> str:
+        return f"Hello {title} {name}"
+
+    return two
+
+
+async def test_a_job_whose_function_is_unknown_waits_for_a_version_that_knows_it(database_url: str) -> None:
+    clock, one, two = TestClock(), version_one(), version_two()
+    bow = one.registry.find("test_jobs:bow")
+    async with TestApp(one, database_url, clock=clock) as old, TestApp(two, database_url, clock=clock) as new:
+        job = await old.scheduler.run_after(NOW, bow, depth=3)  # type: ignore[arg-type]
+        for _ in range(20):
+            await new.run_until_idle(advance=False)
+            clock.advance(timedelta(seconds=31))
+        found = await status(new, job)
+        assert (found.state, found.attempt) == (JobState.PENDING, 0), "no attempt is used, however long it waits"
+        await old.run_until_idle()
+        found = await status(old, job)
+        assert (found.state, found.attempt, found.result) == (JobState.SUCCESS, 1, 3)
+
+
+async def test_arguments_that_no_longer_fit_end_the_job_with_a_clear_error(database_url: str) -> None:
+    clock, one, two = TestClock(), version_one(), version_two()
+    greet = one.registry.find("test_jobs:greet")
+    async with TestApp(one, database_url, clock=clock) as old, TestApp(two, database_url, clock=clock) as new:
+        job = await old.scheduler.run_after(NOW, greet, name="Ada")  # type: ignore[arg-type]
+        await new.run_until_idle(raise_errors=False)
+        found = await status(new, job)
+        assert found.state is JobState.FAILED
+        assert (found.error or "").startswith("ArgumentsInvalid: test_jobs:greet")
+        assert "title" in (found.error or "")
+
+
+# ----- statuses
+
+
+async def test_jobs_are_listed_and_counted_by_state(database_url: str) -> None:
+    async with running(database_url) as test:
+        await test.scheduler.run_after(NOW, do, what="a")
+        await test.scheduler.run_after(NOW, do_and_fail, what="b")
+        await test.run_until_idle(raise_errors=False)
+        later = await test.scheduler.run_after(timedelta(days=1), do, what="c")
+        canceled = await test.scheduler.run_after(timedelta(days=1), do, what="d")
+        await test.scheduler.cancel(canceled)
+        await test.worker.tick()
+        counts = {place: count for place, count in (await test.job_counts()).items() if count}
+        assert counts == {"scheduled": 1, "success": 1, "failed": 1, "canceled": 1}
+        assert [job.id for job in await test.jobs("pending")] == [later]
+        assert [job.args["what"] for job in await test.jobs()] == ["d", "c", "b", "a"]
+        assert len(await test.jobs(limit=2)) == 2
+
+
+async def test_a_status_is_kept_for_its_time_and_then_forgotten(database_url: str) -> None:
+    async with running(database_url, job_status_ttl=86400.0) as test:
+        pruner = test.make_service("pruner")
+        assert isinstance(pruner, Pruner)
+        job = await test.scheduler.run_after(NOW, do, what="a")
+        await test.run_until_idle()
+        test.clock.advance(timedelta(hours=23))
+        await pruner.tick()
+        assert await test.job(job) is not None
+        test.clock.advance(timedelta(hours=2))
+        assert await test.job(job) is None
+        for _ in range(3):
+            await pruner.tick()
+            test.clock.advance(timedelta(days=1))
+        assert not any((await test.job_counts()).values())
+
+
+# ----- clocks that differ
+
+
+class WrongClock(SystemClock):
+    """The clock of a machine that is set wrong."""
+
+    def __init__(self, wrong: timedelta) -> None:
+        super().__init__()
+        self.wrong = wrong
+
+    def now(self) -> datetime:
+        return super().now() + self.wrong
+
+
+@pytest.mark.parametrize("wrong", [timedelta(hours=1), timedelta(hours=-1)])
+async def test_machines_whose_clocks_differ_agree_on_the_databases_time(postgres_url: str, wrong: timedelta) -> None:
+    clock = WrongClock(wrong)
+    async with (
+        app.open(postgres_url, clock=clock) as skewed,
+        app.open(postgres_url, services=("worker",)) as right,
+    ):
+        assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=1)  # noqa: TID251 - the machine's own time
+        job = await skewed.scheduler.run_after(NOW, do, what="x")
+        await ended(right, job)
+        clock.wrong = timedelta(0)  # somebody has set it right
+        await skewed.engine.store.synchronize()
+        assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=1)  # noqa: TID251
+
+
+async def test_a_worker_whose_clock_jumps_ahead_takes_nothing_from_others(postgres_url: str) -> None:
+    clock = WrongClock(timedelta(0))
+    async with (
+        app.open(postgres_url) as right,
+        app.open(postgres_url, clock=clock) as skewed,
+    ):
+        holder, jumper = make_worker(right), make_worker(skewed)
+        job = await right.scheduler.run_after(NOW, call_out_until_told, ending="returns")
+        await holder.tick()
+        clock.wrong = timedelta(hours=1)
+        await jumper.tick()
+        assert (await status(right, job)).state is JobState.RUNNING
+        await jumper.finish()
+        await holder.kill()
+
+
+async def ended(backend: Backend, job: JobId) -> JobStatus:
+    async with asyncio.timeout(20):
+        while (found := await status(backend, job)).finished_at is None:
+            await SystemClock().sleep(0.01)
+    return found

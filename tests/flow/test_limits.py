@@ -1,0 +1,203 @@
+"""The limits of one transaction: each has a name, says what is allowed, and stops all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import ActionCtx, App, Index, LimitExceeded, MutationCtx, QueryCtx, Table
+from penstock.testing import TestApp
+
+
+class Note(Table):
+    text: str
+    number: int = 0
+
+    by_number = Index("number")
+
+
+app = App()
+
+
+@app.internal_mutation
+async def write(ctx: MutationCtx, story: Any) -> Any:
+    """Run a part of a test in a transaction."""
+    return await story(ctx)
+
+
+@app.internal_query
+async def read(ctx: QueryCtx, story: Any) -> Any:
+    """Run a part of a test in a snapshot."""
+    return await story(ctx)
+
+
+@app.internal_action
+async def act(ctx: ActionCtx, story: Any) -> Any:
+    """Run a part of a test as an action."""
+    return await story(ctx)
+
+
+@app.mutation
+async def add(ctx: MutationCtx, text: str) -> str:
+    """Insert a note."""
+    await ctx.db.insert(Note(text=text))
+    return text
+
+
+async def count(backend: TestApp) -> int:
+    found: int = await backend.run_query(read, lambda ctx: ctx.db.query(Note).count())
+    return found
+
+
+async def fill(ctx: MutationCtx) -> None:
+    await ctx.db.insert_many([Note(text="x" * 100, number=number) for number in range(10)])
+
+
+def repeated(times: int, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    async def story(ctx: Any) -> None:
+        for _ in range(times):
+            await call(ctx)
+
+    return story
+
+
+Case = tuple[dict[str, Any], Callable[[Any], Any], str]
+
+READS: list[Case] = [
+    ({"max_rows_read": 9}, lambda ctx: ctx.db.query(Note).collect(), "read more than 9 rows"),
+    ({"max_rows_read": 9}, lambda ctx: ctx.db.query(Note).take(10), "read more than 9 rows"),
+    ({"max_rows_read": 9}, lambda ctx: ctx.sql("select * from note"), "read more than 9 rows"),
+    ({"max_rows_read": 9}, lambda ctx: ctx.db.query(Note).filter(lambda _: False).count(), "read more than 9 rows"),
+    ({"max_rows_read": 19}, repeated(2, lambda ctx: ctx.db.query(Note).collect()), "read more than 19 rows"),
+    ({"max_rows_read": 19}, repeated(2, lambda ctx: ctx.sql("select * from note")), "read more than 19 rows"),
+    (
+        {"max_rows_read": 19},
+        lambda ctx: ctx.run_query(read, repeated(2, lambda inner: inner.db.query(Note).collect())),
+        "read more than 19 rows",
+    ),
+    ({"max_bytes_read": 1000}, lambda ctx: ctx.db.query(Note).collect(), "read more than 1000 bytes"),
+    ({"max_bytes_read": 1000}, lambda ctx: ctx.sql("select * from note"), "read more than 1000 bytes"),
+]
+WRITES: list[Case] = [
+    ({"max_rows_written": 9}, fill, "written more than 9 rows"),
+    ({"max_rows_written": 19}, repeated(2, fill), "written more than 19 rows"),
+    ({"max_rows_written": 19}, repeated(2, lambda ctx: ctx.run_mutation(write, fill)), "written more than 19 rows"),
+    ({"max_bytes_written": 1000}, fill, "written more than 1000 bytes"),
+    ({"max_row_bytes": 100}, lambda ctx: ctx.db.insert(Note(text="x" * 100)), "a row of 1"),
+    (
+        {"max_jobs_scheduled": 3},
+        repeated(4, lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="x")),
+        "scheduled more than 3 jobs",
+    ),
+    (
+        {"max_job_argument_bytes": 100},
+        lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="x" * 100),
+        "a job may have 100",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", READS)
+async def test_reading_more_than_the_limit_fails_in_queries_and_mutations(database_url: str, case: Case) -> None:
+    settings, story, message = case
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, fill)
+    async with TestApp(app, database_url, **settings) as backend:
+        for run in (backend.run_query(read, story), backend.run_mutation(write, story)):
+            with pytest.raises(LimitExceeded, match=message) as caught:
+                await run
+            assert caught.value.facts["limit"] == next(iter(settings.values()))
+
+
+@pytest.mark.parametrize("case", WRITES)
+async def test_writing_more_than_the_limit_stores_nothing(database_url: str, case: Case) -> None:
+    settings, story, message = case
+    async with TestApp(app, database_url, **settings) as backend:
+
+        async def both(ctx: MutationCtx) -> None:
+            await ctx.db.insert(Note(text=""))
+            await story(ctx)
+
+        with pytest.raises(LimitExceeded, match=message) as caught:
+            await backend.run_mutation(write, both)
+        assert caught.value.facts["limit"] == next(iter(settings.values()))
+        assert await count(backend) == 0
+        assert await backend.jobs() == []
+
+
+async def test_just_as_much_as_the_limit_is_fine(database_url: str) -> None:
+    settings: dict[str, Any] = {"max_rows_read": 10, "max_rows_written": 10, "max_jobs_scheduled": 3}
+    async with TestApp(app, database_url, **settings) as backend:
+        await backend.run_mutation(write, fill)
+        assert len(await backend.run_query(read, lambda ctx: ctx.db.query(Note).collect())) == 10
+        schedule = repeated(3, lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="x"))
+        await backend.run_mutation(write, schedule)
+        assert len(await backend.jobs()) == 3
+
+
+async def test_a_row_that_was_refused_is_not_there_if_the_function_goes_on(database_url: str) -> None:
+    async with TestApp(app, database_url, max_row_bytes=1000) as backend:
+        note = await backend.run_mutation(write, lambda ctx: ctx.db.insert(Note(text="small")))
+
+        async def story(ctx: MutationCtx) -> None:
+            for call in (
+                ctx.db.insert(Note(text="x" * 1000)),
+                ctx.db.patch(Note, note, text="x" * 1000),
+                ctx.db.replace(Note, note, Note(text="x" * 1000)),
+            ):
+                with pytest.raises(LimitExceeded, match=r"a row of 1\d\d\d bytes exceeds the limit of 1000"):
+                    await call
+            assert (await ctx.db.patch(Note, note, number=1)).text == "small"
+
+        await backend.run_mutation(write, story)
+        rows = await backend.run_query(read, lambda ctx: ctx.db.query(Note).collect())
+        assert [(row.text, row.number) for row in rows] == [("small", 1)]
+
+
+async def test_a_job_that_was_refused_is_not_there_if_the_function_goes_on(database_url: str) -> None:
+    async with TestApp(app, database_url, max_jobs_scheduled=1, max_job_argument_bytes=100) as backend:
+
+        async def story(ctx: Any) -> None:
+            with pytest.raises(LimitExceeded):
+                await ctx.scheduler.run_after(timedelta(0), add, text="x" * 100)
+            await ctx.scheduler.run_after(timedelta(0), add, text="kept")
+            if isinstance(ctx, MutationCtx):
+                with pytest.raises(LimitExceeded):
+                    await ctx.scheduler.run_after(timedelta(0), add, text="too many")
+
+        await backend.run_mutation(write, story)
+        await backend.run_action(act, story)
+        assert [job.args for job in await backend.jobs()] == [{"text": "kept"}, {"text": "kept"}]
+
+
+async def test_what_json_makes_of_arguments_counts_not_what_python_has(sqlite_url: str) -> None:
+    async with TestApp(app, sqlite_url, max_job_argument_bytes=100) as backend:
+        await backend.scheduler.run_after(timedelta(0), add, text="x" * 88)
+        for text in ("x" * 91, "\x01" * 20, '"' * 60, "\N{GRINNING FACE}" * 25):
+            with pytest.raises(LimitExceeded):
+                await backend.scheduler.run_after(timedelta(0), add, text=text)
+        assert len(await backend.jobs()) == 1
+
+
+async def test_a_call_from_outside_may_send_so_much(sqlite_url: str) -> None:
+    async with TestApp(app, sqlite_url, max_argument_bytes=100) as backend:
+        await backend.dispatch.call(add.name, None, '{"text": "' + "x" * 88 + '"}')
+        for text in ("x" * 89, "\N{GRINNING FACE}" * 30):
+            with pytest.raises(LimitExceeded, match="100 are allowed"):
+                await backend.dispatch.call(add.name, None, ('{"text": "' + text + '"}').encode())
+        assert await count(backend) == 1
+
+
+async def test_limits_are_of_one_transaction_and_an_action_has_many(database_url: str) -> None:
+    async with TestApp(app, database_url, max_rows_read=10, max_rows_written=10) as backend:
+
+        async def story(ctx: ActionCtx) -> None:
+            for _ in range(3):
+                await ctx.run_mutation(write, fill)
+                await ctx.run_query(read, lambda inner: inner.db.query(Note).take(10))
+
+        await backend.run_action(act, story)
+        assert await count(backend) == 30

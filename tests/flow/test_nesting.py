@@ -1,0 +1,451 @@
+"""Functions that run functions: one transaction, in parts that can be undone alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import (
+    App,
+    ApplicationError,
+    ContextError,
+    Id,
+    Index,
+    JobId,
+    LimitExceeded,
+    MutationCtx,
+    QueryCtx,
+    RowNotFound,
+    Table,
+    UniqueViolation,
+    gte,
+    lt,
+)
+from penstock.changes.readset import ReadSet
+from penstock.testing import TestApp
+
+
+class Note(Table):
+    text: str
+    number: int = 0
+
+    by_text = Index("text", unique=True)
+    by_number = Index("number")
+
+
+app = App()
+
+
+@app.internal_mutation
+async def write(ctx: MutationCtx, story: Any) -> Any:
+    """Run a part of a test in a transaction, or in a part of one."""
+    return await story(ctx)
+
+
+@app.internal_query
+async def read(ctx: QueryCtx, story: Any) -> Any:
+    """Run a part of a test in a snapshot."""
+    return await story(ctx)
+
+
+@app.internal_mutation
+async def add(ctx: MutationCtx, text: str, *, fail: bool = False) -> Id[Note]:
+    """Insert a note and schedule a job, and perhaps fail after that."""
+    note_id = await ctx.db.insert(Note(text=text))
+    await ctx.scheduler.run_after(timedelta(0), add, text=f"later {text}")
+    if fail:
+        raise ApplicationError(f"{text} failed")
+    return note_id
+
+
+@app.internal_mutation
+async def add_one(ctx: MutationCtx, text: str) -> None:
+    """Insert a note."""
+    await ctx.db.insert(Note(text=text))
+
+
+@app.internal_mutation
+async def again(ctx: MutationCtx) -> None:
+    """Run itself."""
+    await ctx.db.insert(Note(text=str(await ctx.db.query(Note).count())))
+    await ctx.run_mutation(again)
+
+
+async def texts(backend: TestApp) -> list[str]:
+    rows = await backend.run_query(read, lambda ctx: ctx.db.query(Note).with_index(Note.by_text).collect())
+    return [row.text for row in rows]
+
+
+async def scheduled(backend: TestApp) -> list[str]:
+    return sorted(job.args["text"] for job in await backend.jobs("pending"))
+
+
+# ----- parts that are undone
+
+
+async def test_a_part_that_fails_is_undone_alone(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            await ctx.run_mutation(add, "before")
+            with pytest.raises(ApplicationError):
+                await ctx.run_mutation(add, "failed", fail=True)
+            assert await ctx.db.query(Note).count() == 1
+            await ctx.run_mutation(add, "after")
+            changes = ctx._scope.transaction.write_set.changes
+            assert [change.new and change.new[2] for change in changes] == ["before", "after"]
+
+        await backend.run_mutation(write, story)
+        assert await texts(backend) == ["after", "before"]
+        assert await scheduled(backend) == ["later after", "later before"]
+
+
+async def test_what_a_failed_part_changed_is_read_as_it_was(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            kept, gone = await ctx.db.insert(Note(text="kept")), await ctx.db.insert(Note(text="gone"))
+
+            async def part(inner: MutationCtx) -> None:
+                await inner.db.patch(Note, kept, text="changed")
+                await inner.db.delete(Note, gone)
+                await inner.db.insert(Note(text="new"))
+                raise ApplicationError("no")
+
+            with pytest.raises(ApplicationError):
+                await ctx.run_mutation(write, part)
+            row = await ctx.db.get(Note, kept)
+            assert row is not None
+            assert row.text == "kept"
+            assert await ctx.db.get(Note, gone) is not None
+            assert (await ctx.db.patch(Note, kept, number=5)).text == "kept"
+            assert await ctx.db.query(Note).with_index(Note.by_text, text="new").first() is None
+            await ctx.db.insert(Note(text="new"))
+
+        await backend.run_mutation(write, story)
+        assert await texts(backend) == ["gone", "kept", "new"]
+
+
+async def test_parts_of_parts_are_undone_with_them(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def innermost(ctx: MutationCtx) -> None:
+            await ctx.run_mutation(add, "innermost")
+
+        async def inner(ctx: MutationCtx) -> None:
+            await ctx.run_mutation(write, innermost)
+            with pytest.raises(UniqueViolation):
+                await ctx.run_mutation(add, "innermost")
+            await ctx.db.insert(Note(text="inner"))
+            raise ApplicationError("no")
+
+        async def story(ctx: MutationCtx) -> None:
+            with pytest.raises(ApplicationError):
+                await ctx.run_mutation(write, inner)
+            await ctx.run_mutation(write, innermost)
+
+        await backend.run_mutation(write, story)
+        assert await texts(backend) == ["innermost"]
+        assert await scheduled(backend) == ["later innermost"]
+
+
+async def test_an_error_that_nobody_catches_undoes_all_parts(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            await ctx.run_mutation(add, "kept?")
+            await ctx.run_mutation(add, "failed", fail=True)
+
+        with pytest.raises(ApplicationError, match="failed failed"):
+            await backend.run_mutation(write, story)
+        assert await texts(backend) == []
+        assert await scheduled(backend) == []
+
+
+async def test_a_cancel_asked_for_in_a_failed_part_is_not_carried_out(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        kept = await backend.scheduler.run_after(timedelta(0), add_one, text="kept")
+        gone = await backend.scheduler.run_after(timedelta(0), add_one, text="gone")
+
+        async def part(ctx: MutationCtx, job: JobId, *, fail: bool) -> None:
+            await ctx.scheduler.cancel(job)
+            if fail:
+                raise ApplicationError("no")
+
+        async def story(ctx: MutationCtx) -> None:
+            with pytest.raises(ApplicationError):
+                await ctx.run_mutation(write, lambda inner: part(inner, kept, fail=True))
+            await ctx.run_mutation(write, lambda inner: part(inner, gone, fail=False))
+
+        await backend.run_mutation(write, story)
+        await backend.run_until_idle()
+        assert await texts(backend) == ["kept"]
+        status = await backend.job(gone)
+        assert status is not None
+        assert status.state.value == "canceled"
+
+
+async def test_a_part_whose_time_is_over_is_undone_before_the_function_goes_on(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            started = asyncio.Event()
+
+            async def endless(inner: MutationCtx) -> None:
+                await inner.run_mutation(add, "endless")
+                started.set()
+                await asyncio.Event().wait()
+
+            part = asyncio.ensure_future(ctx.run_mutation(write, endless))
+            await started.wait()
+            part.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await part
+            assert await ctx.db.query(Note).count() == 0
+            await ctx.run_mutation(add, "endless")
+
+        await backend.run_mutation(write, story)
+        assert await texts(backend) == ["endless"]
+        assert await scheduled(backend) == ["later endless"]
+
+
+# ----- side by side
+
+
+async def test_parts_and_writes_side_by_side_do_not_undo_each_other(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            outcomes = await asyncio.gather(
+                ctx.db.insert(Note(text="own 1")),
+                ctx.run_mutation(add, "failed 1", fail=True),
+                ctx.db.insert(Note(text="own 2")),
+                ctx.run_mutation(add, "part 1"),
+                ctx.scheduler.run_after(timedelta(0), add, text="own job"),
+                ctx.run_mutation(add, "failed 2", fail=True),
+                ctx.db.insert(Note(text="own 3")),
+                ctx.run_mutation(add, "part 2"),
+                return_exceptions=True,
+            )
+            assert [isinstance(outcome, ApplicationError) for outcome in outcomes].count(True) == 2
+
+        await backend.run_mutation(write, story)
+        assert await texts(backend) == ["own 1", "own 2", "own 3", "part 1", "part 2"]
+        assert await scheduled(backend) == ["later part 1", "later part 2", "own job"]
+
+
+async def test_a_write_beside_a_part_waits_until_the_part_has_ended(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            inside, go_on = asyncio.Event(), asyncio.Event()
+
+            async def part(inner: MutationCtx) -> None:
+                await inner.db.insert(Note(text="part"))
+                inside.set()
+                await go_on.wait()
+                raise ApplicationError("no")
+
+            failing = asyncio.ensure_future(ctx.run_mutation(write, part))
+            await inside.wait()
+            beside = asyncio.ensure_future(ctx.db.insert(Note(text="beside")))
+            reading = asyncio.ensure_future(ctx.db.query(Note).count())
+            _, waiting = await asyncio.wait([beside, reading], timeout=0.01)
+            assert len(waiting) == 2
+            go_on.set()
+            with pytest.raises(ApplicationError):
+                await failing
+            await beside
+            assert await reading <= 1, "what the part wrote is never seen"
+
+        await backend.run_mutation(write, story)
+        assert await texts(backend) == ["beside"]
+
+
+# ----- whose ctx
+
+
+async def test_the_ctx_of_the_outer_function_is_refused_inside(database_url: str) -> None:
+    uses: list[Callable[[MutationCtx], Any]] = [
+        lambda ctx: ctx.db.insert(Note(text="x")),
+        lambda ctx: ctx.db.query(Note).collect(),
+        lambda ctx: ctx.sql("select 1"),
+        lambda ctx: ctx.run_mutation(add, "x"),
+        lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="x"),
+        lambda ctx: asyncio.gather(ctx.db.query(Note).count()),
+    ]
+    async with TestApp(app, database_url) as backend:
+        for use in uses:
+
+            async def story(ctx: MutationCtx, use: Callable[[MutationCtx], Any] = use) -> None:
+                async def wrong(_inner: Any) -> None:
+                    await use(ctx)
+
+                async def in_a_task(_inner: Any) -> None:
+                    async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(wrong(None))
+
+                for part in (wrong, in_a_task):
+                    with pytest.raises((ContextError, ExceptionGroup)) as caught:
+                        await ctx.run_mutation(write, part)
+                    error = caught.value.exceptions[0] if isinstance(caught.value, ExceptionGroup) else caught.value
+                    assert "used its own ctx inside a sub-transaction" in str(error)
+                    with pytest.raises((ContextError, ExceptionGroup)):
+                        await ctx.run_query(read, part)
+                    with pytest.raises((ContextError, ExceptionGroup)):
+                        await ctx.run_mutation(write, lambda inner, part=part: inner.run_query(read, part))
+                await ctx.db.query(Note).collect()
+
+            async with asyncio.timeout(10):
+                await backend.run_mutation(write, story)
+        assert await texts(backend) == []
+        assert await backend.jobs() == []
+
+
+async def test_a_query_inside_a_mutation_sees_its_writes_and_cannot_write(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            await ctx.run_mutation(add, "a")
+
+            async def look(inner: QueryCtx) -> int:
+                assert not hasattr(inner.db, "insert")
+                assert not hasattr(inner, "scheduler")
+                assert not hasattr(inner, "run_mutation")
+                assert (inner.now(), inner.random) == (ctx.now(), ctx.random)
+                return await inner.run_query(read, lambda innermost: innermost.db.query(Note).count())
+
+            assert await ctx.run_query(read, look) == 1
+
+        await backend.run_mutation(write, story)
+
+
+async def test_the_inner_ctx_ends_with_the_inner_function(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            kept: list[Any] = []
+
+            async def keep(inner: MutationCtx) -> None:
+                kept.append(inner)
+
+            await ctx.run_mutation(write, keep)
+            with pytest.raises(ContextError, match="has ended"):
+                await kept[0].db.insert(Note(text="x"))
+            with pytest.raises(ContextError, match="has ended"):
+                await kept[0].scheduler.run_after(timedelta(0), add, text="x")
+
+        await backend.run_mutation(write, story)
+        assert await texts(backend) == []
+
+
+async def test_a_function_that_runs_itself_without_end_is_stopped(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        with pytest.raises(LimitExceeded, match="nested deeper than 64 levels"):
+            await backend.run_mutation(again)
+        assert await texts(backend) == []
+
+
+# ----- what is noted
+
+
+async def test_what_was_read_and_written_is_noted(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        ids = await backend.run_mutation(
+            write, lambda ctx: ctx.db.insert_many([Note(text=f"{n}", number=n) for n in range(10)])
+        )
+
+        async def change(call: Coroutine[Any, Any, Any], ctx: MutationCtx) -> Any:
+            await call
+            return ctx._scope.transaction.write_set.changes[-1]
+
+        async def story(ctx: MutationCtx) -> None:
+            transaction = ctx._scope.transaction
+            places = transaction.table(Note).read_columns
+            await ctx.db.query(Note).with_index(Note.by_number, number=gte(3) & lt(5)).collect()
+            await ctx.db.query(Note).with_index(Note.by_text, text="7").unique()
+            await ctx.db.get(Note, ids[9])
+            reads = ReadSet(list(transaction.read_set.ranges))  # a patch reads too
+            seen = [
+                (read.index, len(read.prefix), read.lower and read.lower.value, read.upper and read.upper.value)
+                for read in reads.ranges
+            ]
+            assert seen == [("by_number", 0, 3, 5), ("by_text", 1, None, None), (None, 1, None, None)]
+
+            inside = [
+                await change(ctx.db.patch(Note, ids[3], text="three"), ctx),  # it was inside before, and is after
+                await change(ctx.db.patch(Note, ids[4], number=100), ctx),  # it leaves
+                await change(ctx.db.patch(Note, ids[0], number=4), ctx),  # it enters
+                await change(ctx.db.delete(Note, ids[7]), ctx),
+                await change(ctx.db.insert(Note(text="7", number=50)), ctx),
+                await change(ctx.db.patch(Note, ids[9], text="nine"), ctx),
+            ]
+            outside = [
+                await change(ctx.db.patch(Note, ids[1], text="one"), ctx),
+                await change(ctx.db.insert(Note(text="new", number=5)), ctx),
+                await change(ctx.db.insert(Note(text="77", number=2)), ctx),
+                await change(ctx.db.delete(Note, ids[2]), ctx),
+            ]
+            assert [reads.concerns(item, places) for item in inside] == [True] * 6
+            assert [reads.concerns(item, places) for item in outside] == [False] * 4
+            assert not transaction.read_set.everything
+            await ctx.sql("select 1")
+            assert transaction.read_set.everything
+            assert all(transaction.read_set.concerns(item, places) for item in outside)
+
+        await backend.run_mutation(write, story)
+
+
+async def test_a_page_has_read_up_to_its_last_row(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        rows = [Note(text=f"{n}", number=n) for n in range(10)]
+        await backend.run_mutation(write, lambda ctx: ctx.db.insert_many(rows))
+
+        async def story(ctx: MutationCtx) -> None:
+            transaction = ctx._scope.transaction
+            places = transaction.table(Note).read_columns
+            for direction, near, far in (("asc", 2, 5), ("desc", 8, 5)):
+                transaction.read_set.ranges.clear()
+                await ctx.db.query(Note).with_index(Note.by_number).order(direction).take(3)  # type: ignore[arg-type]
+                concerned = []
+                for number in (near, far):
+                    await ctx.db.insert(Note(text=f"{direction} {number}", number=number))
+                    concerned.append(transaction.read_set.concerns(transaction.write_set.changes[-1], places))
+                assert concerned == [True, False]
+
+        await backend.run_mutation(write, story)
+
+
+async def test_reading_what_is_not_there_is_noted_too(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        nobody: Id[Note] = Id("note_01jd3k4v5w6x7y8z9a0b1c2d3e")
+
+        async def story(ctx: MutationCtx) -> None:
+            reads = ctx._scope.transaction.read_set.ranges
+            assert await ctx.db.get(Note, nobody) is None
+            with pytest.raises(RowNotFound):
+                await ctx.db.delete(Note, nobody)
+            assert [(read.index, read.prefix) for read in reads] == [(None, (nobody,))], "asked once"
+            assert await ctx.db.query(Note).with_index(Note.by_text, text="x").first() is None
+            assert (reads[1].index, reads[1].prefix) == ("by_text", ("x",))
+
+        await backend.run_mutation(write, story)
+
+
+async def test_what_a_failed_part_has_read_stays_noted(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def part(ctx: MutationCtx) -> None:
+            await ctx.db.query(Note).with_index(Note.by_number, number=1).collect()
+            raise ApplicationError("because of what it read")
+
+        async def story(ctx: MutationCtx) -> None:
+            with pytest.raises(ApplicationError):
+                await ctx.run_mutation(write, part)
+            assert [read.prefix for read in ctx._scope.transaction.read_set.ranges] == [(1,)]
+
+        await backend.run_mutation(write, story)

@@ -1,0 +1,286 @@
+"""`ctx.scheduler`: what is scheduled exists if and only if its transaction commits, and what cannot be is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from penstock import (
+    ActionCtx,
+    App,
+    ArgumentsInvalid,
+    ContextError,
+    Id,
+    IdInvalid,
+    JobId,
+    JobState,
+    JobStatus,
+    LimitExceeded,
+    MutationCtx,
+    PenstockError,
+    QueryCtx,
+    Table,
+    UnawaitedCall,
+    ValueInvalid,
+    sync,
+)
+from penstock.testing import TestApp, TestClock
+
+NOW = timedelta(0)
+app, other_app = App(), App()
+
+
+class Visit(Table):
+    guest: str
+    at: datetime | None = None
+
+
+@app.mutation
+async def visit(ctx: MutationCtx, guest: str, at: datetime | None = None) -> None:
+    await ctx.db.insert(Visit(guest=guest, at=at or ctx.now()))
+
+
+@app.action
+async def ring(ctx: ActionCtx, guest: str) -> None: ...
+
+
+@app.query
+async def visits(ctx: QueryCtx) -> list[str]:
+    return [found.guest for found in await ctx.db.query(Visit).collect()]
+
+
+@other_app.mutation
+async def elsewhere(ctx: MutationCtx) -> None: ...
+
+
+async def no_function(ctx: MutationCtx) -> None: ...
+
+
+@app.mutation
+async def invite(ctx: MutationCtx, guests: list[str], fail: bool = False) -> list[JobId]:
+    jobs = [await ctx.scheduler.run_after(timedelta(hours=1), visit, guest=guest) for guest in guests]
+    if fail:
+        raise RuntimeError("no party")
+    return jobs
+
+
+@app.mutation
+def invite_from_a_thread(ctx: sync.MutationCtx, guest: str) -> JobStatus | None:
+    job = ctx.scheduler.run_after(NOW, visit, guest=guest)
+    other = ctx.scheduler.run_at(ctx.now(), visit, guest="unwelcome")
+    ctx.scheduler.cancel(other)
+    return ctx.scheduler.get(job)
+
+
+@app.mutation
+async def invite_some(ctx: MutationCtx) -> None:
+    """Sub-transactions, of which one fails."""
+    await ctx.run_mutation(invite, guests=["kept"])
+    with pytest.raises(RuntimeError):
+        await ctx.run_mutation(invite, guests=["dropped"], fail=True)
+
+
+@app.mutation
+async def invite_and_look(ctx: MutationCtx) -> list[str]:
+    """How a job is seen by the transaction that schedules it."""
+    job = await ctx.scheduler.run_after(NOW, visit, guest="seen")
+    status = await ctx.scheduler.get(job)
+    assert status is not None
+    assert (status.run_at, status.enqueued_at) == (ctx.now(), ctx.now())
+    return [status.id, status.state.value, status.function]
+
+
+@app.mutation
+async def invite_and_disinvite(ctx: MutationCtx, guest: str) -> JobId:
+    job = await ctx.scheduler.run_after(NOW, visit, guest=guest)
+    await ctx.scheduler.cancel(job)
+    return job
+
+
+@app.mutation
+async def disinvite(ctx: MutationCtx, job: str, fail: bool = False) -> None:
+    await ctx.scheduler.cancel(JobId(job))
+    if fail:
+        raise RuntimeError("changed my mind")
+
+
+@app.mutation
+async def forget_to_await(ctx: MutationCtx) -> None:
+    ctx.scheduler.run_after(NOW, visit, guest="forgotten")  # type: ignore[unused-coroutine]
+
+
+@app.action
+async def forget_to_await_outside(ctx: ActionCtx) -> None:
+    ctx.scheduler.run_after(NOW, visit, guest="forgotten")  # type: ignore[unused-coroutine]
+
+
+Wrong = Callable[[Any], Awaitable[Any]]
+
+WRONG: dict[str, tuple[type[PenstockError], Wrong]] = {
+    "a negative delay": (ValueInvalid, lambda ctx: ctx.scheduler.run_after(timedelta(seconds=-1), visit, guest="x")),
+    "a delay of six years": (ValueInvalid, lambda ctx: ctx.scheduler.run_after(timedelta(days=2200), visit, guest="x")),
+    "a number": (ValueInvalid, lambda ctx: ctx.scheduler.run_after(5, visit, guest="x")),
+    "a time without a zone": (
+        ValueInvalid,
+        lambda ctx: ctx.scheduler.run_at(datetime(2030, 1, 1), visit, guest="x"),  # noqa: DTZ001
+    ),
+    "a text for a time": (ValueInvalid, lambda ctx: ctx.scheduler.run_at("2030-01-01", visit, guest="x")),
+    "a time in six years": (
+        ValueInvalid,
+        lambda ctx: ctx.scheduler.run_at(datetime(2036, 1, 1, tzinfo=UTC), visit, guest="x"),
+    ),
+    "a query": (ContextError, lambda ctx: ctx.scheduler.run_after(NOW, visits)),
+    "a plain function": (ContextError, lambda ctx: ctx.scheduler.run_after(NOW, no_function)),
+    "another app's function": (ContextError, lambda ctx: ctx.scheduler.run_after(NOW, elsewhere)),
+    "a missing argument": (ArgumentsInvalid, lambda ctx: ctx.scheduler.run_after(NOW, visit)),
+    "an unknown argument": (ArgumentsInvalid, lambda ctx: ctx.scheduler.run_after(NOW, visit, guest="x", colour=1)),
+    "an argument of another type": (ArgumentsInvalid, lambda ctx: ctx.scheduler.run_after(NOW, visit, guest=7)),
+    "too many arguments": (ArgumentsInvalid, lambda ctx: ctx.scheduler.run_after(NOW, visit, "x", None, 3)),
+    "too large an argument": (LimitExceeded, lambda ctx: ctx.scheduler.run_after(NOW, visit, guest="x" * 2000)),
+    "no id": (IdInvalid, lambda ctx: ctx.scheduler.cancel("job_7")),
+    "an id of a row": (IdInvalid, lambda ctx: ctx.scheduler.get(Id("visit_01jd3k4v5w6x7y8z9a0b1c2d3e"))),
+}
+
+
+@app.mutation
+async def do_wrong(ctx: MutationCtx, what: str) -> str:
+    await ctx.scheduler.run_after(NOW, visit, guest="before")
+    with pytest.raises(PenstockError) as caught:
+        await WRONG[what][1](ctx)
+    return type(caught.value).__name__
+
+
+# ----- when
+
+
+async def test_a_delay_counts_from_the_time_of_the_transaction(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        (job,) = await test.run_mutation(invite, guests=["ada"])
+        status = await test.job(job)
+        assert status is not None
+        assert status.run_at == test.clock.now() + timedelta(hours=1)
+        assert await test.run_until_idle(advance=False) == 0
+        assert await test.run_until_idle() == 1
+        assert await test.run_query(visits) == ["ada"]
+
+
+async def test_a_time_may_be_given_in_any_zone_and_may_be_past(database_url: str) -> None:
+    prague = timezone(timedelta(hours=1))
+    async with TestApp(app, database_url, clock=TestClock(datetime(2030, 6, 1, 12, tzinfo=UTC))) as test:
+        noon = await test.scheduler.run_at(datetime(2030, 6, 1, 14, tzinfo=prague), visit, guest="soon")
+        past = await test.scheduler.run_at(datetime(1999, 1, 1, tzinfo=UTC), visit, guest="late")
+        statuses = [await test.job(job) for job in (noon, past)]
+        assert [status.run_at for status in statuses if status] == [
+            datetime(2030, 6, 1, 13, tzinfo=UTC),
+            datetime(2030, 6, 1, 12, tzinfo=UTC),
+        ]
+        assert await test.run_until_idle(advance=False) == 1
+
+
+async def test_arguments_arrive_as_they_were_given(database_url: str) -> None:
+    at = datetime(2031, 2, 3, 4, 5, 6, 789, tzinfo=timezone(timedelta(hours=-5)))
+    async with TestApp(app, database_url) as test:
+        await test.scheduler.run_after(NOW, visit, "Ada \U0001f600 'quoted'\n", at=at)
+        await test.run_until_idle()
+        assert await test.run_query(visits) == ["Ada \U0001f600 'quoted'\n"]
+
+
+# ----- with its transaction or not at all
+
+
+async def test_a_job_exists_if_its_transaction_commits(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        jobs = await test.run_mutation(invite, guests=["ada", "bob"])
+        assert len(set(jobs)) == 2
+        assert [job.args["guest"] for job in await test.jobs("pending")] == ["bob", "ada"]
+
+
+async def test_no_job_exists_if_its_transaction_fails(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        with pytest.raises(RuntimeError):
+            await test.run_mutation(invite, guests=["ada", "bob"], fail=True)
+        assert await test.jobs() == []
+
+
+async def test_a_sub_transaction_that_fails_takes_its_jobs_with_it(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        await test.run_mutation(invite_some)
+        await test.run_until_idle()
+        assert await test.run_query(visits) == ["kept"]
+
+
+async def test_a_transaction_sees_the_jobs_it_schedules(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        job, state, function = await test.run_mutation(invite_and_look)
+        assert (state, function) == ("pending", "test_scheduler:visit")
+        (status,) = await test.jobs()
+        assert status.id == job
+
+
+async def test_a_job_scheduled_and_canceled_in_one_transaction_never_starts(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        job = await test.run_mutation(invite_and_disinvite, guest="nobody")
+        assert await test.run_until_idle() == 0
+        status = await test.job(job)
+        assert status is not None
+        assert status.state is JobState.CANCELED
+
+
+async def test_a_cancel_counts_only_if_its_transaction_commits(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        (job,) = await test.run_mutation(invite, guests=["ada"])
+        with pytest.raises(RuntimeError):
+            await test.run_mutation(disinvite, job=job, fail=True)
+        await test.run_until_idle()
+        assert await test.run_query(visits) == ["ada"]
+
+
+async def test_functions_in_threads_schedule_too(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        status = await test.run_mutation(invite_from_a_thread, guest="ada")
+        assert status is not None
+        assert status.state is JobState.PENDING
+        await test.run_until_idle()
+        assert await test.run_query(visits) == ["ada"]
+
+
+async def test_a_call_that_is_not_awaited_undoes_its_mutation_and_fails_its_action(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        with pytest.raises(UnawaitedCall, match=r"ctx\.scheduler\.run_after"):
+            await test.run_mutation(forget_to_await)
+        with pytest.raises(UnawaitedCall, match=r"ctx\.scheduler\.run_after"):
+            await test.run_action(forget_to_await_outside)
+        assert await test.jobs() == []
+
+
+# ----- what is refused
+
+
+@pytest.mark.parametrize("what", WRONG)
+async def test_what_cannot_be_is_refused_and_leaves_no_trace(sqlite_url: str, what: str) -> None:
+    expected, call = WRONG[what]
+    async with TestApp(app, sqlite_url, max_job_argument_bytes=1000) as test:
+        with pytest.raises(expected) as caught:
+            await call(test)
+        assert str(caught.value).endswith(".")
+        assert await test.jobs() == []
+        assert await test.run_mutation(do_wrong, what=what) == expected.__name__
+        assert [job.args["guest"] for job in await test.jobs()] == ["before"]
+
+
+async def test_more_jobs_than_a_transaction_may_schedule_are_refused(database_url: str) -> None:
+    async with TestApp(app, database_url, max_jobs_scheduled=5) as test:
+        with pytest.raises(LimitExceeded, match="more than 5 jobs"):
+            await test.run_mutation(invite, guests=["x"] * 6)
+        assert await test.jobs() == []
+        await test.run_mutation(invite, guests=["x"] * 5)
+
+
+async def test_an_unknown_job_is_none(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        assert await test.job(JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")) is None
+        with pytest.raises(IdInvalid):
+            await test.job(JobId("visit_01jd3k4v5w6x7y8z9a0b1c2d3e"))

@@ -1,0 +1,402 @@
+"""Functions written with def: the same words, in threads, however many and however deep."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import (
+    App,
+    ApplicationError,
+    Conflict,
+    ContextError,
+    Id,
+    IdInvalid,
+    Index,
+    JobId,
+    MutationCtx,
+    Page,
+    QueryCtx,
+    ResultInvalid,
+    RowNotFound,
+    Table,
+    UniqueViolation,
+    gte,
+    sync,
+)
+from penstock.testing import TestApp, raising
+
+
+class Note(Table):
+    text: str
+    number: int = 0
+
+    by_text = Index("text", unique=True)
+    by_number = Index("number", "text")
+
+
+app = App()
+request_name = contextvars.ContextVar("request_name", default="none")
+
+
+@app.internal_mutation
+def write(ctx: sync.MutationCtx, story: Any) -> Any:
+    """Run a part of a test in a transaction, in a thread."""
+    return story(ctx)
+
+
+@app.internal_query
+def read(ctx: sync.QueryCtx, story: Any) -> Any:
+    """Run a part of a test in a snapshot, in a thread."""
+    return story(ctx)
+
+
+@app.internal_action
+def act(ctx: sync.ActionCtx, story: Any) -> Any:
+    """Run a part of a test as an action, in a thread."""
+    return story(ctx)
+
+
+@app.internal_mutation
+async def write_async(ctx: MutationCtx, story: Any) -> Any:
+    """Run a part of a test on the event loop."""
+    return await story(ctx)
+
+
+@app.mutation
+def add(ctx: sync.MutationCtx, text: str, number: int = 0) -> Id[Note]:
+    """Insert a note."""
+    return ctx.db.insert(Note(text=text, number=number))
+
+
+@app.query
+def count(ctx: sync.QueryCtx) -> int:
+    """Count notes."""
+    return ctx.db.query(Note).count()
+
+
+@app.query
+def page(ctx: sync.QueryCtx, cursor: str | None = None) -> Page[Note]:
+    """Give a page of notes."""
+    return ctx.db.query(Note).with_index(Note.by_number).order("desc").paginate(cursor=cursor, num_items=2)
+
+
+@app.internal_mutation
+def wrong(_ctx: sync.MutationCtx) -> int:
+    """Break its promise."""
+    return "x"  # type: ignore[return-value]  # what is tested
+
+
+@app.internal_mutation
+async def down_async(ctx: MutationCtx, depth: int) -> int:
+    """Go down through functions of both sorts by turns."""
+    await ctx.db.insert(Note(text=f"{ctx.random.random()} {depth}", number=depth))
+    return depth if depth == 0 else await ctx.run_mutation(down, depth - 1)
+
+
+@app.internal_mutation
+def down(ctx: sync.MutationCtx, depth: int) -> int:
+    """Go down through functions of both sorts by turns."""
+    ctx.db.insert(Note(text=f"{ctx.random.random()} {depth}", number=depth))
+    return depth if depth == 0 else ctx.run_mutation(down_async, depth - 1)
+
+
+@app.internal_action
+def act_down(ctx: sync.ActionCtx, depth: int) -> int:
+    """Go down through actions, to a mutation and a query."""
+    if depth:
+        return ctx.run_action(act_down, depth - 1)
+    ctx.run_mutation(down, 2)
+    return ctx.run_query(count)
+
+
+# ----- the words
+
+
+async def test_all_words_wait_and_give_their_result(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        def story(ctx: sync.MutationCtx) -> JobId:
+            ids = ctx.db.insert_many([Note(text=str(n), number=n % 3) for n in range(6)])
+            ada = ctx.db.insert(Note(text="Ada"))
+            assert ctx.db.patch(Note, ada, number=7).number == 7
+            assert ctx.db.replace(Note, ada, Note(text="Eve", number=8)).text == "Eve"
+            ctx.db.delete(Note, ids[0])
+            assert ctx.db.get(Note, ids[0]) is None
+            with pytest.raises(RowNotFound):
+                ctx.db.delete(Note, ids[0])
+            with pytest.raises(UniqueViolation):
+                ctx.db.insert(Note(text="Eve"))
+            notes = ctx.db.query(Note).with_index(Note.by_number)
+            assert [note.text for note in notes.collect()] == ["3", "1", "4", "2", "5", "Eve"]
+            assert [note.text for note in notes] == [note.text for note in notes.collect()]
+            assert [note.text for note in notes.order("desc").take(2)] == ["Eve", "5"]
+            assert notes.filter(lambda note: note.text == "4").unique() == notes.collect()[2]
+            some = ctx.db.query(Note).with_index(Note.by_number, number=gte(2))
+            assert (some.count(), some.sum("number"), some.min("text"), some.max("number")) == (3, 12, "2", 8)
+            assert notes.group_by("number").count() == {0: 1, 1: 2, 2: 2, 8: 1}
+            assert notes.group_by("number").max("text") == {0: "3", 1: "4", 2: "5", 8: "Eve"}
+            assert notes.group_by("number").min("text") == {0: "3", 1: "1", 2: "2", 8: "Eve"}
+            assert notes.group_by("number").sum("number") == {0: 0, 1: 2, 2: 4, 8: 8}
+            first = notes.first()
+            assert first is not None
+            assert ctx.db.get(Note, first.id) == first
+            assert ctx.sql("select count(*) as n from note where number > :low", low=1) == [{"n": 3}]
+            assert ctx.run_query(count) == 6
+            assert ctx.now().tzinfo is not None
+            assert 0 <= ctx.random.random() < 1
+            gone = ctx.scheduler.run_at(ctx.now() + timedelta(hours=1), add, text="gone")
+            ctx.scheduler.cancel(gone)
+            later = ctx.scheduler.run_after(timedelta(0), add, text="later", number=1)
+            status = ctx.scheduler.get(later)
+            assert status is not None
+            assert status.args == {"text": "later", "number": 1}
+            return later
+
+        job = await backend.run_mutation(write, story)
+        await backend.run_until_idle()
+        status = await backend.job(job)
+        assert status is not None
+        assert status.state.value == "success"
+        assert await backend.run_query(count) == 7
+
+
+async def test_pages_and_arguments_from_outside_work_in_threads(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        for number in range(3):
+            await backend.dispatch.call(add.name, None, f'{{"text": "{number}", "number": {number}}}')
+        first = await backend.dispatch.call(page.name, None, "{}")
+        second = await backend.run_query(page, first.continue_cursor)
+        assert [row.number for row in first.page + second.page] == [2, 1, 0]
+        assert (first.is_done, second.is_done) == (False, True)
+
+
+async def test_an_error_in_a_thread_undoes_everything_and_comes_out_as_it_is(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        error = ApplicationError({"x": 1})
+
+        def story(ctx: sync.MutationCtx) -> None:
+            ctx.db.insert(Note(text="x"))
+            ctx.scheduler.run_after(timedelta(0), add, text="later")
+            raise error
+
+        with pytest.raises(ApplicationError) as caught:
+            await backend.run_mutation(write, story)
+        assert caught.value is error
+        with pytest.raises(ResultInvalid):
+            await backend.run_mutation(wrong)
+        assert await backend.run_query(count) == 0
+        assert await backend.jobs() == []
+
+
+async def test_a_retry_repeats_itself_in_threads_too(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        seen: list[Any] = []
+
+        def story(ctx: sync.MutationCtx) -> None:
+            ctx.db.insert(Note(text="x"))
+            seen.append((ctx.now(), ctx.random.random()))
+
+        with raising("commit.before", Conflict("staged"), times=2):
+            await backend.run_mutation(write, story)
+        assert seen == [seen[0]] * 3
+        assert await backend.run_query(count) == 1
+
+
+async def test_a_thread_knows_the_context_of_its_caller(sqlite_url: str) -> None:
+    async with TestApp(app, sqlite_url) as backend:
+        request_name.set("mine")
+
+        def story(ctx: Any) -> str:
+            return f"{request_name.get()} {ctx.run_query(read, lambda _: request_name.get())}"
+
+        assert await backend.run_query(read, story) == "mine mine"
+        assert await backend.run_action(act, story) == "mine mine"
+
+
+# ----- however deep
+
+
+async def test_both_sorts_of_functions_run_each_other(database_url: str) -> None:
+    async with TestApp(app, database_url, threads=1) as backend:
+        async with asyncio.timeout(30):
+            assert await backend.run_mutation(down, 7) == 0
+            assert await backend.run_action(act_down, 3) == 8 + 3
+        rows = await backend.run_query(read, lambda ctx: ctx.db.query(Note).collect())
+        assert [row.number for row in rows] == [7, 6, 5, 4, 3, 2, 1, 0, 2, 1, 0]
+
+
+async def test_more_at_once_than_there_are_threads_do_not_lock_each_other(database_url: str) -> None:
+    async with TestApp(app, database_url, threads=2, max_connections=3) as backend:
+        async with asyncio.timeout(60):
+            await asyncio.gather(
+                *(backend.run_mutation(down, 2) for _ in range(10)),
+                *(backend.run_action(act_down, 2) for _ in range(5)),
+                *(backend.run_query(count) for _ in range(10)),
+                *(backend.run_mutation(down_async, 1) for _ in range(5)),
+            )
+        assert await backend.run_query(count) == 10 * 3 + 5 * 3 + 5 * 2
+
+
+async def test_threads_of_the_functions_own_may_share_its_ctx(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        def story(ctx: sync.MutationCtx) -> None:
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(lambda number: ctx.db.insert(Note(text=str(number))), range(20)))
+                list(pool.map(lambda number: ctx.run_mutation(add, f"part {number}"), range(5)))
+
+        async with asyncio.timeout(30):
+            await backend.run_mutation(write, story)
+        assert await backend.run_query(count) == 25
+
+
+# ----- where it does not belong
+
+
+async def test_a_synchronous_ctx_is_refused_on_an_event_loop(database_url: str) -> None:
+    uses: list[Callable[[sync.MutationCtx], Any]] = [
+        lambda ctx: ctx.db.insert(Note(text="x")),
+        lambda ctx: ctx.db.query(Note).collect(),
+        lambda ctx: list(ctx.db.query(Note)),
+        lambda ctx: ctx.sql("select 1"),
+        lambda ctx: ctx.run_query(count),
+        lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="x"),
+    ]
+    async with TestApp(app, database_url) as backend:
+
+        def story(ctx: sync.MutationCtx) -> None:
+            async def on_a_loop(use: Callable[[sync.MutationCtx], Any]) -> None:
+                use(ctx)
+
+            for use in uses:
+                with pytest.raises(ContextError, match="on an event loop, which it would block"):
+                    asyncio.run(on_a_loop(use))
+            ctx.db.insert(Note(text="kept"))
+
+        async with asyncio.timeout(30):
+            await backend.run_mutation(write, story)
+        assert await backend.run_query(count) == 1
+        assert await backend.jobs() == []
+
+
+async def test_the_ctx_of_the_outer_function_is_refused_inside_threads_too(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        def story(ctx: sync.MutationCtx) -> None:
+            async def on_the_loop(_inner: Any) -> None:
+                ctx._mutation.db.query(Note)
+                await ctx._mutation.db.insert(Note(text="x"))
+
+            with pytest.raises(ContextError, match="its own ctx inside a sub-transaction"):
+                ctx.run_mutation(write, lambda _: ctx.db.insert(Note(text="x")))
+            with pytest.raises(ContextError, match="its own ctx inside a sub-transaction"):
+                ctx.run_query(read, lambda _: ctx.db.query(Note).collect())
+            with pytest.raises(ContextError, match="its own ctx inside a sub-transaction"):
+                ctx.run_mutation(write_async, on_the_loop)
+            ctx.db.insert(Note(text="kept"))
+
+        async with asyncio.timeout(30):
+            await backend.run_mutation(write, story)
+        assert await backend.run_query(count) == 1
+
+
+class Stray:
+    """A function that goes on in its thread when its caller has long gone."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.started, self.go_on, self.ended = asyncio.Event(), threading.Event(), asyncio.Event()
+        self.errors: list[BaseException] = []
+
+    def __call__(self, ctx: Any) -> None:
+        self.loop.call_soon_threadsafe(self.started.set)
+        self.go_on.wait(30)
+        self.use(lambda: ctx.run_mutation(add, "x"))
+        self.use(lambda: ctx.scheduler.run_after(timedelta(0), add, "x"))
+        self.loop.call_soon_threadsafe(self.ended.set)
+
+    def use(self, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except ContextError as error:
+            self.errors.append(error)
+
+    def __deepcopy__(self, _memo: Any) -> Stray:
+        return self
+
+
+async def test_a_thread_that_outlives_its_call_can_do_no_more(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        loop = asyncio.get_running_loop()
+        for run, function in ((backend.run_mutation, write), (backend.run_action, act)):
+            stray = Stray(loop)
+            call: Any = run
+            task: asyncio.Future[Any] = asyncio.ensure_future(call(function, stray))
+            await stray.started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            stray.go_on.set()
+            await stray.ended.wait()
+            assert ["has ended" in str(error) for error in stray.errors] == [True, True]
+        assert await backend.run_query(count) == 0
+        assert await backend.jobs() == []
+
+
+async def test_helpers_take_the_ctx_of_their_own_sort(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        def story(ctx: sync.MutationCtx) -> None:
+            note = add(ctx, "helped", number=1)
+            assert count(ctx) == 1
+            with pytest.raises(IdInvalid):
+                ctx.db.patch(Note, Id("x"), text="x")
+            assert ctx.db.get(Note, note) is not None
+
+        await backend.run_mutation(write, story)
+
+        async def mixed(ctx: MutationCtx) -> None:
+            add(ctx, "forgotten")  # type: ignore[arg-type]  # what is tested: it calls insert, and awaits nothing
+
+        with pytest.raises(ContextError, match=r"not awaited: ctx\.db\.insert"):
+            await backend.run_mutation(write_async, mixed)
+        assert await backend.run_query(count) == 1
+
+
+async def test_reading_in_a_loop_reads_in_pieces(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, lambda ctx: ctx.db.insert_many([Note(text=f"{n:04}") for n in range(500)]))
+
+        def story(ctx: sync.QueryCtx) -> None:
+            seen = []
+            for note in ctx.db.query(Note).with_index(Note.by_text):
+                seen.append(note.text)
+                if len(seen) == 70:
+                    break
+            assert seen == [f"{number:04}" for number in range(70)]
+            assert ctx._ctx._scope.transaction._rows_read < 500
+            assert len(list(ctx.db.query(Note))) == 500
+
+        await backend.run_query(read, story)
+        assert isinstance(await backend.run_query(page), Page)
+
+
+async def test_an_async_query_reads_what_def_has_written(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def look(ctx: QueryCtx) -> int:
+            return await ctx.db.query(Note).count()
+
+        def story(ctx: sync.MutationCtx) -> None:
+            ctx.db.insert(Note(text="x"))
+            assert ctx.run_mutation(write_async, look) == 1
+
+        await backend.run_mutation(write, story)

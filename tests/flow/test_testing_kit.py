@@ -1,0 +1,273 @@
+"""The testing kit: a clock that the test moves, jobs that run when it says so, and gates that hold a moment."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table
+from penstock.testing import JobsFailed, TestApp, TestClock, gate, raising
+
+NOW = timedelta(0)
+app = App()
+
+
+class Ping(Table):
+    number: int
+
+
+@app.mutation
+async def ping(ctx: MutationCtx, number: int) -> datetime:
+    await ctx.db.insert(Ping(number=number))
+    return ctx.now()
+
+
+@app.query
+async def pings(ctx: QueryCtx) -> list[int]:
+    return [row.number for row in await ctx.db.query(Ping).collect()]
+
+
+@app.mutation
+async def ping_daily(ctx: MutationCtx, days: int) -> None:
+    await ctx.db.insert(Ping(number=days))
+    if days:
+        await ctx.scheduler.run_after(timedelta(days=1), ping_daily, days=days - 1)
+
+
+@app.mutation
+async def ping_for_ever(ctx: MutationCtx) -> None:
+    await ctx.scheduler.run_after(NOW, ping_for_ever)
+
+
+@app.action
+async def fall(ctx: ActionCtx, where: str) -> None:
+    raise LookupError(f"fell {where}")
+
+
+def is_there(path: Path) -> bool:
+    return path.exists()
+
+
+# ----- the app
+
+
+async def test_a_test_needs_no_database_of_its_own() -> None:
+    async with TestApp(app) as test:
+        file = Path(test.config.database.removeprefix("sqlite:///"))
+        await test.run_mutation(ping, number=1)
+        assert await test.run_query(pings) == [1]
+        assert is_there(file)
+    assert not is_there(file.parent), "nothing is left"
+
+
+async def test_each_test_has_a_database_of_its_own() -> None:
+    async with TestApp(app) as one, TestApp(app) as other:
+        await one.run_mutation(ping, number=1)
+        assert await other.run_query(pings) == []
+
+
+async def test_it_runs_on_any_database(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        await test.scheduler.run_after(timedelta(days=3), ping, number=1)
+        assert await test.run_until_idle() == 1
+        assert await test.run_query(pings) == [1]
+    async with TestApp(app, database_url) as again:
+        assert await again.run_query(pings) == [1], "a database that is given is left"
+
+
+async def test_settings_may_be_given() -> None:
+    async with TestApp(app, max_jobs_scheduled=3, lease=12.0) as test:
+        assert (test.config.max_jobs_scheduled, test.config.lease) == (3, 12.0)
+
+
+async def test_time_stands_still_until_it_is_moved() -> None:
+    async with TestApp(app) as test:
+        first, second = await test.run_mutation(ping, number=1), await test.run_mutation(ping, number=2)
+        assert first == second == datetime(2030, 1, 1, tzinfo=UTC)
+        test.clock.advance(timedelta(minutes=90))
+        assert await test.run_mutation(ping, number=3) == datetime(2030, 1, 1, 1, 30, tzinfo=UTC)
+
+
+# ----- jobs
+
+
+async def test_jobs_run_with_what_they_schedule_and_time_moves_along(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        await test.scheduler.run_after(NOW, ping_daily, days=4)
+        assert await test.run_until_idle() == 5
+        assert test.clock.now() == datetime(2030, 1, 5, tzinfo=UTC)
+        assert await test.run_query(pings) == [4, 3, 2, 1, 0]
+        assert await test.run_until_idle() == 0
+
+
+async def test_time_may_be_left_alone(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        await test.scheduler.run_after(NOW, ping_daily, days=4)
+        assert await test.run_until_idle(advance=False) == 1
+        assert test.clock.now() == datetime(2030, 1, 1, tzinfo=UTC)
+        test.clock.advance(timedelta(days=1))
+        assert await test.run_until_idle(advance=False) == 1
+
+
+async def test_jobs_that_fail_fail_the_test_and_say_why() -> None:
+    async with TestApp(app) as test:
+        await test.scheduler.run_after(NOW, fall, where="down the stairs")
+        with pytest.raises(JobsFailed) as caught:
+            await test.run_until_idle()
+        (failed,) = caught.value.jobs
+        assert failed.error == "LookupError: fell down the stairs"
+        text = str(caught.value)
+        assert "1 job(s) failed" in text
+        assert "test_testing_kit:fall" in text
+        assert "raise LookupError" in text
+        await test.run_until_idle()  # it is told once
+
+
+async def test_jobs_that_go_on_for_ever_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.testing.app._MOST_JOBS", 50)
+    async with TestApp(app) as test:
+        await test.scheduler.run_after(NOW, ping_for_ever)
+        with pytest.raises(AssertionError, match="no end in sight"):
+            await test.run_until_idle()
+
+
+async def test_jobs_beyond_a_year_are_left() -> None:
+    async with TestApp(app) as test:
+        await test.scheduler.run_after(timedelta(days=400), ping, number=1)
+        assert await test.run_until_idle() == 0
+        test.clock.advance(timedelta(days=100))
+        assert await test.run_until_idle() == 1
+
+
+async def test_a_scheduled_job_is_found_by_some_of_its_arguments() -> None:
+    async with TestApp(app) as test:
+        await test.scheduler.run_after(NOW, ping, number=1)
+        job = await test.scheduler.run_after(NOW, ping, number=2)
+        assert (await test.assert_scheduled(ping, number=2)).id == job
+        await test.assert_scheduled(ping)
+        with pytest.raises(AssertionError, match="no pending job of test_testing_kit:ping with"):
+            await test.assert_scheduled(ping, number=3)
+        with pytest.raises(AssertionError):
+            await test.assert_scheduled(fall)
+        await test.run_until_idle()
+        with pytest.raises(AssertionError):
+            await test.assert_scheduled(ping, number=2)
+
+
+# ----- the clock
+
+
+async def test_who_sleeps_is_woken_in_time() -> None:
+    clock, woken = TestClock(), list[int]()
+
+    async def sleep(seconds: int) -> None:
+        await clock.sleep(seconds)
+        woken.append(seconds)
+
+    tasks = [asyncio.create_task(sleep(seconds)) for seconds in (30, 10, 20, 0)]
+    await asyncio.wait(tasks, timeout=0)
+    for passed, expected in ((9.9, [0]), (0.1, [0, 10]), (60, [0, 10, 20, 30])):
+        clock.advance(timedelta(seconds=passed))
+        await asyncio.wait(tasks, timeout=0.01)
+        assert sorted(woken) == expected
+    await asyncio.gather(*tasks)
+
+
+async def test_who_waits_learns_whether_the_event_came() -> None:
+    clock, event = TestClock(), asyncio.Event()
+    wait = asyncio.create_task(clock.wait(event, 10))
+    await asyncio.wait([wait], timeout=0)
+    clock.advance(timedelta(seconds=10))
+    assert await wait is False
+    wait = asyncio.create_task(clock.wait(event, 10))
+    await asyncio.wait([wait], timeout=0)
+    event.set()
+    assert await wait is True
+    assert await clock.wait(event, 0) is True
+
+
+async def test_a_waiter_that_is_cancelled_leaves_nothing_behind() -> None:
+    clock, event = TestClock(), asyncio.Event()
+    wait = asyncio.create_task(clock.wait(event, 10))
+    await asyncio.wait([wait], timeout=0)
+    wait.cancel()
+    assert isinstance((await asyncio.gather(wait, return_exceptions=True))[0], asyncio.CancelledError)
+    assert len(asyncio.all_tasks()) == 1
+
+
+def test_a_clock_moves_forwards_only_and_repeats_its_chance() -> None:
+    clock, twin, other = TestClock(seed=1), TestClock(seed=1), TestClock(seed=2)
+    with pytest.raises(ValueError, match="forwards"):
+        clock.advance(timedelta(seconds=-1))
+    assert [clock.random() for _ in range(5)] == [twin.random() for _ in range(5)]
+    assert clock.seed() != other.seed()
+    ids = [clock.uuid7() for _ in range(100)]
+    assert ids == sorted(set(ids))
+    clock.advance(timedelta(seconds=1))
+    assert clock.uuid7() > ids[-1]
+
+
+# ----- gates
+
+
+async def test_a_gate_holds_who_comes_until_it_is_opened() -> None:
+    async with TestApp(app) as test:
+        with gate("mutation.ran") as held:
+            call = asyncio.create_task(test.run_mutation(ping, number=1))
+            await held.arrived()
+            assert held.arrivals[0]["function"] == "test_testing_kit:ping"
+            assert not call.done()
+            held.open()
+            await call
+        await test.run_mutation(ping, number=2)
+
+
+async def test_a_gate_holds_as_many_as_it_is_told() -> None:
+    async with TestApp(app) as test:
+        with gate("commit.after", most=1) as held:
+            call = asyncio.create_task(test.run_mutation(ping, number=1))
+            await held.arrived()
+            await test.run_mutation(ping, number=2)
+            assert not call.done()
+        await call, "the end of the block opens it"
+
+
+async def test_a_gate_holds_only_whom_it_is_for() -> None:
+    async with TestApp(app) as test:
+        with gate("mutation.ran", when=lambda function: function.endswith("ping_daily")) as held:
+            await test.run_mutation(ping, number=1)
+            call = asyncio.create_task(test.run_mutation(ping_daily, days=0))
+            await held.arrived()
+            held.open()
+            await call
+
+
+async def test_a_gate_lets_some_pass_and_holds_those_who_follow() -> None:
+    async with TestApp(app) as test:
+        with gate("commit.after") as held:
+            first = asyncio.create_task(test.run_mutation(ping, number=1))
+            await held.arrived()
+            held.let_pass()
+            await first
+            second = asyncio.create_task(test.run_mutation(ping, number=2))
+            await held.arrived(2)
+            assert not second.done()
+        await second
+
+
+async def test_an_error_may_be_raised_at_a_moment() -> None:
+    async with TestApp(app) as test:
+        with raising("commit.before", ConnectionError("pulled the plug"), times=2):
+            for number in (1, 2):
+                with pytest.raises(ConnectionError):
+                    await test.run_mutation(ping, number=number)
+            await test.run_mutation(ping, number=3)
+        assert await test.run_query(pings) == [3]
+
+
+def test_a_moment_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(KeyError), gate("coffee.break"):
+        pass

@@ -1,0 +1,348 @@
+"""PostgreSQL goes away at the worst moment: nothing is lost, nothing happens twice, and who cannot know is told so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from stage import ledger
+from stage.proxy import Moment, Proxy
+from stage.server import Server, server
+
+from penstock.app import Backend
+from penstock.clock import SystemClock
+from penstock.errors import DatabaseBusy, DatabaseUnavailable, Overloaded
+from penstock.testing import gate
+
+SOON = 20.0
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something is true; fail if that takes long."""
+    async with asyncio.timeout(SOON):
+        while not await true():
+            await SystemClock().sleep(0.01)
+
+
+async def answer(true: bool) -> bool:
+    return true
+
+
+async def finished(backend: Backend, count: int) -> None:
+    """Wait until so many jobs have succeeded."""
+
+    async def all_have() -> bool:
+        return (await backend.job_counts()).get("success", 0) == count
+
+    await until(all_have)
+
+
+@asynccontextmanager
+async def administrator(url: str) -> AsyncIterator[Any]:
+    """A connection beside those of penstock."""
+    connection = await asyncpg.connect(url, server_settings={"application_name": "administrator"})
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def end_all_connections(admin: Any) -> None:
+    """End every connection of penstock's to this database, and wait until they are gone."""
+    mine = "from pg_stat_activity where datname = current_database() and application_name = 'penstock'"
+    await admin.fetch(f"select pg_terminate_backend(pid) {mine}")
+
+    async def gone() -> bool:
+        return bool(await admin.fetchval(f"select count(*) = 0 {mine}"))
+
+    await until(gone)
+
+
+def test_a_connection_lost_before_the_commit_costs_one_more_run(postgres_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
+            await backend.run_mutation(ledger.open_account, owner="ada")
+            with gate("commit.before", most=1) as held:
+                call = asyncio.create_task(backend.run_mutation(ledger.add, owner="ada", amount=1))
+                await held.arrived()
+                connection = held.arrivals[0]["transaction"].session._connection
+                await end_all_connections(admin)
+                await until(lambda: answer(connection.is_closed()))
+                held.open()
+                assert await call == 1
+            assert await backend.run_query(ledger.balance, owner="ada") == 1
+
+    asyncio.run(story())
+
+
+def test_connections_lost_while_idle_are_not_noticed(postgres_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
+            await asyncio.gather(*(backend.run_mutation(ledger.enter, what="before") for _ in range(10)))
+            await end_all_connections(admin)
+            await asyncio.gather(*(backend.run_mutation(ledger.enter, what="after") for _ in range(10)))
+            assert len(await backend.run_query(ledger.entries, what="after")) == 10
+            await end_all_connections(admin)
+            assert len(await backend.run_query(ledger.entries, what="after")) == 10
+
+    asyncio.run(story())
+
+
+def test_a_connection_lost_in_the_middle_of_a_query_costs_one_more_run(postgres_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
+            await backend.run_mutation(ledger.open_account, owner="ada", balance=7)
+            with ledger.held_between(1) as held:
+                call = asyncio.create_task(backend.run_query(ledger.balance_twice, owner="ada"))
+                await held.arrived()
+                await end_all_connections(admin)
+                held.open()
+                assert await call == [7, 7]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_connection_lost_during_the_commit_is_told_as_uncertain(postgres_url: str, moment: Moment) -> None:
+    async def story() -> None:
+        async with Proxy(postgres_url).running() as proxy, ledger.app.open(proxy.url) as backend:
+            await backend.run_mutation(ledger.open_account, owner="ada")
+            proxy.cut(moment)
+            with pytest.raises(DatabaseUnavailable) as caught:
+                await backend.run_mutation(ledger.add, owner="ada", amount=1)
+            assert caught.value.facts["uncertain"] is True
+            assert proxy.cuts == 1, "it is not tried again behind the caller's back"
+            assert await backend.run_query(ledger.balance, owner="ada") == (1 if moment == "after" else 0)
+            assert await backend.run_mutation(ledger.add, owner="ada", amount=10) >= 10
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_job_whose_commit_was_lost_takes_effect_once(postgres_url: str, moment: Moment) -> None:
+    async def story() -> None:
+        async with (
+            Proxy(postgres_url).running() as proxy,
+            ledger.app.open(postgres_url) as outside,
+            ledger.app.open(proxy.url, services=("worker",)) as backend,
+        ):
+            await outside.run_mutation(ledger.open_account, owner="ada")
+            proxy.cut(moment, times=3)
+            for _ in range(4):
+                await outside.scheduler.run_after(timedelta(0), ledger.add, owner="ada", amount=1)
+            await finished(outside, 4)
+            assert proxy.cuts == 3
+            assert await backend.run_query(ledger.balance, owner="ada") == 4
+
+    asyncio.run(story())
+
+
+def test_a_table_that_is_changed_under_a_running_program_costs_one_more_run(postgres_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
+            for number in range(3):  # statements are prepared on the connection by now
+                await backend.run_mutation(ledger.enter, what="x", number=number)
+                assert len(await backend.run_query(ledger.entries, what="x")) == number + 1
+            await admin.execute("alter table entry alter column what type varchar(100)")
+            assert await backend.run_query(ledger.entries, what="x") == [0, 1, 2]
+            await admin.execute("alter table entry alter column what type text")
+            await backend.run_mutation(ledger.enter_after_looking, what="x")
+            assert await backend.run_query(ledger.entries, what="x") == [0, 1, 2, 3]
+
+    asyncio.run(story())
+
+
+def test_a_statement_that_is_too_slow_is_stopped_in_the_database_too(postgres_url: str) -> None:
+    async def story() -> None:
+        async with (
+            ledger.app.open(postgres_url, statement_timeout=0.2, max_connections=1) as backend,
+            administrator(postgres_url) as admin,
+        ):
+            with pytest.raises(DatabaseBusy):
+                await backend.run_query(ledger.sleep_in_the_database, seconds=600.0)
+
+            async def nothing_runs() -> bool:
+                found = "select count(*) = 0 from pg_stat_activity where state = 'active' and query like '%pg_sleep(%'"
+                return bool(await admin.fetchval(found + " and pid <> pg_backend_pid()"))
+
+            await until(nothing_runs)
+            await backend.run_mutation(ledger.enter, what="after")
+            assert await backend.run_query(ledger.entries, what="after") == [0]
+
+    asyncio.run(story())
+
+
+def test_a_caller_that_goes_away_stops_its_statement_in_the_database(postgres_url: str) -> None:
+    async def story() -> None:
+        async with (
+            ledger.app.open(postgres_url, max_connections=1) as backend,
+            administrator(postgres_url) as admin,
+        ):
+            call = asyncio.create_task(backend.run_query(ledger.sleep_in_the_database, seconds=600.0))
+
+            async def running() -> int:
+                return int(
+                    await admin.fetchval(
+                        "select count(*) from pg_stat_activity"
+                        " where state = 'active' and query like '%pg_sleep(%' and pid <> pg_backend_pid()"
+                    )
+                )
+
+            async def runs() -> bool:
+                return await running() == 1
+
+            async def is_gone() -> bool:
+                return await running() == 0
+
+            await until(runs)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            assert await backend.run_query(ledger.entries, what="x") == []
+            await until(is_gone)
+
+    asyncio.run(story())
+
+
+def test_a_lost_transaction_does_not_hold_its_locks_for_ever(postgres_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
+            with gate("mutation.ran", most=1) as held:
+                call = asyncio.create_task(backend.run_mutation(ledger.enter, what="idle"))
+                await held.arrived()
+                idle = "state = 'idle in transaction' and datname = current_database()"
+                assert await admin.fetchval(f"select count(*) from pg_stat_activity where {idle}") == 1
+                held.open()
+                await call
+            session = await backend.engine.store.begin_read()
+            names, rows = await session.fetch_read_only("show idle_in_transaction_session_timeout", (), 1)
+            assert (names, rows[0][0]) == (["idle_in_transaction_session_timeout"], "1min")
+            await session.rollback()
+
+    asyncio.run(story())
+
+
+def test_connections_that_users_hold_do_not_keep_a_worker_from_its_lease(postgres_url: str) -> None:
+    async def story() -> None:
+        settings: dict[str, Any] = {"max_connections": 2, "database_wait": 0.3, "lease": 2.0}
+        async with ledger.app.open(postgres_url, services=("worker",), **settings) as backend:
+            worker: Any = backend.services.services[0]
+            await until(lambda: answer(worker.lease is not None))
+            with gate("mutation.ran") as held:
+                calls = [asyncio.create_task(backend.run_mutation(ledger.enter, what="x")) for _ in range(2)]
+                await held.arrived(2)
+                with pytest.raises(Overloaded):
+                    await backend.run_query(ledger.entries, what="x")
+                lease, renewed_at = worker.lease, worker._renewed_at
+                await until(lambda: answer(worker._renewed_at > renewed_at))
+                assert worker.lease == lease
+                held.open()
+                await asyncio.gather(*calls)
+
+    asyncio.run(story())
+
+
+def test_a_database_that_is_away_is_waited_for_as_long_as_the_setting_says() -> None:
+    async def story(own: Server) -> None:
+        async with ledger.app.open(own.url, database_wait=0.5) as backend:
+            await own.stop()
+            clock = SystemClock()
+            calls: list[Callable[[], Awaitable[Any]]] = [
+                lambda: backend.run_query(ledger.entries, what="x"),
+                lambda: backend.run_mutation(ledger.enter, what="x"),
+                lambda: backend.scheduler.run_after(timedelta(0), ledger.enter, what="x"),
+            ]
+            for call in calls:
+                before = clock.monotonic()
+                with pytest.raises(DatabaseUnavailable):
+                    await call()
+                assert 0.3 < clock.monotonic() - before < 5
+            await own.start()
+            await backend.run_mutation(ledger.enter, what="after")
+            assert await backend.run_query(ledger.entries, what="after") == [0]
+            await own.stop()  # and it is closed although its database is gone
+        await own.start()
+
+    with server() as own:
+        asyncio.run(story(own))
+
+
+class Callers:
+    """Call one mutation after the other, and remember what became of each call."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.acknowledged: dict[str, set[int]] = {"direct": set(), "job": set()}
+        self.uncertain: dict[str, set[int]] = {"direct": set(), "job": set()}
+        self.stopped = False
+
+    async def call(self, numbers: range) -> None:
+        """Enter numbers, at once and by jobs, until it is enough."""
+        for number in numbers:
+            if self.stopped:
+                return
+            await self._noted("direct", number, self.backend.run_mutation(ledger.enter, what="direct", number=number))
+            job = self.backend.run_mutation(ledger.schedule_entries, what="job", first=number, count=1)
+            await self._noted("job", number, job)
+
+    async def _noted(self, what: str, number: int, call: Coroutine[Any, Any, None]) -> None:
+        try:
+            await call
+        except DatabaseUnavailable as error:
+            if not error.facts.get("uncertain"):
+                raise
+            self.uncertain[what].add(number)
+        else:
+            self.acknowledged[what].add(number)
+
+    async def more(self, count: int) -> None:
+        """Wait until so many more calls were acknowledged."""
+        before = len(self.acknowledged["direct"])
+        await until(lambda: answer(len(self.acknowledged["direct"]) >= before + count))
+
+
+async def no_job_is_left(backend: Backend) -> bool:
+    counts = await backend.job_counts()
+    return not any(count for place, count in counts.items() if place != "success")
+
+
+def test_a_restart_under_load_loses_nothing_that_was_acknowledged() -> None:
+    """Callers, schedulers and workers go on by themselves; every job that was acknowledged is done once."""
+
+    async def story(own: Server) -> None:
+        async with (
+            ledger.app.open(own.url) as front,
+            ledger.app.open(own.url, services=("worker",), lease=5.0) as first,
+            ledger.app.open(own.url, services=("worker",), lease=5.0) as second,
+        ):
+            callers = Callers(front)
+            calls = [asyncio.create_task(callers.call(range(n * 100_000, (n + 1) * 100_000))) for n in range(4)]
+            for _ in range(2):
+                await callers.more(50)
+                await own.restart()
+            await callers.more(50)
+            callers.stopped = True
+            await asyncio.gather(*calls)
+            await until(lambda: no_job_is_left(front))
+            for what, acknowledged in callers.acknowledged.items():
+                found = await front.run_query(ledger.entries, what=what)
+                assert len(found) == len(set(found)), "nothing happened twice"
+                assert acknowledged <= set(found) <= acknowledged | callers.uncertain[what]
+            await hear_again(front, first, second)
+
+    with server() as own:
+        asyncio.run(story(own))
+
+
+async def hear_again(front: Backend, *deaf: Backend) -> None:
+    """A job starts at once although the workers would look by themselves in an hour only."""
+    for backend in deaf:
+        for service in backend.services.services:
+            service._poll = 3600.0  # type: ignore[attr-defined]
+    counts = await front.job_counts()
+    await front.run_mutation(ledger.schedule_entries, what="heard", first=0, count=1)
+    await finished(front, counts.get("success", 0) + 1)

@@ -1,0 +1,476 @@
+"""What may go wrong with a file: locks of other programs, a full disk, a broken file, a commit that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stage import families, ledger
+
+from penstock.app import Backend
+from penstock.clock import SystemClock
+from penstock.errors import (
+    ConfigError,
+    ConstraintViolation,
+    DatabaseBusy,
+    DatabaseFull,
+    DatabaseUnavailable,
+    PenstockError,
+)
+from penstock.store.sqlite import writer as writer_module
+from penstock.testing import gate
+
+
+def file_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
+@contextmanager
+def other_program(url: str) -> Iterator[sqlite3.Connection]:
+    """Another program's connection to the file."""
+    connection = sqlite3.connect(file_of(url), isolation_level=None, timeout=5, check_same_thread=False)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def write_connection(backend: Backend) -> sqlite3.Connection:
+    """The one connection on which the backend writes."""
+    store: Any = backend.engine.store
+    connection: sqlite3.Connection = store._writer.connection
+    return connection
+
+
+# ----- locks
+
+
+def test_another_programs_write_lock_is_waited_for(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url) as backend:
+            with other_program(sqlite_url) as other:
+                other.execute("begin immediate")
+                calls = [asyncio.create_task(backend.run_mutation(ledger.enter, what="x")) for _ in range(5)]
+                done, _ = await asyncio.wait(calls, timeout=0.1)
+                assert not done
+                assert await backend.run_query(ledger.entries, what="x") == [], "who only reads does not wait"
+                other.execute("commit")
+                await asyncio.gather(*calls)
+            assert len(await backend.run_query(ledger.entries, what="x")) == 5
+
+    asyncio.run(story())
+
+
+def test_a_write_lock_held_for_too_long_is_told_and_then_all_goes_on(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url, database_wait=0.3) as backend:
+            with other_program(sqlite_url) as other:
+                other.execute("begin immediate")
+                clock = SystemClock()
+                before = clock.monotonic()
+                outcomes = await asyncio.gather(
+                    *(backend.run_mutation(ledger.enter, what="x") for _ in range(3)), return_exceptions=True
+                )
+                assert all(isinstance(outcome, DatabaseBusy) for outcome in outcomes)
+                assert clock.monotonic() - before < 3
+                other.execute("rollback")
+            await backend.run_mutation(ledger.enter, what="y")
+            assert await backend.run_query(ledger.entries, what="x") == []
+            assert await backend.run_query(ledger.entries, what="y") == [0]
+
+    asyncio.run(story())
+
+
+def test_a_job_waits_for_a_write_lock_for_as_long_as_it_takes(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url, services=("worker",), database_wait=0.1) as backend:
+            store: Any = backend.engine.store
+            begin_write, refusals = store.begin_write, 0
+
+            async def begin() -> Any:
+                nonlocal refusals
+                try:
+                    return await begin_write()
+                except DatabaseBusy:
+                    refusals += 1
+                    raise
+
+            with gate("worker.claimed", most=1) as claimed:
+                await backend.scheduler.run_after(timedelta(0), ledger.enter, what="x")
+                await claimed.arrived()
+                with other_program(sqlite_url) as other:
+                    other.execute("begin immediate")
+                    store.begin_write = begin
+                    claimed.open()
+                    async with asyncio.timeout(20):
+                        while refusals < 3:
+                            await SystemClock().sleep(0.01)
+                    assert (await backend.job_counts())["running"] == 1
+                    other.execute("commit")
+            await until_entered(backend, "x", 1)
+
+    asyncio.run(story())
+
+
+async def until_entered(backend: Backend, what: str, count: int) -> None:
+    async with asyncio.timeout(20):
+        while len(await backend.run_query(ledger.entries, what=what)) < count:
+            await SystemClock().sleep(0.01)
+
+
+def test_a_file_that_another_program_has_for_itself_is_told_without_blocking_the_loop(sqlite_url: str) -> None:
+    async def opened() -> None:
+        async with ledger.app.open(sqlite_url):
+            pass
+
+    async def story() -> None:
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                await SystemClock().sleep(0.01)
+                turns += 1
+
+        counter = asyncio.create_task(count_turns())
+        with pytest.raises(DatabaseBusy):
+            async with ledger.app.open(sqlite_url, database_wait=0.5):
+                pass
+        counter.cancel()
+        assert turns > 20
+
+    asyncio.run(opened())
+    with other_program(sqlite_url) as other:
+        other.execute("pragma locking_mode = exclusive")
+        other.execute("begin exclusive")
+        asyncio.run(story())
+        other.execute("commit")
+    asyncio.run(opened())
+
+
+# ----- copies
+
+
+def test_a_backup_made_while_others_write_is_consistent(sqlite_url: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        copies = [tmp_path / f"copy-{number}.db" for number in range(3)]
+        async with ledger.app.open(sqlite_url) as backend:
+            for owner in ("ada", "bob"):
+                await backend.run_mutation(ledger.open_account, owner=owner, balance=1000)
+            stop = asyncio.Event()
+
+            async def move_money() -> None:
+                while not stop.is_set():
+                    await backend.run_mutation(ledger.transfer, source="ada", target="bob", amount=1)
+
+            movers = [asyncio.create_task(move_money()) for _ in range(4)]
+            for copy in copies:
+                await asyncio.to_thread(back_up, file_of(sqlite_url), copy)
+            stop.set()
+            await asyncio.gather(*movers)
+        for copy in copies:
+            async with ledger.app.open(f"sqlite:///{copy}") as backend:
+                balances = [await backend.run_query(ledger.balance, owner=owner) for owner in ("ada", "bob")]
+                assert sum(balance or 0 for balance in balances) == 2000
+            with other_program(f"sqlite:///{copy}") as other:
+                assert other.execute("pragma integrity_check").fetchall() == [("ok",)]
+
+    asyncio.run(story())
+
+
+def back_up(source: Path, target: Path) -> None:
+    with closing(sqlite3.connect(source)) as read, closing(sqlite3.connect(target)) as written:
+        read.backup(written, pages=3, sleep=0.001)
+
+
+# ----- a full disk
+
+
+@contextmanager
+def full_disk(backend: Backend, pages_left: int = 2) -> Iterator[None]:
+    """Let the file grow by a few pages and no more."""
+    connection = write_connection(backend)
+    (pages,) = connection.execute("pragma page_count").fetchone()
+    connection.execute(f"pragma max_page_count = {pages + pages_left}")
+    try:
+        yield
+    finally:
+        connection.execute("pragma max_page_count = 1000000000")
+
+
+def test_a_full_disk_is_told_and_nothing_is_half_done(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url) as backend:
+            await backend.run_mutation(ledger.enter, what="before")
+            with full_disk(backend):
+                with pytest.raises(DatabaseFull):
+                    await backend.run_mutation(ledger.enter_many, what="bulk", count=200)
+                assert await backend.run_query(ledger.entries, what="bulk") == []
+                assert await backend.run_query(ledger.entries, what="before") == [0]
+                await backend.run_mutation(ledger.enter, what="little")
+            await backend.run_mutation(ledger.enter_many, what="bulk", count=200)
+            assert len(await backend.run_query(ledger.entries, what="bulk")) == 200
+
+    asyncio.run(story())
+
+
+def test_a_function_that_swallows_the_error_of_a_full_disk_does_not_commit_a_part(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url) as backend:
+            with full_disk(backend), pytest.raises(PenstockError):
+                await backend.run_mutation(ledger.enter_whatever_happens, what="bulk", count=200)
+            assert await backend.run_query(ledger.entries, what="bulk") == []
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("where", ["on the loop", "in a thread"])
+def test_on_a_full_disk_each_of_those_who_commit_together_is_told_the_truth(sqlite_url: str, where: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url) as backend:
+            commit_slowly(backend, where)
+            with full_disk(backend, pages_left=8):
+                outcomes = await asyncio.gather(
+                    *(
+                        backend.run_mutation(ledger.enter_many, what=f"{number}", count=200 if number % 4 == 3 else 1)
+                        for number in range(24)
+                    ),
+                    return_exceptions=True,
+                )
+                for number, outcome in enumerate(outcomes):
+                    found = len(await backend.run_query(ledger.entries, what=f"{number}"))
+                    if number % 4 == 3:
+                        assert isinstance(outcome, DatabaseFull), outcome
+                        assert found == 0
+                    else:
+                        assert (outcome, found) == (None, 1)
+
+    asyncio.run(story())
+
+
+def commit_slowly(backend: Backend, where: str) -> None:
+    """Have commits made where they are made when the disk is quick, or when it is slow."""
+    store: Any = backend.engine.store
+    store._writer._commit_seconds = 100.0 if where == "in a thread" else 0.0
+
+
+def test_a_job_waits_for_room_on_the_disk(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url, services=("worker",)) as backend:
+            job = await backend.scheduler.run_after(timedelta(0), ledger.enter_many, what="bulk", count=200)
+            with gate("worker.claimed", most=1) as claimed, gate("mutation.ran", most=1) as ran:
+                await claimed.arrived()
+                with full_disk(backend, pages_left=0):
+                    claimed.open()
+                    await asyncio.wait([asyncio.create_task(ran.arrived())], timeout=0.3)
+                    status = await backend.job(job)
+                    assert status is not None
+                    assert status.state.value == "running"
+                ran.open()
+            await until_entered(backend, "bulk", 200)
+
+    asyncio.run(story())
+
+
+# ----- a commit that fails
+
+
+@pytest.mark.parametrize("where", ["on the loop", "in a thread"])
+def test_who_spoils_a_shared_commit_spoils_it_for_nobody_else(sqlite_url: str, where: str) -> None:
+    """A constraint that is checked at the commit fails the commit of all, who then run again one by one."""
+    with other_program(sqlite_url) as other:
+        other.execute("pragma journal_mode = wal")
+        for table in families.TABLES:
+            other.execute(table)
+
+    async def story() -> None:
+        async with families.app.open(sqlite_url) as backend:
+            commit_slowly(backend, where)
+            outcomes = await asyncio.gather(
+                *(
+                    backend.run_mutation(families.insert_child, number=number, parent=1 if number % 5 else 77)
+                    for number in range(40)
+                ),
+                return_exceptions=True,
+            )
+            for number, outcome in enumerate(outcomes):
+                assert isinstance(outcome, ConstraintViolation) is (number % 5 == 0), (number, outcome)
+            assert await backend.run_query(families.children) == 32
+
+    asyncio.run(story())
+
+
+# ----- files
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Without the rights of root, who may write everywhere."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder that everybody may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-files-"))
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def test_a_file_that_may_not_be_written_is_told(shared_folder: Path) -> None:
+    file = shared_folder / "readonly.db"
+    url = f"sqlite:///{file}"
+
+    async def opened() -> None:
+        async with ledger.app.open(url) as backend:
+            await backend.run_mutation(ledger.enter, what="x")
+
+    asyncio.run(opened())
+    file.chmod(0o444)
+    shared_folder.chmod(0o555)
+    with as_nobody(), pytest.raises((ConfigError, DatabaseUnavailable)) as caught:
+        asyncio.run(opened())
+    assert caught.value.fix
+    shared_folder.chmod(0o755)
+    file.chmod(0o644)
+    asyncio.run(opened())
+
+
+def test_a_folder_that_may_not_be_written_is_told(shared_folder: Path) -> None:
+    shared_folder.chmod(0o555)
+
+    async def opened() -> None:
+        async with ledger.app.open(f"sqlite:///{shared_folder / 'new.db'}"):
+            pass
+
+    with as_nobody(), pytest.raises((ConfigError, DatabaseUnavailable)) as caught:
+        asyncio.run(opened())
+    assert caught.value.fix
+    assert list(shared_folder.iterdir()) == []
+
+
+def test_a_file_that_became_read_only_is_told_to_who_writes(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url) as backend:
+            write_connection(backend).execute("pragma query_only = on")
+            with pytest.raises(ConfigError):
+                await backend.run_mutation(ledger.enter, what="x")
+            write_connection(backend).execute("pragma query_only = off")
+            await backend.run_mutation(ledger.enter, what="x")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_deleted_or_replaced_takes_no_writes_that_would_be_lost(
+    sqlite_url: str, tmp_path: Path, replaced: bool
+) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url, database_wait=0.2) as backend:
+            await backend.run_mutation(ledger.enter, what="x")
+            if replaced:
+                shutil.copy(file_of(sqlite_url), tmp_path / "copy.db")
+                (tmp_path / "copy.db").rename(file_of(sqlite_url))
+            else:
+                file_of(sqlite_url).unlink()
+            with pytest.raises(DatabaseUnavailable, match="deleted, or another one took its place"):
+                await backend.run_mutation(ledger.enter, what="x")
+
+    asyncio.run(story())
+
+
+def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "letter.db"
+    file.write_bytes(b"Dear Sir or Madam, " * 1000)
+
+    async def opened() -> None:
+        async with ledger.app.open(f"sqlite:///{file}"):
+            pass
+
+    with pytest.raises(ConfigError, match="not a sound SQLite database"):
+        asyncio.run(opened())
+    assert file.read_bytes().startswith(b"Dear Sir"), "it is left alone"
+
+
+def test_a_broken_file_is_told(sqlite_url: str) -> None:
+    async def filled() -> None:
+        async with ledger.app.open(sqlite_url) as backend:
+            await backend.run_mutation(ledger.enter_many, what="x", count=3000)
+
+    async def read() -> None:
+        async with ledger.app.open(sqlite_url) as backend:
+            await backend.run_query(ledger.entries, what="x")
+
+    asyncio.run(filled())
+    file = file_of(sqlite_url)
+    with file.open("r+b") as opened:
+        opened.seek(4096 * 40)
+        opened.write(b"\xff" * 4096 * 60)
+    with pytest.raises(ConfigError, match="not a sound SQLite database"):
+        asyncio.run(read())
+
+
+def test_a_folder_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    async def opened() -> None:
+        async with ledger.app.open(f"sqlite:///{tmp_path / 'missing' / 'app.db'}"):
+            pass
+
+    with pytest.raises(DatabaseUnavailable, match="folder"):
+        asyncio.run(opened())
+
+
+# ----- the write-ahead log
+
+
+def size_of_log(url: str) -> int:
+    return Path(f"{file_of(url)}-wal").stat().st_size
+
+
+def test_the_log_is_kept_short_while_many_write(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "LOG_BYTES", 256 * 1024)
+    monkeypatch.setattr(writer_module, "_MOST_LOG_BYTES", 1024 * 1024)
+
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url, synchronous="normal") as backend:
+            longest = 0
+            for number in range(400):
+                await backend.run_mutation(ledger.enter_many, what=f"{number}", count=10)
+                longest = max(longest, size_of_log(sqlite_url))
+            (pages,) = write_connection(backend).execute("pragma page_count").fetchone()
+            assert pages * 4096 > 256 * 1024
+            assert longest < 4 * 1024 * 1024
+
+    asyncio.run(story())
+
+
+def test_closing_while_callers_wait_ends_them_and_loses_nothing(sqlite_url: str) -> None:
+    async def story() -> None:
+        backend = ledger.app.open(sqlite_url)
+        async with backend as opened:
+            calls = [asyncio.create_task(opened.run_mutation(ledger.enter, what="x")) for _ in range(20)]
+            await asyncio.wait(calls, timeout=0)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+        async with ledger.app.open(sqlite_url) as again:
+            await again.run_mutation(ledger.enter, what="y")
+
+    asyncio.run(story())

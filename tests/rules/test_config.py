@@ -1,0 +1,114 @@
+"""Settings: where they are looked for, in which order, and what cannot be one."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.config import Config, load_config
+from penstock.errors import ConfigError
+
+
+def load(tmp_path: Path, environment: dict[str, str] | None = None, **arguments: Any) -> Config:
+    return load_config(arguments, environment or {}, tmp_path)
+
+
+def test_without_anything_every_setting_has_its_default(tmp_path: Path) -> None:
+    assert load(tmp_path) == Config()
+
+
+def test_what_is_nearer_counts_more(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.penstock]\nthreads = 1\nprocesses = 1\nlease = 1\npoll = 1\n")
+    (tmp_path / "penstock.toml").write_text('app = "shop:app"\nprocesses = 2\nlease = 2\npoll = 2\n')
+    found = load(tmp_path, {"PENSTOCK_LEASE": "3", "PENSTOCK_POLL": "3"}, poll=4)
+    assert (found.threads, found.processes, found.lease, found.poll) == (1, 2, 3.0, 4.0)
+
+
+def test_a_database_url_is_found_as_others_name_it(tmp_path: Path) -> None:
+    assert load(tmp_path, {"DATABASE_URL": "postgresql://a"}).database == "postgresql://a"
+    both = {"DATABASE_URL": "postgresql://a", "PENSTOCK_DATABASE": "postgresql://b"}
+    assert load(tmp_path, both).database == "postgresql://b"
+    assert load(tmp_path, both, database="sqlite:///c.db").database == "sqlite:///c.db"
+    assert load(tmp_path, {"DATABASE_URL": ""}).database == Config().database
+
+
+def test_what_is_none_or_empty_does_not_count(tmp_path: Path) -> None:
+    assert load(tmp_path, {"PENSTOCK_THREADS": ""}, threads=None) == Config()
+
+
+def test_other_variables_of_the_environment_are_none_of_ours(tmp_path: Path) -> None:
+    assert load(tmp_path, {"PENSTOCK_UNKNOWN": "x", "THREADS": "5", "penstock_threads": "5"}) == Config()
+
+
+def test_every_setting_can_be_set_in_the_environment(tmp_path: Path) -> None:
+    samples = {str: "x", int: "7", float: "7.5", bool: "true"}
+    for setting in fields(Config):
+        text = "normal" if setting.name == "synchronous" else samples[type(setting.default)]
+        found = getattr(load(tmp_path, {f"PENSTOCK_{setting.name.upper()}": text}), setting.name)
+        assert found != setting.default
+        assert type(found) is type(setting.default)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("threads", ["many", "1.5", "", "0x10", "0", "-1", 0, -1, 1.5, True, [], "nan", "inf", float("inf")]),
+        ("lease", ["long", "0", "-1", "nan", "inf", 0, -0.5, float("nan"), float("inf"), True, "1e999"]),
+        ("grace", [-1, float("nan"), "x"]),
+        ("dev", ["yes", "2", 2, 1.0, "on"]),
+        ("synchronous", ["off", "FULL", 1, True]),
+        ("database", [5, True, ["x"]]),
+    ],
+)
+def test_what_cannot_be_a_setting_is_refused_by_name(tmp_path: Path, name: str, values: list[Any]) -> None:
+    for value in values:
+        if value == "":
+            continue
+        with pytest.raises(ConfigError, match=name):
+            load(tmp_path, **{name: value})
+
+
+def test_words_for_true_and_false(tmp_path: Path) -> None:
+    assert [load(tmp_path, dev=word).dev for word in ("1", "0", "true", "FALSE", True, False)] == [True, False] * 3
+    assert load(tmp_path, grace=0).grace == 0
+
+
+def test_a_setting_that_does_not_exist_is_told_with_those_that_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"an argument: there is no setting 'thread'\. Settings are database, "):
+        load(tmp_path, thread=5)
+    (tmp_path / "penstock.toml").write_text("thread = 5\n")
+    with pytest.raises(ConfigError, match=r"penstock\.toml: there is no setting 'thread'"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"threads = ", b"\xff\xfe", b"[[[", b"threads = 1\nthreads = 2\n"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes) -> None:
+    for name in ("penstock.toml", "pyproject.toml"):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ConfigError, match=f"{name} cannot be read"):
+            load(tmp_path)
+        (tmp_path / name).unlink()
+
+
+@pytest.mark.parametrize("content", ["", "[tool.other]\nx = 1\n", "[project]\nname = 'shop'\n"])
+def test_a_project_file_that_says_nothing_of_penstock_is_fine(tmp_path: Path, content: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(content)
+    assert load(tmp_path) == Config()
+
+
+@pytest.mark.parametrize("content", ["tool = 5\n", "[tool]\npenstock = 5\n"])
+def test_a_project_file_of_another_shape_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(content)
+    with pytest.raises(ConfigError, match=r"pyproject\.toml"):
+        load(tmp_path)
+
+
+def test_settings_are_values() -> None:
+    with pytest.raises(AttributeError):
+        Config().threads = 5  # type: ignore[misc]  # what is tested
+    with pytest.raises(ConfigError, match="max_calls"):
+        Config(max_calls=0)
+    assert Config() == Config()

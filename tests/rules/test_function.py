@@ -1,0 +1,104 @@
+"""Functions as they are declared: a name by which others find them, a kind, and the handler as it was."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from penstock.errors import DeclarationError
+from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction, name_of
+
+
+async def look(ctx: Any, number: int = 1) -> int:
+    """Look it up."""
+    return number
+
+
+def compute(ctx: Any, number: int) -> int:
+    """Work it out."""
+    return number * 2
+
+
+class Service:
+    """Has methods, which no other process could find."""
+
+    async def method(self, ctx: Any) -> int:
+        """Be a method."""
+        return 1
+
+    @staticmethod
+    async def static(ctx: Any) -> int:
+        """Be nearly a function."""
+        return 1
+
+
+def test_a_function_keeps_its_name_its_text_and_its_handler() -> None:
+    function = QueryFunction[Any, Any, Any, Any](look, public=True)
+    assert (function.name, function.kind, function.public, function.is_async) == (
+        "test_function:look", FunctionKind.QUERY, True, True,
+    )  # fmt: skip
+    assert function.handler is look
+    assert function.__doc__ == "Look it up."
+    assert repr(function) == "<query test_function:look>"
+    assert repr(MutationFunction(look, public=False)) == "<internal mutation test_function:look>"
+    assert function.signature is function.signature
+    assert function.signature.parameters == ("number",)
+
+
+def test_called_with_a_ctx_it_is_the_handler() -> None:
+    function = ActionFunction[Any, Any, Any, Any](compute, public=False)
+    assert function("ctx", 5) == 10
+    assert function("ctx", number=6) == 12
+    assert not function.is_async
+    with pytest.raises(TypeError):
+        function(ctx="ctx", number=6)  # type: ignore[call-arg]  # the ctx has a place, no name
+
+
+def test_methods_are_refused_since_no_name_leads_to_them() -> None:
+    for handler in (Service.method, Service.static, Service().method):
+        with pytest.raises(DeclarationError, match="is a method; declare functions at the top of a module"):
+            QueryFunction(handler, public=False)
+
+
+def test_functions_inside_functions_are_named_after_their_module() -> None:
+    async def inner(ctx: Any) -> int:
+        """Be inside."""
+        return 1
+
+    assert name_of(inner) == "test_function:inner"
+
+
+@pytest.mark.parametrize("handler", [look, compute])
+def test_only_actions_written_with_def_run_in_processes(handler: Any) -> None:
+    for kind in (QueryFunction, MutationFunction):
+        with pytest.raises(DeclarationError, match='runtime="process" is for CPU-bound actions written with def'):
+            kind(handler, public=False, runtime="process")
+    if handler is look:
+        with pytest.raises(DeclarationError, match="not async def"):
+            ActionFunction(handler, public=False, runtime="process")
+    else:
+        assert ActionFunction(handler, public=False, runtime="process").runtime == "process"
+
+
+@pytest.mark.parametrize(
+    ("spec", "file", "name"),
+    [
+        (None, "/somewhere/shop.py", "shop:look"),
+        (None, None, "__main__:look"),
+        ("shop.main", "/somewhere/shop/main.py", "shop.main:look"),
+        ("shop.__main__", "/somewhere/shop/__main__.py", "shop:look"),
+    ],
+)
+def test_a_program_run_as_main_bears_the_name_by_which_others_import_it(
+    monkeypatch: pytest.MonkeyPatch, spec: str | None, file: str | None, name: str
+) -> None:
+    main = ModuleType("__main__")
+    main.__spec__ = None if spec is None else type("Spec", (), {"name": spec})()
+    if file is not None:
+        main.__file__ = file
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(look, "__module__", "__main__")
+    assert name_of(look) == name

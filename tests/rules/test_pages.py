@@ -1,0 +1,137 @@
+"""Cursors: they keep every value, fit one query, and anything else is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.changes.readset import Bound
+from penstock.errors import CursorInvalid
+from penstock.schema.index import Index
+from penstock.schema.table import Table, definition_of
+from penstock.transaction.pages import Page, decode_cursor, encode_cursor, fingerprint
+from penstock.transaction.segments import Segment
+
+MARK = "0123456789ab"
+
+
+class Sample(Table):
+    text: str
+    number: int
+    real: float
+    truth: bool
+    data: bytes
+    moment: datetime
+    day: date
+    span: timedelta
+    price: Decimal
+    uuid: UUID
+
+
+COLUMNS = definition_of(Sample).columns[2:]
+
+
+@given(
+    st.tuples(
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+        st.integers(-(2**63), 2**63 - 1),
+        st.floats(allow_nan=False),
+        st.booleans(),
+        st.binary(),
+        st.datetimes(timezones=st.just(UTC)),
+        st.dates(),
+        st.timedeltas(timedelta(days=-100_000_000), timedelta(days=100_000_000)),
+        st.decimals(allow_nan=False, allow_infinity=False, places=10),
+        st.uuids(),
+    )
+)
+def test_a_cursor_keeps_every_value_of_every_kind(values: tuple[Any, ...]) -> None:
+    found = decode_cursor(encode_cursor(MARK, values), MARK, COLUMNS)
+    assert found == list(values)
+    assert [type(value) for value in found or ()] == [type(value) for value in values]
+
+
+def test_none_is_a_value_and_no_values_are_the_beginning() -> None:
+    assert decode_cursor(encode_cursor(MARK, [None] * 10), MARK, COLUMNS) == [None] * 10
+    assert decode_cursor(encode_cursor(MARK, None), MARK, COLUMNS) is None
+
+
+def test_a_cursor_is_safe_in_a_url() -> None:
+    cursor = encode_cursor(MARK, ["\N{GRINNING FACE}\xff?&/+", 1])
+    assert cursor.replace("-", "").replace("_", "").isalnum()
+    assert cursor.isascii()
+
+
+def forged(content: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+
+
+GOOD: list[Any] = ["a", 1, 0.5, True, "AA==", "2030-01-01T00:00:00Z", "2030-01-01", "PT1S", "1.5", str(UUID(int=1))]
+
+
+def test_what_is_spelled_right_is_taken() -> None:
+    assert decode_cursor(forged([MARK, GOOD]), MARK, COLUMNS) is not None
+
+
+@pytest.mark.parametrize(
+    ("place", "values"),
+    [
+        (0, [1, True, [], {}, "a\0"]),
+        (1, ["1", 1.5, True, 2**63, -(2**63) - 1, 10**30, []]),
+        (2, ["x", True, "nan", []]),
+        (3, [1, "true", []]),
+        (4, ["ä", "A", 5]),
+        (5, ["2030-01-01T00:00:00", "2030-01-01", "soon", 5, "0001-01-01T00:00:00+01:00", "9999-12-31T23:00:00-02:00"]),
+        (6, ["2030-13-01", "2030-01-01T00:00:00Z", 5]),
+        (7, ["soon", "P999999999D", 5]),
+        (8, ["cheap", "NaN", "Infinity", "1E+5000", []]),
+        (9, ["x", 5]),
+    ],
+)
+def test_a_value_that_no_row_could_have_is_refused(place: int, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(CursorInvalid):
+            decode_cursor(forged([MARK, [*GOOD[:place], value, *GOOD[place + 1 :]]]), MARK, COLUMNS)
+
+
+@given(st.text() | st.binary().map(lambda data: base64.urlsafe_b64encode(data).decode()))
+def test_garbage_is_refused(text: str) -> None:
+    with pytest.raises(CursorInvalid, match="not one of this query"):
+        decode_cursor(text, MARK, COLUMNS)
+
+
+def test_a_cursor_fits_what_was_asked_and_nothing_else() -> None:
+    by_text, by_number = Index("text"), Index("number")
+    by_text.name, by_number.name = "by_text", "by_number"
+    asked: list[tuple[str, Index | None, Segment, str]] = [
+        ("note", None, Segment(), "asc"),
+        ("note", None, Segment(), "desc"),
+        ("other", None, Segment(), "asc"),
+        ("note", by_text, Segment(), "asc"),
+        ("note", by_number, Segment(), "asc"),
+        ("note", by_number, Segment((1,)), "asc"),
+        ("note", by_number, Segment((None,)), "asc"),
+        ("note", by_number, Segment(("1",)), "asc"),
+        ("note", by_number, Segment((), Bound(1, inclusive=True)), "asc"),
+        ("note", by_number, Segment((), Bound(1, inclusive=False)), "asc"),
+        ("note", by_number, Segment((), None, Bound(1, inclusive=True)), "asc"),
+    ]
+    marks = [fingerprint(*question) for question in asked]
+    assert len(set(marks)) == len(marks)
+    assert marks == [fingerprint(*question) for question in asked]
+    with pytest.raises(CursorInvalid):
+        decode_cursor(encode_cursor(marks[0], GOOD), marks[1], COLUMNS)
+
+
+def test_a_page_is_spelled_as_clients_expect_it() -> None:
+    page = Page[Any](page=[1], is_done=False, continue_cursor="x")
+    assert page.model_dump(by_alias=True) == {"page": [1], "isDone": False, "continueCursor": "x"}
+    assert Page[int].model_validate(page.model_dump(by_alias=True)).page == [1]

@@ -1,0 +1,117 @@
+"""Segments: what is left of a range after any of its rows is exactly the rows that follow, in order, once each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.changes.readset import Bound
+from penstock.store.statements import Condition
+from penstock.transaction.segments import Segment, after
+
+ORDER = ("a", "b", "id")
+OPTIONAL = (True, True, False)
+Row = tuple[int | None, int | None, int]
+
+
+def place(row: Row) -> tuple[Any, ...]:
+    """NULL before all values, as the stores order."""
+    return tuple((value is not None, value or 0) for value in row)
+
+
+def matches(segment: Segment, row: Row) -> bool:
+    """Whether SQL would find the row: a comparison with NULL is not true."""
+    conditions, args = segment.conditions(ORDER)
+    values = iter(args)
+    for condition in conditions:
+        value = row[ORDER.index(condition.column)]
+        if condition.takes_value:
+            if value is None or not compare(value, condition.comparison, next(values)):
+                return False
+        elif (value is None) != (condition.comparison == "is null"):
+            return False
+    return next(values, None) is None
+
+
+def compare(value: int, comparison: str, wanted: int) -> bool:
+    return {
+        "=": value == wanted, ">": value > wanted, ">=": value >= wanted, "<": value < wanted, "<=": value <= wanted,
+    }[comparison]  # fmt: skip
+
+
+def read(segments: list[Segment], rows: list[Row], direction: str) -> list[Row]:
+    """What reading the segments one after the other gives."""
+    found = []
+    for segment in segments:
+        found += sorted((row for row in rows if matches(segment, row)), key=place, reverse=direction == "desc")
+    return found
+
+
+VALUES = st.none() | st.integers(0, 3)
+ROWS = st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=12).map(
+    lambda pairs: [(a, b, number) for number, (a, b) in enumerate(pairs)]
+)
+BOUNDS = st.none() | st.builds(Bound, st.integers(0, 3), st.booleans())
+STARTS = st.builds(Segment, st.just(()) | st.tuples(VALUES) | st.tuples(VALUES, VALUES), BOUNDS, BOUNDS)
+DIRECTIONS = st.sampled_from(["asc", "desc"])
+
+
+@settings(max_examples=400)
+@given(ROWS, STARTS, DIRECTIONS)
+def test_after_each_row_come_exactly_those_that_follow_it(
+    rows: list[Row], start: Segment, direction: Literal["asc", "desc"]
+) -> None:
+    everything = read([start], rows, direction)
+    for number, row in enumerate(everything):
+        rest = after(start, ORDER, OPTIONAL, row, direction)
+        assert read(rest, rows, direction) == everything[number + 1 :]
+
+
+@settings(max_examples=400)
+@given(ROWS, STARTS, DIRECTIONS, st.tuples(VALUES, VALUES, st.integers(-1, 20)))
+def test_after_a_row_that_never_was_nothing_comes_from_outside(
+    rows: list[Row], start: Segment, direction: Literal["asc", "desc"], forged: Row
+) -> None:
+    forged_inside = (*start.prefix, *forged[len(start.prefix) :])
+    rest = after(replace(start, within=start), ORDER, OPTIONAL, forged_inside, direction)
+    inside = read([start], rows, direction)
+    found = read(rest, rows, direction)
+    assert set(found) <= set(inside)
+    assert len(found) == len(set(found))
+
+
+@given(STARTS)
+def test_a_segment_asks_as_many_values_as_it_gives(start: Segment) -> None:
+    for null in (None, True, False):
+        if null is not None and len(start.prefix) == len(ORDER):
+            continue
+        conditions, args = replace(start, null=null).conditions(ORDER)
+        assert sum(condition.takes_value for condition in conditions) == len(args)
+
+
+def test_a_segment_in_sql() -> None:
+    segment = Segment((1, None), Bound(5, inclusive=True), Bound(9, inclusive=False))
+    assert segment.conditions(ORDER) == (
+        (Condition("a", "="), Condition("b", "is null"), Condition("id", ">="), Condition("id", "<")),
+        [1, 5, 9],
+    )
+    assert Segment().conditions(ORDER) == ((), [])
+    assert Segment((1,), null=True).conditions(ORDER)[0] == (Condition("a", "="), Condition("b", "is null"))
+    assert Segment((1,), null=False).conditions(ORDER)[0] == (Condition("a", "="), Condition("b", "is not null"))
+    within = Segment((1, 2), Bound(3, inclusive=False), within=Segment((1,), Bound(1, inclusive=True)))
+    assert within.conditions(ORDER) == (
+        (Condition("a", "="), Condition("b", "="), Condition("id", ">"), Condition("b", ">=")),
+        [1, 2, 3, 1],
+    )
+
+
+@pytest.mark.parametrize("null", [None, True, False])
+def test_what_was_read_is_noted_at_least(null: bool | None) -> None:
+    segment = Segment((1,), Bound(2, inclusive=True) if null is None else None, None, null)
+    read = segment.read("note", "by_a", ORDER)
+    assert (read.table, read.index, read.columns, read.prefix) == ("note", "by_a", ORDER, (1,))
+    assert (read.lower, read.upper) == (segment.lower, segment.upper)

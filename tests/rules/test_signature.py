@@ -1,0 +1,314 @@
+"""Signatures: what a function takes and gives is what its annotations say, from Python and from JSON."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
+from penstock.functions.signature import Signature, check_declaration
+from penstock.schema.ids import Id
+from penstock.schema.table import Table
+from penstock.values import encode_json
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Booking(Table):
+    customer: str
+
+
+class Item(BaseModel):
+    name: str
+    price: Decimal = Decimal(0)
+
+
+async def everything(
+    ctx: Any,
+    text: str,
+    number: int = 5,
+    *,
+    real: float = 0.0,
+    truth: bool = False,
+    data: bytes = b"",
+    at: datetime | None = None,
+    wait: timedelta = timedelta(0),
+    price: Decimal = Decimal(0),
+    uuid: UUID | None = None,
+    colour: Colour = Colour.RED,
+    word: Literal["yes", "no"] = "yes",
+    booking: Id[Booking] | None = None,
+    item: Item | None = None,
+    items: list[Item] | None = None,
+    mapping: dict[str, int] | None = None,
+    small: Annotated[int, Field(ge=0, le=9)] = 0,
+    anything: Any = None,
+) -> None:
+    """Take all there is."""
+
+
+async def untyped(ctx: Any, value, *, other=1):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Take anything."""
+
+
+EVERYTHING = Signature(everything, "module:everything")
+
+
+def returning(annotation: Any) -> Signature:
+    async def function(ctx: Any) -> Any:
+        """Give something."""
+
+    function.__annotations__["return"] = annotation
+    return Signature(function, "module:function")
+
+
+# ----- arguments
+
+
+def test_arguments_by_place_and_by_name_become_one_dict() -> None:
+    assert EVERYTHING.parameters[:3] == ("text", "number", "real")
+    assert EVERYTHING.bind(("a", 1), {"real": 0.5}) == {"text": "a", "number": 1, "real": 0.5}
+    assert EVERYTHING.bind((), {"number": 1}) == {"number": 1}
+    with pytest.raises(ArgumentsInvalid, match="text is given twice"):
+        EVERYTHING.bind(("a",), {"text": "b"})
+    with pytest.raises(ArgumentsInvalid, match="takes 17 arguments, but 18 were given"):
+        EVERYTHING.bind(("a",) * 18, {})
+
+
+def test_defaults_are_left_to_the_function() -> None:
+    assert EVERYTHING.check({"text": "a"}) == {"text": "a"}
+    assert EVERYTHING.check_json('{"text": "a"}') == {"text": "a"}
+
+
+@given(
+    text=st.text(st.characters(exclude_categories=["Cs"])),
+    number=st.integers(-(2**63), 2**63 - 1),
+    real=st.floats(allow_nan=False, allow_infinity=False),
+    data=st.binary(),
+    at=st.datetimes(timezones=st.just(UTC)),
+    wait=st.timedeltas(timedelta(days=-10_000), timedelta(days=10_000)),
+    price=st.decimals(allow_nan=False, allow_infinity=False, places=5),
+    uuid=st.uuids(),
+)
+def test_what_a_job_remembers_as_json_is_what_was_given(**arguments: Any) -> None:
+    checked = EVERYTHING.check(arguments)
+    assert checked == arguments
+    if "\0" not in arguments["text"]:
+        assert EVERYTHING.check_json(encode_json(checked, "they")) == arguments
+
+
+WRONG: dict[str, list[Any]] = {
+    "text": [None, 5, b"a", ["a"]],
+    "unknown": [1],
+    "ctx": [1],
+    "number": ["5", 5.0, True, None, 2**63],
+    "real": ["0.5", True, None],
+    "truth": [1, "true", None],
+    "data": ["x", 5],
+    "at": [datetime(2030, 1, 1), "2030-01-01T00:00:00Z", 5],  # noqa: DTZ001 - what is tested
+    "wait": [5, "PT1H"],
+    "price": ["1", 1.5, Decimal("NaN"), Decimal("Infinity")],
+    "uuid": ["00000000-0000-0000-0000-000000000000", 5],
+    "colour": ["red"],
+    "word": ["maybe", None],
+    "booking": ["x", 5, "other_01jd3k4v5w6x7y8z9a0b1c2d3e"],
+    "item": [{"name": 5}, {}, "x", {"name": "x", "price": "cheap"}],
+    "items": ["x", ["x"], Item(name="x"), [None]],
+    "mapping": [{1: 1}, {"a": "1"}, [], "x"],
+    "small": [10, -1],
+}
+
+
+def test_no_argument_is_left_out() -> None:
+    for arguments in ({}, {"number": 5}):
+        with pytest.raises(ArgumentsInvalid, match="text: Field required"):
+            EVERYTHING.check(arguments)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_arguments_of_another_type_are_refused(name: str) -> None:
+    for value in WRONG[name]:
+        with pytest.raises(ArgumentsInvalid, match=rf"^module:everything: invalid arguments: {name}"):
+            EVERYTHING.check({"text": "a", name: value})
+
+
+def test_each_mistake_is_told_but_not_endlessly_and_never_with_its_value() -> None:
+    with pytest.raises(ArgumentsInvalid) as caught:
+        EVERYTHING.check({"text": "a", "items": [{"name": 666}] * 1000})
+    assert len(caught.value.facts["errors"]) == 20
+    assert len(str(caught.value)) < 2000
+    assert "666" not in str(caught.value) + repr(caught.value.facts)
+
+
+def test_arguments_without_annotation_may_be_anything() -> None:
+    signature = Signature(untyped, "module:untyped")
+    assert signature.check({"value": object, "other": None}) == {"value": object, "other": None}
+    with pytest.raises(ArgumentsInvalid, match="value: Field required"):
+        signature.check({})
+
+
+# ----- results
+
+
+@pytest.mark.parametrize(
+    ("annotation", "good", "bad"),
+    [
+        (int, [0, 2**70], ["1", 1.0, None, True]),
+        (str, ["", "a"], [b"a", 1, None]),
+        (list[int], [[], [1]], [(1,), ["1"], None, {1}]),
+        (dict[str, int], [{}, {"a": 1}], [{"a": "1"}, {1: 1}, []]),
+        (int | None, [1, None], ["1"]),
+        (tuple[int, str], [(1, "a")], [[1, "a"], (1,), ("a", 1)]),
+        (Literal["a"], ["a"], ["b", None]),
+        (Colour, [Colour.RED], ["red"]),
+        (Booking, [Booking(customer="a")], [{"name": "a"}, Item(name="a"), None, 5]),
+        (list[Booking], [[], [Booking(customer="a")]], [[{"name": "a"}], [None], Booking(customer="a")]),
+        (Booking | None, [None, Booking(customer="a")], ["x"]),
+        (Item, [Item(name="a")], [5, "x", None]),
+        (datetime, [datetime(2030, 1, 1, tzinfo=UTC)], ["2030-01-01", 5]),
+        (Id[Booking], ["booking_01jd3k4v5w6x7y8z9a0b1c2d3e"], ["x", 5, "other_01jd3k4v5w6x7y8z9a0b1c2d3e"]),
+        (Any, [1, None, object, [object]], []),
+        (None, [None], [0, "", False, []]),
+    ],
+)
+def test_a_result_is_what_its_annotation_says(annotation: Any, good: list[Any], bad: list[Any]) -> None:
+    signature = returning(annotation)
+    for value in good:
+        assert signature.check_result(value) == value
+    for value in bad:
+        with pytest.raises(ResultInvalid, match=r"^module:function returned "):
+            signature.check_result(value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (int, 2**70),
+        (list[Item], [Item(name="a", price=Decimal("1.50"))]),
+        (bytes, b"\0\xff"),
+        (dict[str, datetime], {"a": datetime(2030, 1, 1, tzinfo=UTC)}),
+        (tuple[int, bytes], (1, b"\xff")),
+        (Colour, Colour.RED),
+        (float, float("inf")),
+        (None, None),
+        (Any, {"a": [1, None]}),
+    ],
+)
+def test_a_result_survives_json(annotation: Any, value: Any) -> None:
+    signature = returning(annotation)
+    found = signature.result_of_json(signature.result_json(signature.check_result(value)))
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize("value", [object(), "\ud800", {object(): 1}, [lambda: None]])
+def test_a_result_that_json_cannot_say_is_told_so(value: Any) -> None:
+    with pytest.raises(ResultInvalid, match="returned what JSON cannot say"):
+        returning(Any).result_json(value)
+
+
+# ----- declarations
+
+
+async def fine(ctx: Any, a: int, /, b: int, *, c: int = 1) -> None:
+    """A positional-only parameter cannot be named."""
+
+
+async def no_ctx() -> None:
+    """No ctx."""
+
+
+async def keyword_ctx(*, ctx: Any) -> None:
+    """A ctx by name only."""
+
+
+async def star_ctx(*ctx: Any) -> None:
+    """A ctx among others."""
+
+
+async def star(ctx: Any, *rest: int) -> None:
+    """Any number of arguments."""
+
+
+async def double_star(ctx: Any, **rest: int) -> None:
+    """Arguments of any name."""
+
+
+async def generator(ctx: Any) -> AsyncIterator[int]:
+    """Give one by one."""
+    yield 1
+
+
+def plain_generator(ctx: Any) -> Iterator[int]:
+    """Give one by one."""
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [
+        (no_ctx, "the first parameter of a query is its ctx"),
+        (keyword_ctx, "the first parameter of a query is its ctx"),
+        (star_ctx, "the first parameter of a query is its ctx"),
+        (fine, "cannot be called by name"),
+        (star, "cannot be called by name"),
+        (double_star, "cannot be called by name"),
+        (generator, "yields; a query returns one result"),
+        (plain_generator, "yields; a query returns one result"),
+    ],
+)
+@pytest.mark.parametrize("public", [True, False])
+def test_a_handler_that_cannot_be_called_by_name_is_refused(
+    handler: Callable[..., Any], message: str, public: bool
+) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        check_declaration(handler, "module:function", "query", public)
+
+
+async def no_argument(ctx, value) -> int:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    """No annotation of the argument."""
+    return 1
+
+
+async def no_return(ctx: Any, value: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    """No annotation of the result."""
+
+
+def test_a_public_function_says_what_it_takes_and_gives() -> None:
+    for handler, missing in ((no_argument, "value"), (no_return, "return"), (untyped, "value, other, return")):
+        with pytest.raises(DeclarationError, match=f"is public, and {missing} has no annotation"):
+            check_declaration(handler, "module:function", "mutation", public=True)
+        check_declaration(handler, "module:function", "mutation", public=False)
+
+
+async def missing_type(ctx: Any, value: Missing) -> int:  # type: ignore[name-defined]  # noqa: F821 - what is tested
+    """Name what is not there."""
+    return 1
+
+
+class Opaque:
+    """A class that pydantic knows nothing of."""
+
+
+async def opaque(ctx: Any, value: Opaque) -> Opaque:
+    """Name what cannot be checked."""
+    return value
+
+
+def test_annotations_that_cannot_be_checked_are_refused_by_name() -> None:
+    with pytest.raises(DeclarationError, match="an annotation names 'Missing', which does not exist in its module"):
+        Signature(missing_type, "module:function")
+    with pytest.raises(DeclarationError, match="module:function: its annotations cannot be checked"):
+        Signature(opaque, "module:function")
+    with pytest.raises(DeclarationError, match="module:function: its annotations cannot be checked"):
+        returning(Opaque)

@@ -1,0 +1,42 @@
+"""The state machine of a job: every move leads somewhere, and nothing leads out of an end."""
+
+from __future__ import annotations
+
+from penstock.jobs.states import FINISHED, MOVES, JobEvent, JobState, diagram
+
+
+def reachable(state: JobState) -> set[JobState]:
+    found, left = {state}, [state]
+    while left:
+        here = left.pop()
+        left += [to for (start, _), to in MOVES.items() if start is here and to not in found]
+        found |= set(left)
+    return found
+
+
+def test_every_state_can_be_reached_and_comes_to_an_end() -> None:
+    assert reachable(JobState.PENDING) == set(JobState)
+    for state in JobState:
+        assert reachable(state) & FINISHED
+
+
+def test_nothing_leads_out_of_an_end() -> None:
+    assert frozenset({JobState.SUCCESS, JobState.FAILED, JobState.CANCELED}) == FINISHED
+    assert all(reachable(state) == {state} for state in FINISHED)
+
+
+def test_every_event_moves_something_and_only_a_claim_starts_a_job() -> None:
+    assert {event for _, event in MOVES} == set(JobEvent)
+    assert [key for key, to in MOVES.items() if to is JobState.RUNNING] == [(JobState.PENDING, JobEvent.CLAIMED)]
+    assert [event for state, event in MOVES if state is JobState.PENDING] == [JobEvent.CLAIMED, JobEvent.CANCELED]
+
+
+def test_the_diagram_shows_every_move_and_every_end() -> None:
+    lines = diagram().splitlines()
+    assert lines[:2] == ["stateDiagram-v2", "    [*] --> pending: enqueued"]
+    for (state, event), to in MOVES.items():
+        assert f"    {state.value} --> {to.value}: {event.value}" in lines
+    assert [line for line in lines if line.endswith("--> [*]")] == [
+        f"    {state} --> [*]" for state in ("success", "failed", "canceled")
+    ]
+    assert len(lines) == 2 + len(MOVES) + len(FINISHED)

@@ -1,0 +1,279 @@
+"""Declarations of tables: what they mean, and which are refused when they are made."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field, ValidationError
+
+from penstock.errors import DeclarationError, IdInvalid, ValueInvalid
+from penstock.schema.fields import Kind
+from penstock.schema.ids import Id
+from penstock.schema.index import Index
+from penstock.schema.table import Table, definition_of, make_row
+from penstock.schema.tighten import tighten
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Booking(Table):
+    customer: str
+    seats: int = 1
+    note: str | None = None
+
+    by_customer = Index("customer", "creation_time")
+    by_seats = Index("seats", unique=True)
+    by_id = Index("id", "note")
+
+
+class Order(Table, source="shop.orders", key="number", managed=False):
+    number: int
+    customer: str
+
+    by_customer = Index("customer")
+
+
+def declare(class_name: str, body: dict[str, Any], **arguments: Any) -> type[Table]:
+    """A table class, made as a class statement makes one, of annotations and indexes."""
+    indexes = {name: value for name, value in body.items() if isinstance(value, Index)}
+    annotations = {name: value for name, value in body.items() if name not in indexes}
+    make: Any = type(Table)
+    namespace = {"__annotations__": annotations, "__module__": __name__, **indexes}
+    made: type[Table] = make(class_name, (Table,), namespace, **arguments)
+    return made
+
+
+# ----- what a declaration means
+
+
+@pytest.mark.parametrize(
+    ("name", "sql_name"),
+    [
+        ("Booking", "booking"),
+        ("BookingItem", "booking_item"),
+        ("HTTPRequest", "http_request"),
+        ("RequestHTTP", "request_http"),
+        ("Order2", "order2"),
+        ("Order2Item", "order2_item"),
+        ("A", "a"),
+        ("user", "user"),
+        ("Select", "select"),
+    ],
+)
+def test_a_table_is_named_after_its_class_in_snake_case(name: str, sql_name: str) -> None:
+    assert definition_of(declare(name, {"x": int})).name == sql_name
+
+
+def test_a_definition_tells_all_that_a_store_needs() -> None:
+    found = definition_of(Booking)
+    assert found is definition_of(Booking)
+    assert (found.name, found.key, found.managed, found.table) == ("booking", "id", True, Booking)
+    assert [column.name for column in found.columns] == ["id", "creation_time", "customer", "seats", "note"]
+    assert [column.kind for column in found.columns[:2]] == [Kind.TEXT, Kind.DATETIME]
+    assert found.positions == {"id": 0, "creation_time": 1, "customer": 2, "seats": 3, "note": 4}
+    assert list(found.indexes) == ["by_customer", "by_seats", "by_id"]
+    assert found.column("seats").kind is Kind.INTEGER
+    with pytest.raises(ValueInvalid, match="has no column 'unknown'"):
+        found.column("unknown")
+    other = definition_of(Order)
+    assert (other.name, other.key, other.managed) == ("shop.orders", "number", False)
+    assert [column.name for column in other.columns] == ["number", "customer"]
+
+
+def test_every_order_is_total() -> None:
+    found = definition_of(Booking)
+    assert found.order_of(None) == ("id",)
+    assert found.order_of(Booking.by_customer) == ("customer", "creation_time", "id")
+    assert found.order_of(Booking.by_id) == ("id", "note")
+    assert definition_of(Order).order_of(Order.by_customer) == ("customer", "number")
+
+
+def test_a_table_may_have_a_name_of_its_own() -> None:
+    assert definition_of(declare("Anything", {"x": int}, name="things")).name == "things"
+
+
+def test_a_table_inherits_fields_and_indexes() -> None:
+    class Special(Booking):
+        reason: str
+
+        by_reason = Index("reason")
+        by_seats = Index("seats", "reason")
+
+    found = definition_of(Special)
+    assert found.name == "special"
+    assert [column.name for column in found.columns[2:]] == ["customer", "seats", "note", "reason"]
+    assert found.indexes["by_customer"] is Booking.by_customer
+    assert found.indexes["by_seats"].columns == ("seats", "reason")
+    assert definition_of(Booking).indexes["by_seats"].columns == ("seats",)
+
+
+def test_tables_may_name_each_other_before_they_exist() -> None:
+    class Parent(Table):
+        child: Id[Child] | None = None
+        children: list[Id[Child]] = Field(default_factory=list)
+
+    class Child(Table):
+        parent: Id[Parent]
+
+    Parent.model_rebuild(_types_namespace={"Child": Child, "Id": Id})
+    assert definition_of(Parent).column("child").kind is Kind.TEXT
+    good = "child_01jd3k4v5w6x7y8z9a0b1c2d3e"
+    assert Parent(child=Id(good), children=[Id(good)]).child == good
+    for wrong in ({"child": "parent" + good[5:]}, {"children": ["x"]}):
+        with pytest.raises(ValidationError):
+            Parent.model_validate(wrong)
+
+
+# ----- rows
+
+
+def test_a_row_is_encoded_in_the_order_of_its_columns() -> None:
+    row = Booking(customer="Ada", seats=2)
+    assert definition_of(Booking).encode_row(row, "booking_x", NOW) == ("booking_x", NOW, "Ada", 2, None)
+    assert definition_of(Order).encode_row(Order(number=5, customer="Ada"), "", NOW) == (5, "Ada")
+    with pytest.raises(ValueInvalid, match=r"booking\.customer cannot be None"):
+        definition_of(Booking).encode_row(Booking.model_construct(seats=1), "x", NOW)
+    with pytest.raises(ValueInvalid, match=r"booking\.seats: this str is not a value of its column"):
+        definition_of(Booking).encode_row(Booking.model_construct(customer="x", seats="many"), "x", NOW)
+
+
+def test_a_stored_row_is_made_without_being_validated() -> None:
+    fields = {"id": Id[Any]("booking_x"), "creation_time": NOW, "customer": "Ada", "seats": 1, "note": None}
+    row = make_row(Booking, fields)
+    assert isinstance(row, Booking)
+    assert (row.id, row.creation_time, row.customer) == ("booking_x", NOW, "Ada")
+    assert row == make_row(Booking, dict(fields))
+    assert row != make_row(Booking, fields | {"id": "booking_y"})
+    assert row != Booking(customer="Ada")
+    assert row != "booking_x"
+    assert hash(row) == hash(make_row(Booking, fields | {"seats": 5}))
+    assert row.model_copy(update={"seats": 5}).id == row.id
+
+
+def test_the_row_of_another_program_is_validated() -> None:
+    row = definition_of(Order).make_row({"number": 5, "customer": "Ada"})
+    assert (row.id, type(row.id)) == ("5", Id)
+    with pytest.raises(ValidationError):
+        definition_of(Order).make_row({"number": None, "customer": "Ada"})
+
+
+def test_a_key_is_what_an_id_stands_for() -> None:
+    good = "booking_01jd3k4v5w6x7y8z9a0b1c2d3e"
+    assert definition_of(Booking).encode_key(good) == good
+    assert definition_of(Order).encode_key("5") == 5
+    given: Any
+    for given in ("order_01jd3k4v5w6x7y8z9a0b1c2d3e", "", None, 5):
+        with pytest.raises(IdInvalid):
+            definition_of(Booking).encode_key(given)
+    for given in ("x", "", "5.5", None, 5.5, [], b"5"):
+        with pytest.raises(IdInvalid):
+            definition_of(Order).encode_key(given)
+    key: Any = 5
+    assert definition_of(Order).encode_key(key) == 5, "the key itself, as its rows have it"
+
+
+# ----- what is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "arguments", "message"),
+    [
+        ("Odd", {"id": int}, {}, "the field id is penstock's own"),
+        ("Odd", {"creation_time": datetime}, {}, "the field creation_time is penstock's own"),
+        ("Odd", {"Upper": int}, {}, "cannot be named 'Upper'"),
+        ("Odd", {"ünder": int}, {}, "cannot be named 'ünder'"),
+        ("Odd", {"a" * 49: int}, {}, "at most 48"),
+        ("Odd", {f"f{n}": int for n in range(1025)}, {}, "more than 1024 fields"),
+        ("Odd", {"x": int}, {"name": "Upper"}, "cannot be named 'Upper'"),
+        ("Odd", {"x": int}, {"name": "a b"}, "cannot be named 'a b'"),
+        ("Odd", {"x": int}, {"name": "a.b"}, "cannot be named 'a.b'"),
+        ("Odd", {"x": int}, {"name": 'a"; drop table b; --'}, "cannot be named"),
+        ("Odd", {"x": int}, {"name": "a\0"}, "cannot be named"),
+        ("Odd", {"x": int}, {"name": "a\n"}, "cannot be named"),
+        ("Odd", {"x": int}, {"name": "a" * 49}, "at most 48"),
+        ("Odd", {"x": int}, {"name": "1a"}, "cannot be named"),
+        ("Ünder", {"x": int}, {}, "cannot be named"),
+        ("Odd", {"x": int}, {"name": "penstock_lease"}, "is reserved"),
+        ("PenstockJob", {"x": int}, {}, "is reserved"),
+        ("Odd", {"x": int}, {"name": "pg_class"}, "is reserved"),
+        ("Odd", {"x": int}, {"name": "sqlite_schema"}, "is reserved"),
+        ("_Odd", {"x": int}, {}, "is reserved"),
+        ("Odd", {"x": int}, {"source": "t"}, "Add managed=False"),
+        ("Odd", {"x": int}, {"key": "x"}, "Add managed=False"),
+        ("Odd", {"x": int}, {"managed": False}, "needs source= and key="),
+        ("Odd", {"x": int}, {"managed": False, "source": "t"}, "needs source= and key="),
+        ("Odd", {"x": int}, {"managed": False, "source": "t", "key": "y"}, "its key 'y' is not one of its fields"),
+        ("Odd", {"x": int}, {"colour": "red"}, "unknown class argument colour"),
+        ("Odd", {"x": int, "by_y": Index("y")}, {}, "index by_y names y, which is no field"),
+        ("Odd", {"x": int, "by_x": Index("x", "creation_time", "y", "z")}, {}, "names y, z, which is no field"),
+        ("Odd", {"x": int, "ByX": Index("x")}, {}, "index cannot be named 'ByX'"),
+        ("Odd", {"x": int, "by_id": Index("id")}, {"managed": False, "source": "t", "key": "x"}, "names id"),
+    ],
+)  # fmt: skip
+def test_a_declaration_that_cannot_be_is_refused_at_import(
+    name: str, fields: dict[str, Any], arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        declare(name, fields, **arguments)
+
+
+def test_a_field_of_a_type_that_pydantic_does_not_know_is_refused_at_import() -> None:
+    class Opaque:
+        """Nothing that could be stored."""
+
+    with pytest.raises(DeclarationError, match="Table Odd: a field cannot be stored"):
+        declare("Odd", {"x": Opaque})
+
+
+@pytest.mark.parametrize("annotation", [list[int], dict[str, int], Any, int | str, tuple[int, ...]])
+def test_what_is_stored_as_json_has_no_order_and_no_index(annotation: Any) -> None:
+    table = declare("Odd", {"x": annotation, "y": int, "by_x": Index("y", "x")})
+    with pytest.raises(DeclarationError, match="by_x contains x, which is stored as JSON"):
+        definition_of(table)
+
+
+@pytest.mark.parametrize("thing", [Table, BaseModel, int, None, "booking", Booking(customer="x")])
+def test_only_tables_are_tables(thing: Any) -> None:
+    with pytest.raises(DeclarationError, match="is not a table"):
+        definition_of(thing)
+
+
+# ----- as strict as a database
+
+
+def test_naive_times_and_huge_numbers_are_refused_wherever_a_field_has_them() -> None:
+    class Strict(Table):
+        moment: datetime | None = None
+        config: datetime | None = None  # a field may bear any word of pydantic's
+        moments: list[datetime] = Field(default_factory=list)
+        number: int = 0
+        positive: int = Field(default=1, ge=1)
+        small: int = Field(default=1, lt=10)
+        wide: int = Field(default=0, ge=-(10**30), le=10**30)
+        numbers: dict[int, list[int]] = Field(default_factory=dict)
+
+    naive, huge = datetime(2030, 1, 1), 2**63  # noqa: DTZ001 - what is tested
+    wrong: list[dict[str, Any]] = [
+        {"moment": naive}, {"config": naive}, {"moments": [naive]}, {"number": huge}, {"number": -huge - 1},
+        {"positive": huge}, {"positive": 0}, {"small": 10}, {"small": -huge - 1}, {"numbers": {huge: []}},
+        {"numbers": {1: [huge]}},
+    ]  # fmt: skip
+    for given in wrong:
+        with pytest.raises(ValidationError):
+            Strict(**given)
+    kept = Strict(moment=NOW, config=NOW, number=huge - 1, positive=huge - 1, small=-huge, wide=10**30)
+    assert kept.wide == 10**30, "a field that says otherwise is left alone"
+
+
+def test_a_schema_is_tightened_by_its_words_not_by_the_names_of_fields() -> None:
+    number: Any = {"type": "int"}
+    fields = {
+        name: {"type": "model-field", "schema": number} for name in ("schema", "config", "default", "cls", "fields")
+    }
+    schema: Any = {"type": "model-fields", "fields": fields, "metadata": {"type": "int"}}
+    found: Any = tighten(schema)
+    assert all(item["schema"]["le"] == 2**63 - 1 for item in found["fields"].values())
+    assert found["metadata"] == {"type": "int"}
+    assert number == {"type": "int"}, "what was given is left alone"
