@@ -54,6 +54,7 @@ class Writer:
         self._alone_until = 0.0
         self._committing: asyncio.Future[float] | None = None
         self._checkpoint: asyncio.Future[None] | None = None
+        self._log_is_long = False
 
     # ----- turns
 
@@ -209,7 +210,12 @@ class Writer:
     def _timed_commit(self) -> float:
         before = profile_timer()
         self.connection.execute("commit")
-        return profile_timer() - before
+        seconds = profile_timer() - before
+        if self._log_is_long:
+            self._log_is_long = False
+            with contextlib.suppress(sqlite3.Error):  # the next look tries again
+                self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
+        return seconds
 
     def _committed(self, error: BaseException | None, seconds: float | None) -> None:
         self._committing = None
@@ -242,7 +248,11 @@ class Writer:
     # ----- the write-ahead log
 
     def _look_at_log(self) -> None:
-        """Now and then move the log into the database: beside the writers, or before them if it has grown huge."""
+        """Now and then move the log into the database, so that it begins anew and does not grow.
+
+        Most of it moves beside the writers. The little that they have added meanwhile moves after the next commit:
+        only a log that has moved as a whole begins anew, and writing over it is quicker than adding to it.
+        """
         self._commits += 1
         if self._commits % _LOOK_EVERY or self._checkpoint is not None:
             return
@@ -251,8 +261,7 @@ class Writer:
         except OSError:
             return
         if size > _MOST_LOG_BYTES:
-            with contextlib.suppress(sqlite3.Error):
-                self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
+            self._log_is_long = True
         elif size > LOG_BYTES:
             self._checkpoint = asyncio.get_running_loop().run_in_executor(self._executor, self._checkpoint_aside)
             self._checkpoint.add_done_callback(self._checkpointed)
@@ -266,7 +275,7 @@ class Writer:
 
     def _checkpointed(self, done: asyncio.Future[None]) -> None:
         self._checkpoint = None
-        done.exception()  # the next look tries again
+        self._log_is_long = done.exception() is None  # if not, the next look tries again
 
     async def settle(self) -> None:
         """Wait for what is still under way."""
