@@ -28,7 +28,7 @@ class Config:
         database: Where the data is: ``sqlite:///penstock.db`` or ``postgresql://…``.
         max_connections: Connections to PostgreSQL for calls, at most, per process; services have a few of their own.
         database_wait: How long a call waits for a database that is away, locked or out of connections.
-        statement_timeout: After which time an unanswered statement is given up.
+        statement_timeout: After which time an unanswered statement is given up; at most 24 days.
         synchronous: How durable SQLite's commits are: ``full`` loses nothing; ``normal`` may lose the last commits
             when the machine (not the process) dies, and is faster.
         conflict_attempts: How often a conflicting mutation is run in all; jobs are run for as long as it takes.
@@ -46,7 +46,7 @@ class Config:
         threads: Threads for functions written with def.
         processes: Processes for actions with runtime="process".
         worker_jobs: Jobs one worker runs at once.
-        lease: How long a worker's lease holds; a crashed worker's jobs are taken over after it.
+        lease: Within which time other workers take over the jobs of one that crashed.
         grace: How long a stopping worker lets its running jobs finish.
         poll: How often an idle worker looks for work that nobody told it of.
         job_status_ttl: How long the status of a finished job is kept.
@@ -89,12 +89,19 @@ class Config:
             least = 0 if name == "grace" else _LEAST.get(kind, 0)
             if kind in _LEAST and not least <= value < math.inf:
                 raise ConfigError(f"{name} must be a number greater than 0, not {value}.")
+        least, most = _STATEMENT_TIMEOUT
+        if not least <= self.statement_timeout <= most:
+            raise ConfigError(
+                f"statement_timeout must be between {least} and {most:,} seconds, which PostgreSQL can count in "
+                f"milliseconds, not {self.statement_timeout}."
+            )
         if self.synchronous not in {"full", "normal"}:
             raise ConfigError(f"synchronous must be full or normal, not {self.synchronous!r}.")
 
 
 _TYPES: dict[str, type[Any]] = {field.name: type(field.default) for field in fields(Config)}
 _LEAST: dict[type[Any], float] = {int: 1, float: math.ulp(0.0)}
+_STATEMENT_TIMEOUT = (0.001, 2_147_483)  # 31 bits of milliseconds; 0 would be no limit
 
 
 def load_config(

@@ -3,7 +3,7 @@
 PenstockError
 ├── UsageError                    you: the program is written or configured wrongly
 │   ├── DeclarationError          a table, an index or a function is declared wrongly
-│   ├── ConfigError               a setting, a database URL or a project file is wrong
+│   ├── ConfigError               a setting, a project file, a database URL or a right on the database is wrong
 │   ├── SchemaMismatch            the declared tables do not fit the stored ones, and changing them would lose data
 │   ├── ContextError              a ctx was used where or when it must not be
 │   │   └── UnawaitedCall         a function ended while ctx calls it had made were not awaited
@@ -77,7 +77,7 @@ class DeclarationError(UsageError):
 
 
 class ConfigError(UsageError):
-    """A setting, a database URL or a project file is wrong."""
+    """A setting, a project file, a database URL or a right on the database is wrong."""
 
     code = "config"
 

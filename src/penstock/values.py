@@ -5,7 +5,7 @@ Owns their one encoding and its limits. Leaves the wire's tags to `wire`, and SQ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -18,6 +18,7 @@ from penstock.errors import LimitExceeded, ValueInvalid
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_NESTING = 64
+WORD_BYTES = 8
 
 _CONTAINERS = (dict, list, tuple)
 _UNCHANGING = (str, int, float, bool, bytes, type(None), datetime, date, timedelta, Decimal, UUID)
@@ -88,6 +89,17 @@ def check_text(text: str, what: str) -> None:
 def text_bytes(text: str) -> int:
     """How many bytes a text has."""
     return len(text) if text.isascii() else len(text.encode())
+
+
+def total_bytes(values: Iterable[Any]) -> int:
+    """About how much room values take: texts and bytes by their length in bytes, all else as one word."""
+    values = list(values)
+    texts = [value for value in values if value.__class__ is str]
+    others = [value for value in values if value.__class__ is not str]
+    longer = sum(
+        [len(value) - WORD_BYTES for value in others if isinstance(value, (bytes, str))]
+    )  # ids are of a subclass
+    return text_bytes("".join(texts)) + WORD_BYTES * len(others) + longer
 
 
 def _check_value(value: Any, what: str) -> None:

@@ -303,3 +303,31 @@ def test_logs_are_text_or_json(bookings: Console) -> None:
     lines = bookings.ok("migrate", "--log-level", "info", "--log-format", "json").err.splitlines()
     events = [json.loads(line) for line in lines if line.startswith("{")]
     assert [event["event"] for event in events] == ["schema.changing", "schema.applied"]
+
+
+CALLER = """
+import logging
+
+import httpx
+
+from penstock import ActionCtx, App
+
+app = App()
+
+
+@app.action
+async def call(ctx: ActionCtx) -> int:
+    logging.getLogger("my.program").info("calling")
+    transport = httpx.MockTransport(lambda request: httpx.Response(204))
+    async with httpx.AsyncClient(transport=transport) as client:
+        return (await client.get("https://example.org/?token=secret")).status_code
+"""
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_the_program_is_logged_and_what_its_libraries_do_is_not(console: Console, level: str) -> None:
+    console.write("app.py", CALLER)
+    called = console.ok("run", "call", "--log-level", level)
+    assert called.json == 204
+    assert "calling" in called.err
+    assert "secret" not in called.err

@@ -304,6 +304,28 @@ def test_a_user_owned_table_survives_the_round_trip(
     assert console.ok("export", "orders", "-o", "-").out == first
 
 
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+@pytest.mark.parametrize("how", ["--append", "--replace"])
+def test_numbers_that_the_database_gives_go_on_after_imported_ones(
+    console: Console, store: str, how: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = request.getfixturevalue(f"{store}_url")
+    monkeypatch.setenv("DATABASE_URL", url)
+    console.write("orders.py", OWNED.replace('source="orders"', 'source="Our orders"'))
+    number = "integer primary key" if store == "sqlite" else "serial primary key"
+    run = _sqlite if store == "sqlite" else _postgres
+    run(url, f'create table "Our orders" (order_id {number}, at timestamp, total text, note text)')
+    lines = b"".join(b'{"order_id": %d, "at": "2026-01-01T10:00:00Z", "total": null}\n' % key for key in (7, 40, 9))
+    imported = ("import", "Our orders", "-", how, "--yes")
+    console.ok(*imported, stdin=lines)
+    run(url, """insert into "Our orders" (at, note) values ('2026-01-02 10:00:00', 'theirs')""")
+    exported = [json.loads(line) for line in console.ok("export", "Our orders", "-o", "-").out.splitlines()]
+    (theirs,) = (row["order_id"] for row in exported if row["note"] == "theirs")
+    assert theirs > 40
+    console.ok("import", "Our orders", "-", "--replace", "--yes", stdin=b"")
+    run(url, """insert into "Our orders" (at, note) values ('2026-01-02 10:00:00', 'theirs')""")
+
+
 def _sqlite(url: str, *statements: str) -> None:
     connection = sqlite3.connect(url.removeprefix("sqlite:///"))
     for statement in statements:

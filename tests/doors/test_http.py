@@ -59,6 +59,16 @@ def test_values_that_json_cannot_say_travel_in_tags(door: Door) -> None:
     asyncio.run(story())
 
 
+def test_a_whole_number_is_an_integer_where_one_is_asked_for(door: Door) -> None:
+    async def story() -> None:
+        async with door() as api:
+            await api.value("mutation", "add", title="Emma", copies=3.0)
+            assert type((await api.value("query", "find", title="Emma"))["copies"]) is int
+            assert await api.value("query", "typed", number=5.0, real=1) == "5 1.0 None"
+
+    asyncio.run(story())
+
+
 def test_the_other_ways_to_call(door: Door) -> None:
     async def story() -> None:
         async with door() as api:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from penstock import App, ApplicationError, NonRetryableError
 from penstock.sync import ActionCtx
@@ -17,6 +17,8 @@ app = App()
 
 class Sums(BaseModel):
     """What an action computes."""
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
     total: Decimal
     at: datetime
@@ -36,7 +38,7 @@ def add(ctx: ActionCtx, numbers: list[Decimal], at: datetime) -> Sums:
     """Sum up, in another process."""
     assert ctx.now().tzinfo is UTC
     assert 0 <= ctx.random.random() < 1
-    return Sums(total=sum(numbers, Decimal(0)), at=at)
+    return Sums(total=sum(numbers, Decimal(0)), at=at, seal=b"\xff")
 
 
 @app.internal_action(runtime="process")

@@ -58,6 +58,17 @@ async def done(ctx: QueryCtx) -> list[str]:
 
 
 @app.mutation
+async def do_and_tell(ctx: MutationCtx, what: str) -> Step | None:
+    return await ctx.db.get(Step, await ctx.db.insert(Step(what=what)))
+
+
+@app.internal_action
+async def call_and_tell(ctx: ActionCtx, what: str) -> dict[str, Any]:
+    step = await ctx.run_mutation(do_and_tell, what)
+    return {"step": step, "at": ctx.now(), "large": 2**60, "seal": b"\xff\xfe", "odd": float("inf"), "é": (1, None)}
+
+
+@app.mutation
 async def do_and_fail(ctx: MutationCtx, what: str) -> None:
     await ctx.db.insert(Step(what=what))
     raise ValueError(f"no {what} today")
@@ -172,6 +183,24 @@ async def test_a_job_goes_from_pending_through_running_to_success(database_url: 
         assert found.enqueued_at == scheduled_at
         assert found.started_at == found.finished_at == scheduled_at + timedelta(minutes=6)
         assert await test.run_query(done) == ["lunch"]
+
+
+async def test_what_a_job_returned_is_kept_as_http_would_say_it(database_url: str) -> None:
+    async with running(database_url) as test:
+        told = await test.scheduler.run_after(NOW, do_and_tell, what="lunch")
+        called = await test.scheduler.run_after(NOW, call_and_tell, what="tea")
+        await test.run_until_idle()
+        row = (await status(test, told)).result
+        assert (row["what"], row["_id"][:5], type(row["_creationTime"])) == ("lunch", "step_", float)
+        started_at = (await status(test, told)).started_at
+        assert started_at is not None
+        assert row["_creationTime"] == started_at.timestamp() * 1000
+        found = (await status(test, called)).result
+        step = found.pop("step")
+        assert (step.pop("what"), sorted(step)) == ("tea", ["_creationTime", "_id"])
+        at = found.pop("at")
+        assert datetime.fromisoformat(at) == test.clock.now()
+        assert found == {"large": 2**60, "seal": "//4=", "odd": "Infinity", "é": [1, None]}
 
 
 async def test_jobs_run_in_the_order_of_their_times(database_url: str) -> None:

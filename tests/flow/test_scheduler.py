@@ -68,6 +68,11 @@ async def invite(ctx: MutationCtx, guests: list[str], fail: bool = False) -> lis
 
 
 @app.mutation
+async def call_off(ctx: MutationCtx, job: JobId) -> None:
+    await ctx.scheduler.cancel(job)
+
+
+@app.mutation
 def invite_from_a_thread(ctx: sync.MutationCtx, guest: str) -> JobStatus | None:
     job = ctx.scheduler.run_after(NOW, visit, guest=guest)
     other = ctx.scheduler.run_at(ctx.now(), visit, guest="unwelcome")
@@ -284,3 +289,5 @@ async def test_an_unknown_job_is_none(database_url: str) -> None:
         assert await test.job(JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")) is None
         with pytest.raises(IdInvalid):
             await test.job(JobId("visit_01jd3k4v5w6x7y8z9a0b1c2d3e"))
+        with pytest.raises(ArgumentsInvalid, match="job: Input should be an id of a job, like job_"):
+            await test.run_mutation(call_off, JobId("visit_01jd3k4v5w6x7y8z9a0b1c2d3e"))

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 from typing_extensions import TypedDict
 
 from penstock import (
@@ -58,10 +58,13 @@ class Level(enum.IntEnum):
 
 
 class Part(BaseModel):
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
     name: str
     size: Decimal = Decimal(1)
     weight: float = 0.0
     made: datetime | None = None
+    seal: bytes = b""
     parts: list[Part] = []
 
 
@@ -220,7 +223,8 @@ async def count(backend: TestApp, table: type[Table]) -> int:
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 ZONES = st.builds(timezone, st.timedeltas(timedelta(hours=-23, minutes=-59), timedelta(hours=23, minutes=59)))
 ISO_ZONES = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
-MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=ZONES)  # noqa: DTZ001 - with time zones
+ENDS_OF_TIME = st.sampled_from([datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=ZONES) | ENDS_OF_TIME  # noqa: DTZ001 - zoned
 ISO_MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=ISO_ZONES)  # noqa: DTZ001
 NUMBERS = st.integers(-INT64, INT64 - 1)
 REALS = st.floats(allow_nan=False)
@@ -244,7 +248,7 @@ KEYS = {
     "level": st.sampled_from(Level),
 }
 PARTS = st.recursive(
-    st.builds(Part, name=TEXTS, size=PRICES, made=st.none() | ISO_MOMENTS),
+    st.builds(Part, name=TEXTS, size=PRICES, made=st.none() | ISO_MOMENTS, seal=st.binary(max_size=5)),
     lambda parts: st.builds(Part, name=TEXTS, parts=st.lists(parts, max_size=2)),
     max_leaves=3,
 )
@@ -312,8 +316,10 @@ EXTREMES: dict[str, list[Any]] = {
     "real": [-0.0, 5e-324, 1.7976931348623157e308, float("inf"), float("-inf"), 5],
     "data": [b"", b"\0", bytes(range(256))],
     "moment": [
+        datetime.min.replace(tzinfo=UTC),
         datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
         datetime(9999, 12, 31, 23, 59, 59, 999_998, tzinfo=UTC),
+        datetime.max.replace(tzinfo=UTC),
         datetime(2030, 10, 27, 2, 30, fold=1, tzinfo=timezone(timedelta(hours=1))),
         datetime(1, 1, 1, 6, tzinfo=timezone(timedelta(hours=5))),
     ],

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import penstock
+from penstock import client
 
 PUBLIC = """
 ActionCtx App ApplicationError ArgumentsInvalid Backend CallTimeout Config ConfigError Conflict ConstraintViolation
@@ -45,6 +46,11 @@ def test_the_public_names_are_frozen() -> None:
     assert sorted(PUBLIC.split()) == sorted(penstock.__all__), (
         "a name has come or gone: say so in CHANGELOG.md, and here"
     )
+
+
+def test_the_names_of_the_client_are_frozen() -> None:
+    assert client.__all__ == ["AsyncClient", "Client", "FunctionError", "ServerError", "ServerUnreachable"]
+    assert all(hasattr(client, name) for name in client.__all__)
 
 
 def test_a_name_is_listed_alike_in_all_three_places(trees: dict[str, ast.Module]) -> None:

@@ -107,6 +107,30 @@ def test_a_connection_lost_in_the_middle_of_a_query_costs_one_more_run(postgres_
     asyncio.run(story())
 
 
+def test_a_server_that_only_reads_is_told_and_left_for_one_that_writes(postgres_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
+            await backend.run_mutation(ledger.open_account, owner="ada")
+            name = await admin.fetchval("select current_database()")
+            await admin.execute(f"alter database {name} set default_transaction_read_only = on")
+            await end_all_connections(admin)
+            async with ledger.app.open(postgres_url, database_wait=0.05, push_schema=False) as hasty:
+                with pytest.raises(
+                    DatabaseUnavailable, match=r"only reads: .* Connect to the one that writes"
+                ) as caught:
+                    await hasty.run_mutation(ledger.add, owner="ada", amount=1)
+                assert not caught.value.facts.get("uncertain")
+                assert await hasty.run_query(ledger.balance, owner="ada") == 0
+            with ledger.held_between(1) as held:
+                call = asyncio.create_task(backend.run_mutation(ledger.add, owner="ada", amount=1))
+                await held.arrived()
+                await admin.execute(f"alter database {name} reset default_transaction_read_only")
+                held.open()
+                assert await call == 1
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_connection_lost_during_the_commit_is_told_as_uncertain(postgres_url: str, moment: Moment) -> None:
     async def story() -> None:

@@ -58,6 +58,7 @@ def test_every_setting_can_be_set_in_the_environment(tmp_path: Path) -> None:
         ("threads", ["many", "1.5", "", "0x10", "0", "-1", 0, -1, 1.5, True, [], "nan", "inf", float("inf")]),
         ("lease", ["long", "0", "-1", "nan", "inf", 0, -0.5, float("nan"), float("inf"), True, "1e999"]),
         ("grace", [-1, float("nan"), "x"]),
+        ("statement_timeout", [0.0001, 2_147_484, "1e9", 25 * 86400.0]),
         ("dev", ["yes", "2", 2, 1.0, "on"]),
         ("synchronous", ["off", "FULL", 1, True]),
         ("database", [5, True, ["x"]]),
@@ -74,6 +75,7 @@ def test_what_cannot_be_a_setting_is_refused_by_name(tmp_path: Path, name: str, 
 def test_words_for_true_and_false(tmp_path: Path) -> None:
     assert [load(tmp_path, dev=word).dev for word in ("1", "0", "true", "FALSE", True, False)] == [True, False] * 3
     assert load(tmp_path, grace=0).grace == 0
+    assert load(tmp_path, statement_timeout="2147483").statement_timeout == 2_147_483
 
 
 def test_a_setting_that_does_not_exist_is_told_with_those_that_do(tmp_path: Path) -> None:

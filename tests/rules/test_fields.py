@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, NewType, Optional, Union
 from uuid import UUID
 
 import pytest
-from pydantic import AwareDatetime, BaseModel, Field, JsonValue
+from pydantic import AwareDatetime, Base64Bytes, BaseModel, Field, JsonValue
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from typing_extensions import TypeAliasType, TypedDict
 
 from penstock.errors import DeclarationError, ValueInvalid
@@ -241,6 +242,50 @@ def test_every_plain_type_has_a_kind_and_every_kind_but_json_an_encoder() -> Non
 
 class Opaque:
     """A class that pydantic knows nothing of."""
+
+
+class Sealed(BaseModel):
+    seal: bytes
+
+
+class Encoded(BaseModel):
+    seal: Base64Bytes = b""
+
+
+class Tree(BaseModel):
+    config: str = ""
+    fields: list[Annotated[bytes, Field(max_length=5)]] = []
+    children: list[Tree] = []
+
+
+@pydantic_dataclass
+class Stamp:
+    seal: bytes | None = None
+
+
+class Envelope(BaseModel):
+    note: SealedNote | None = None
+
+
+class SealedNote(TypedDict):
+    seal: bytes
+
+
+@pytest.mark.parametrize(
+    ("annotation", "name"),
+    [
+        (Sealed, "Sealed"),
+        (list[Sealed] | None, "Sealed"),
+        (dict[str, tuple[int, Sealed]], "Sealed"),
+        (Encoded, "Encoded"),
+        (Tree, "Tree"),
+        (Stamp, "Stamp"),
+        (Envelope, "SealedNote"),
+    ],
+)
+def test_a_class_whose_bytes_json_would_take_for_text_is_refused(annotation: Any, name: str) -> None:
+    with pytest.raises(DeclarationError, match=rf"odd\.value: {name} holds bytes.* Give {name} the pydantic config"):
+        definition_of(type("Odd", (Table,), {"__annotations__": {"value": annotation}, "__module__": __name__}))
 
 
 @pytest.mark.parametrize("annotation", [Opaque, list[Opaque], dict[str, Opaque] | None, Opaque | int])

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.changes.readset import Bound, RangeRead, ReadSet
 from penstock.changes.writeset import RowChange, WriteSet
+from penstock.schema.table import Table, definition_of
+from penstock.store.dialect import Dialect
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sqlite.dialect import SQLITE
+from penstock.store.statements import TableStatements
 
 Columns = dict[str, tuple[int, Callable[[Any], Any] | None]]
 
@@ -103,3 +110,20 @@ def test_changes_are_kept_in_order() -> None:
     for change in changes:
         writes.note(change)
     assert writes.changes == changes
+
+
+class Visit(Table):
+    at: datetime
+    price: Decimal
+
+
+@pytest.mark.parametrize("dialect", [SQLITE, POSTGRES], ids=["sqlite", "postgres"])
+def test_what_a_driver_gives_is_compared_by_what_it_means(dialect: Dialect) -> None:
+    statements = TableStatements(definition_of(Visit), dialect)
+    noon, last = datetime(2030, 1, 1, 12, tzinfo=UTC), datetime.max  # noqa: DTZ901 - PostgreSQL's infinity, as it comes
+    given = last if dialect is POSTGRES else statements.encode_one("at", last.replace(tzinfo=UTC))
+    row = ("visit_1", given, given, statements.encode_one("price", Decimal("9.5")))
+    for column, least in (("at", noon), ("price", Decimal(10))):
+        bound = Bound(statements.encode_one(column, least), inclusive=True)
+        covers = RangeRead("visit", column, (column,), (), lower=bound).covers(row, statements.read_columns)
+        assert covers == (column == "at")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -56,7 +55,9 @@ ROWS = st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=12).map(
     lambda pairs: [(a, b, number) for number, (a, b) in enumerate(pairs)]
 )
 BOUNDS = st.none() | st.builds(Bound, st.integers(0, 3), st.booleans())
-STARTS = st.builds(Segment, st.just(()) | st.tuples(VALUES) | st.tuples(VALUES, VALUES), BOUNDS, BOUNDS)
+STARTS = st.builds(
+    Segment, st.just(()) | st.tuples(VALUES) | st.tuples(VALUES, VALUES), BOUNDS, BOUNDS, st.none(), st.none()
+)
 DIRECTIONS = st.sampled_from(["asc", "desc"])
 
 
@@ -77,7 +78,7 @@ def test_after_a_row_that_never_was_nothing_comes_from_outside(
     rows: list[Row], start: Segment, direction: Literal["asc", "desc"], forged: Row
 ) -> None:
     forged_inside = (*start.prefix, *forged[len(start.prefix) :])
-    rest = after(replace(start, within=start), ORDER, OPTIONAL, forged_inside, direction)
+    rest = after(start._replace(within=start), ORDER, OPTIONAL, forged_inside, direction)
     inside = read([start], rows, direction)
     found = read(rest, rows, direction)
     assert set(found) <= set(inside)
@@ -89,7 +90,7 @@ def test_a_segment_asks_as_many_values_as_it_gives(start: Segment) -> None:
     for null in (None, True, False):
         if null is not None and len(start.prefix) == len(ORDER):
             continue
-        conditions, args = replace(start, null=null).conditions(ORDER)
+        conditions, args = start._replace(null=null).conditions(ORDER)
         assert sum(condition.takes_value for condition in conditions) == len(args)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -12,7 +13,8 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
 
 from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
 from penstock.functions.signature import Signature, check_declaration
@@ -34,6 +36,25 @@ class Item(BaseModel):
     price: Decimal = Decimal(0)
 
 
+class Sealed(BaseModel):
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    seal: bytes
+
+
+class Unsealed(BaseModel):
+    seal: bytes
+
+
+@dataclass
+class Stamp:
+    seal: bytes
+
+
+class SealedNote(TypedDict):
+    seal: bytes
+
+
 async def everything(
     ctx: Any,
     text: str,
@@ -52,6 +73,7 @@ async def everything(
     item: Item | None = None,
     items: list[Item] | None = None,
     mapping: dict[str, int] | None = None,
+    sealed: Sealed | None = None,
     small: Annotated[int, Field(ge=0, le=9)] = 0,
     anything: Any = None,
 ) -> None:
@@ -82,8 +104,8 @@ def test_arguments_by_place_and_by_name_become_one_dict() -> None:
     assert EVERYTHING.bind((), {"number": 1}) == {"number": 1}
     with pytest.raises(ArgumentsInvalid, match="text is given twice"):
         EVERYTHING.bind(("a",), {"text": "b"})
-    with pytest.raises(ArgumentsInvalid, match="takes 17 arguments, but 18 were given"):
-        EVERYTHING.bind(("a",) * 18, {})
+    with pytest.raises(ArgumentsInvalid, match="takes 18 arguments, but 19 were given"):
+        EVERYTHING.bind(("a",) * 19, {})
 
 
 def test_defaults_are_left_to_the_function() -> None:
@@ -100,12 +122,36 @@ def test_defaults_are_left_to_the_function() -> None:
     wait=st.timedeltas(timedelta(days=-10_000), timedelta(days=10_000)),
     price=st.decimals(allow_nan=False, allow_infinity=False, places=5),
     uuid=st.uuids(),
+    sealed=st.builds(Sealed, seal=st.binary()),
 )
 def test_what_a_job_remembers_as_json_is_what_was_given(**arguments: Any) -> None:
     checked = EVERYTHING.check(arguments)
     assert checked == arguments
     if "\0" not in arguments["text"]:
         assert EVERYTHING.check_json(encode_json(checked, "they")) == arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"number": 1.0}', {"number": 1}),
+        ('{"number": -0.0}', {"number": 0}),
+        ('{"number": 9007199254740992.0}', {"number": 2**53}),
+        ('{"number": 1e3, "small": 9.0, "real": 1.0, "anything": {"a": [1.5]}}', {"number": 1000, "small": 9}),
+        ('{"mapping": {"a": 2.0}}', {"mapping": {"a": 2}}),
+        ('{"number": 1, "real": 1, "anything": 1.0}', {"real": 1.0, "anything": 1.0}),
+    ],
+)
+def test_a_whole_number_in_json_is_an_integer_where_one_is_asked_for(text: str, found: dict[str, Any]) -> None:
+    checked = EVERYTHING.check_json(f'{{"text": "a", {text[1:]}')
+    for name, value in found.items():
+        assert (checked[name], type(checked[name])) == (value, type(value))
+
+
+@pytest.mark.parametrize("number", ["1.5", "9007199254740994.0", "1e300", "true", '"1"', '"1.0"', "NaN", "[1.0]"])
+def test_no_other_number_is_an_integer(number: str) -> None:
+    with pytest.raises(ArgumentsInvalid, match="number: Input should be"):
+        EVERYTHING.check_json(f'{{"text": "a", "number": {number}}}')
 
 
 WRONG: dict[str, list[Any]] = {
@@ -126,6 +172,7 @@ WRONG: dict[str, list[Any]] = {
     "item": [{"name": 5}, {}, "x", {"name": "x", "price": "cheap"}],
     "items": ["x", ["x"], Item(name="x"), [None]],
     "mapping": [{1: 1}, {"a": "1"}, [], "x"],
+    "sealed": [{"seal": 5}, {}, "x"],
     "small": [10, -1],
 }
 
@@ -176,6 +223,8 @@ def test_arguments_without_annotation_may_be_anything() -> None:
         (list[Booking], [[], [Booking(customer="a")]], [[{"name": "a"}], [None], Booking(customer="a")]),
         (Booking | None, [None, Booking(customer="a")], ["x"]),
         (Item, [Item(name="a")], [5, "x", None]),
+        (SealedNote, [{"seal": b""}], [{"seal": ""}, {}, None]),
+        (Stamp, [Stamp(b"")], [{"seal": b""}, None]),
         (datetime, [datetime(2030, 1, 1, tzinfo=UTC)], ["2030-01-01", 5]),
         (Id[Booking], ["booking_01jd3k4v5w6x7y8z9a0b1c2d3e"], ["x", 5, "other_01jd3k4v5w6x7y8z9a0b1c2d3e"]),
         (Any, [1, None, object, [object]], []),
@@ -199,6 +248,10 @@ def test_a_result_is_what_its_annotation_says(annotation: Any, good: list[Any], 
         (bytes, b"\0\xff"),
         (dict[str, datetime], {"a": datetime(2030, 1, 1, tzinfo=UTC)}),
         (tuple[int, bytes], (1, b"\xff")),
+        (Sealed, Sealed(seal=b"\xff")),
+        (list[Sealed], [Sealed(seal=b"\xff")]),
+        (Stamp, Stamp(b"\xff")),
+        (SealedNote, {"seal": b"\xff"}),
         (Colour, Colour.RED),
         (float, float("inf")),
         (None, None),
@@ -312,3 +365,14 @@ def test_annotations_that_cannot_be_checked_are_refused_by_name() -> None:
         Signature(opaque, "module:function")
     with pytest.raises(DeclarationError, match="module:function: its annotations cannot be checked"):
         returning(Opaque)
+
+
+async def unsealed(ctx: Any, value: list[Unsealed]) -> None:
+    """Take bytes that JSON would take for text."""
+
+
+def test_a_class_whose_bytes_json_would_take_for_text_is_refused() -> None:
+    with pytest.raises(DeclarationError, match=r"module:function: Unsealed holds bytes.* Give Unsealed the pydantic"):
+        Signature(unsealed, "module:function")
+    with pytest.raises(DeclarationError, match=r"module:function: Unsealed holds bytes"):
+        returning(Unsealed | None)

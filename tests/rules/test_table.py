@@ -152,11 +152,20 @@ def test_a_stored_row_is_made_without_being_validated() -> None:
     assert row.model_copy(update={"seats": 5}).id == row.id
 
 
+def test_all_fields_of_stored_rows_are_set_and_copies_change_nothing_but_themselves() -> None:
+    fields = {"id": Id[Any]("booking_x"), "creation_time": NOW, "customer": "Ada", "seats": 1, "note": None}
+    one, two = definition_of(Booking).make_rows([dict(fields), dict(fields)])
+    assert one.model_dump(exclude_unset=True) == {"customer": "Ada", "seats": 1, "note": None}
+    copied = one.model_copy(update={"unheard_of": 1})
+    assert "unheard_of" in copied.model_fields_set
+    assert one.model_fields_set == two.model_fields_set == set(fields)
+
+
 def test_the_row_of_another_program_is_validated() -> None:
-    row = definition_of(Order).make_row({"number": 5, "customer": "Ada"})
+    row = definition_of(Order).make_rows([{"number": 5, "customer": "Ada"}])[0]
     assert (row.id, type(row.id)) == ("5", Id)
     with pytest.raises(ValidationError):
-        definition_of(Order).make_row({"number": None, "customer": "Ada"})
+        definition_of(Order).make_rows([{"number": None, "customer": "Ada"}])
 
 
 def test_a_key_is_what_an_id_stands_for() -> None:

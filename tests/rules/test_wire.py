@@ -419,6 +419,15 @@ class Legacy(Table, source="legacy", key="code", managed=False):
     note: str | None = None
 
 
+class Numbered(Table, source="numbered", key="id", managed=False):
+    id: int | None = None  # type: ignore[assignment]  # it hides Table.id, which is the id as text
+
+
+class Coded(Table, source="coded", key="code", managed=False):
+    code: str
+    id: int  # type: ignore[assignment]  # a column of its own, that is no key
+
+
 BORN = datetime(2024, 1, 1, microsecond=123_457, tzinfo=UTC)
 
 
@@ -466,6 +475,9 @@ def test_rows_of_other_programs_bear_their_key() -> None:
     row = Legacy(code="x1")
     row.__dict__["id"] = Id("x1")
     assert sent(row) == {"_id": "x1", "code": "x1", "note": None}
+    assert sent(Numbered(id=7)) == {"_id": "7", "id": 7}
+    assert sent(Numbered()) == {"id": None}
+    assert sent(Coded(code="x", id=5)) == {"_id": "x", "code": "x", "id": 5}
 
 
 @pytest.mark.parametrize("form", Format)

@@ -175,7 +175,7 @@ def test_new_columns_fill_old_rows_with_their_defaults(store: Store, sql: Sql) -
         session = await store.begin_read()
         rows = await session.fetch(statements.get(), ["x1"])
         await session.rollback()
-        fields = statements.decode_fields(rows[0])
+        fields = statements.decode_fields(rows)[0]
         expected = Kinds(customer="a").model_dump() | {"later": None}
         assert {name: fields[name] for name in expected} == expected
 

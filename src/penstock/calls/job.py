@@ -18,6 +18,7 @@ from penstock.jobs.job import Job, Outcome, Settlement, job_id
 from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent
 from penstock.observe.logs import event as log_event
+from penstock.wire.outgoing import encode_kept
 
 _PARKED_FOR = timedelta(seconds=30)
 _LONGEST_ERROR = 10_000
@@ -71,15 +72,15 @@ def keep(runner: Runner) -> timedelta:
 
 
 def _result(runner: Runner, function: AnyFunction, result: object) -> str:
-    result_json = function.signature.result_json(result)
+    kept = encode_kept(result)
     limit = runner.engine.config.max_result_bytes
-    if len(result_json) > limit:
+    if len(kept) > limit:
         raise LimitExceeded(
-            f"{function.name} returned {len(result_json)} bytes; a job's result may have {limit}.",
+            f"{function.name} returned {len(kept)} bytes; a job's result may have {limit}.",
             fix="Store the data in a table, and return its id.",
             limit=limit,
         )
-    return result_json.decode()
+    return kept.decode()
 
 
 def _storable(text: str) -> str:

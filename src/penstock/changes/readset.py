@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.changes.writeset import RowChange
 
 Columns = Mapping[str, tuple[int, Callable[[Any], Any] | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """One end of a range on a column; `inclusive` says whether the value itself belongs to it."""
 
     value: Any

@@ -80,7 +80,7 @@ class Documents:
                 return [
                     dialect.decode_value(column.kind, value) for column, value in zip(self._columns, row, strict=True)
                 ]
-            checked = self._definition.make_row(self._statements.decode_fields(row))
+            checked = self._definition.make_rows(self._statements.decode_fields((row,)))[0]
             return list(self._definition.encode_row(checked, "", _EPOCH))
         except (ValueError, TypeError) as error:
             key = row[self._definition.positions[self._definition.key]]
@@ -157,15 +157,9 @@ def _say_real(value: float) -> Any:
     return value if is_plain_float(value) else tag_float(value)
 
 
-def _say_time(value: datetime) -> datetime:
-    """What a driver gives without a time zone is in UTC: PostgreSQL's infinity, and columns of other programs."""
-    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-
-
 _SAY: dict[Kind, Callable[[Any], Any]] = {
     Kind.INTEGER: _say_integer,
     Kind.REAL: _say_real,
     Kind.BYTES: tag_bytes,
-    Kind.DATETIME: _say_time,
     Kind.JSON: decode_json,
 }

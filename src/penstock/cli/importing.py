@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from functools import partial
 
 import click
 
@@ -22,7 +23,7 @@ from penstock.cli.progress import Progress
 from penstock.cli.tables import count_rows, find_table
 from penstock.errors import ConfigError, DataError, InputError, PenstockError
 from penstock.store.statements import TableStatements
-from penstock.transaction.load import clear_table, load_rows
+from penstock.transaction.load import advance_numbers, clear_table, load_rows
 from penstock.transaction.transaction import Transaction
 
 
@@ -91,6 +92,7 @@ class Loading:
                 self.stored += len(piece.rows)
                 self._done = piece.numbers[-1]
                 progress.advance(piece.size)
+        await backend.runner.write(partial(advance_numbers, statements=statements))
 
     async def replace(self, backend: Backend, statements: TableStatements) -> None:
         """Delete all rows and store these, in one transaction.
@@ -109,6 +111,7 @@ class Loading:
                     await _load(transaction, statements, piece)
                     stored += len(piece.rows)
                     progress.advance(piece.size)
+            await advance_numbers(transaction, statements)
 
         await backend.runner.write(write)
         self.stored, self.deleted = stored, deleted

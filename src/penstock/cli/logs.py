@@ -13,6 +13,7 @@ import sys
 from penstock.observe.logs import JsonFormatter
 
 _COLOURS = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "31", "CRITICAL": "31"}
+_LIBRARIES = ("asyncio", "httpcore", "httpx", "uvicorn", "uvicorn.error", "watchfiles")
 
 
 class TextFormatter(logging.Formatter):
@@ -37,5 +38,5 @@ def set_up_logs(level: str, form: str) -> None:
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(colour=colour))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
-    for quiet in ("asyncio", "uvicorn", "uvicorn.error", "watchfiles"):
+    for quiet in _LIBRARIES:
         logging.getLogger(quiet).setLevel(logging.WARNING)

@@ -6,17 +6,19 @@ and from jobs), and are checked strictly in both forms: a string is no number.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, NotRequired
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator, from_json, to_json
-from typing_extensions import TypedDict
+from typing_extensions import TypeAliasType, TypedDict
 
 from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
-from penstock.schema.tighten import tighten
+from penstock.schema.tighten import check_bytes, tighten
+from penstock.wire.tags import MAX_PLAIN_INTEGER
 
 _STRICT = ConfigDict(strict=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
 _RESULT = ConfigDict(strict=True, ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings")
@@ -36,7 +38,7 @@ class Signature:
         self._arguments = _build(name, lambda: _arguments_validator(name, fields))
         result = hints.get("return", Any)
         self.returns_nothing = result is None or result is type(None)
-        self._result = None if result is Any else _build(name, lambda: _result_adapter(result))
+        self._result = None if result is Any else _build(name, lambda: _result_adapter(name, result))
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Positional and named arguments as one dict, not yet checked.
@@ -68,12 +70,18 @@ class Signature:
     def check_json(self, text: str | bytes) -> dict[str, Any]:
         """Arguments from JSON text, checked.
 
+        JSON has one kind of number: where an integer is asked for, ``1.0`` is one.
+
         Raises:
             ArgumentsInvalid: They are not what the signature says; `facts["errors"]` lists each.
         """
         try:
             return self._arguments.validate_json(text)  # type: ignore[no-any-return]
         except ValidationError as error:
+            if any(detail["type"] == "int_type" for detail in _details(error)):
+                with contextlib.suppress(ValidationError):
+                    whole = to_json(_with_whole_numbers(from_json(text)))
+                    return self._arguments.validate_json(whole)  # type: ignore[no-any-return]
             raise self._refusal(error) from None
 
     def check_result(self, value: Any) -> Any:
@@ -89,7 +97,7 @@ class Signature:
             return value
         else:
             try:
-                return self._result.validate_python(value)
+                return self._result.validator.validate_python(value)
             except ValidationError as error:
                 details = _describe(error)
                 raise ResultInvalid(
@@ -98,7 +106,7 @@ class Signature:
         raise ResultInvalid(f"{self.name} returned {type(value).__name__}, but is annotated to return None.")
 
     def result_json(self, value: Any) -> bytes:
-        """A checked result as JSON text, for jobs.
+        """A checked result as JSON text, on its way from another process.
 
         Raises:
             ResultInvalid: It cannot be said in JSON.
@@ -116,11 +124,10 @@ class Signature:
         return from_json(text) if self._result is None else self._result.validate_json(text, strict=False)
 
     def _refusal(self, error: ValidationError) -> ArgumentsInvalid:
-        errors = error.errors(include_url=False, include_context=False, include_input=False)
         return ArgumentsInvalid(
             f"{self.name}: invalid arguments: {_describe(error)}.",
             function=self.name,
-            errors=errors[:_MAX_ERRORS],
+            errors=_details(error)[:_MAX_ERRORS],
         )
 
 
@@ -168,26 +175,45 @@ def _arguments_validator(name: str, fields: dict[str, Any]) -> SchemaValidator:
     make: Any = TypedDict  # type checkers only know it with literal names
     shape = make(name.rpartition(":")[2], fields)
     shape.__pydantic_config__ = _STRICT
-    return SchemaValidator(tighten(TypeAdapter(shape).core_schema))
+    schema = TypeAdapter(shape).core_schema
+    check_bytes(schema, name)
+    return SchemaValidator(tighten(schema))
 
 
-def _result_adapter(annotation: Any) -> TypeAdapter[Any]:
-    try:
-        return TypeAdapter(annotation, config=_RESULT)
-    except PydanticUserError:  # a type with a config of its own, such as a model
-        return TypeAdapter(annotation)
+def _result_adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
+    # Under another name, since the settings do not bear on a class by itself, only on what it is part of.
+    named: Any = TypeAliasType("Result", annotation)
+    adapter: TypeAdapter[Any] = TypeAdapter(named, config=_RESULT)
+    check_bytes(adapter.core_schema, name)
+    return adapter
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """JSON's value with integers in place of floats that are integers and lost no digits."""
+    if isinstance(value, dict):
+        return {key: _with_whole_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_whole_numbers(item) for item in value]
+    whole = isinstance(value, float) and value.is_integer() and abs(value) <= MAX_PLAIN_INTEGER
+    return int(value) if whole else value
 
 
 def _build(name: str, build: Callable[[], Any]) -> Any:
     try:
         return build()
+    except DeclarationError:
+        raise
     except Exception as error:
         raise DeclarationError(f"{name}: its annotations cannot be checked: {error}.") from error
 
 
+def _details(error: ValidationError) -> Any:
+    return error.errors(include_url=False, include_context=False, include_input=False)
+
+
 def _describe(error: ValidationError) -> str:
     parts = []
-    for detail in error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_ERRORS]:
+    for detail in _details(error)[:_MAX_ERRORS]:
         path = ".".join(map(str, detail["loc"])) or "value"
         parts.append(f"{path}: {detail['msg']}")
     return "; ".join(parts)

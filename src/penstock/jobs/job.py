@@ -7,9 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent, JobState
-from penstock.schema.ids import Id, format_id, parse_id
+from penstock.schema.ids import Id, format_id, is_id, parse_id
 
 JOB_PREFIX = "job"
 DEFAULT_POOL = "default"
@@ -18,9 +21,15 @@ Kind = Literal["query", "mutation", "action"]
 
 
 class JobId(Id[Any]):
-    """The id of a job: a string such as ``job_01jd3k4v5w6x7y8z9a0b1c2d3e``."""
+    """The id of a job: a string such as ``job_01jd3k4v5w6x7y8z9a0b1c2d3e``; checked where it enters, as `Id` is."""
 
     __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(
+            _check, super().__get_pydantic_core_schema__(source, handler)
+        )
 
 
 def job_id(uuid: UUID) -> JobId:
@@ -35,6 +44,12 @@ def job_uuid(text: str) -> UUID:
         IdInvalid: It is not an id of a job.
     """
     return UUID(int=parse_id(JOB_PREFIX, text))
+
+
+def _check(given: Any) -> Any:
+    if isinstance(given, str) and not is_id(JOB_PREFIX, given):
+        raise PydanticCustomError("id_of_no_job", "Input should be an id of a job, like job_01jd3k4v5w6x7y8z9a0b1c2d3e")
+    return given
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +155,7 @@ class JobStatus:
         enqueued_at: When it was enqueued.
         started_at: When its last attempt began, if one did.
         finished_at: When it ended, if it has.
-        result: What its function returned, if it succeeded; as JSON can say it.
+        result: What its function returned, if it succeeded; as JSON says it over HTTP, with integers as numbers.
         error: Type and message of its last error.
         traceback: Where that happened.
     """

@@ -32,6 +32,7 @@ from pydantic.fields import FieldInfo
 
 from penstock.errors import DeclarationError, ValueInvalid
 from penstock.schema.ids import Id, id_prefix_of, is_id
+from penstock.schema.tighten import check_bytes
 from penstock.values import INT64_MAX, INT64_MIN, check_text, encode_json
 
 
@@ -214,6 +215,7 @@ def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
             f"{where}: {info.annotation!r} cannot be stored: {error}.",
             fix="Use a type that pydantic can validate and write as JSON.",
         ) from error
+    check_bytes(adapter.core_schema, where)
 
     def dump(value: Any) -> bytes:
         return adapter.dump_json(value, warnings=False, by_alias=True)

@@ -7,12 +7,14 @@ Owns the declaration and what it means: name, key, columns, indexes. Leaves SQL 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from functools import cached_property
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, PydanticUserError, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, PydanticUserError, ValidationError
 from pydantic_core import CoreSchema
 
 from penstock.errors import DeclarationError, IdInvalid, ValueInvalid
@@ -27,10 +29,25 @@ _MAX_COLUMNS = 1024
 SYSTEM_COLUMNS = ("id", "creation_time")
 _RESERVED_PREFIXES = ("penstock", "pg_", "sqlite_", "_")
 
-_set = object.__setattr__
+_new = object.__new__
+# What `object.__setattr__` would look up each time: the slots of a model that its validator fills.
+_set_dict, _set_fields_set, _set_extra, _set_private = (
+    BaseModel.__dict__[name].__set__
+    for name in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+)
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+
+    @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field, PrivateAttr))
+    class _Frozen(ModelMetaclass):
+        """Tells type checkers that the fields of a row cannot be set."""
+
+else:
+    _Frozen = type(BaseModel)
 
 
-class Table(BaseModel):
+class Table(BaseModel, metaclass=_Frozen):
     """A row of a typed SQL table; subclass it to declare one.
 
     Each annotated field is a column of a fitting SQL type; nested models, lists, dicts and unions become JSON.
@@ -100,12 +117,14 @@ class Table(BaseModel):
         except PydanticUserError as error:
             raise DeclarationError(f"Table {cls.__name__}: a field cannot be stored: {error.message}") from error
 
-    def __getattr__(self, name: str) -> Any:
-        if name in SYSTEM_COLUMNS:
-            raise AttributeError(
-                f"This {type(self).__name__} has no {name} yet: ctx.db.insert stores it and returns its id."
-            )
-        return super().__getattr__(name)  # type: ignore[misc]  # BaseModel hides it from type checkers
+    if not TYPE_CHECKING:  # which would let every name pass
+
+        def __getattr__(self, name: str) -> Any:
+            if name in SYSTEM_COLUMNS:
+                raise AttributeError(
+                    f"This {type(self).__name__} has no {name} yet: ctx.db.insert stores it and returns its id."
+                )
+            return super().__getattr__(name)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name in SYSTEM_COLUMNS:
@@ -191,14 +210,21 @@ class TableDefinition:
             table=self.name,
         )
 
-    def make_row(self, fields: dict[str, Any]) -> Table:
-        """A row from its fields as stored. Those of a managed table are trusted, and not validated again.
+    def make_rows(self, rows: Sequence[dict[str, Any]]) -> list[Table]:
+        """Rows from their fields as stored. Those of a managed table are trusted, and not validated again.
 
         Raises:
             ValidationError: A user-owned row does not fit its declaration.
         """
         if self.managed:
-            return make_row(self.table, fields)
+            return list(map(make_row, repeat(self.table), rows, repeat(self._names)))
+        return [self._validated(fields) for fields in rows]
+
+    @cached_property
+    def _names(self) -> set[str]:
+        return set(self.positions)
+
+    def _validated(self, fields: dict[str, Any]) -> Table:
         row = self.table.__pydantic_validator__.validate_python(_aware(fields), strict=False)
         row.__dict__.setdefault("id", Id(fields[self.key]))
         return cast("Table", row)
@@ -227,13 +253,13 @@ class TableDefinition:
             raise ValueInvalid(f"{self.name}.{column.name}: this {kind} is not a value of its column.") from error
 
 
-def make_row(table: type[Table], fields: dict[str, Any]) -> Table:
-    """A row of these fields, without validating them."""
-    row = table.__new__(table)
-    _set(row, "__dict__", fields)
-    _set(row, "__pydantic_fields_set__", set())
-    _set(row, "__pydantic_extra__", None)
-    _set(row, "__pydantic_private__", None)
+def make_row(table: type[Table], fields: dict[str, Any], names: set[str] | None = None) -> Table:
+    """A row of these fields, without validating them; their names may be given by a set that many rows share."""
+    row = _new(table)
+    _set_dict(row, fields)
+    _set_fields_set(row, set(fields) if names is None else names)
+    _set_extra(row, None)
+    _set_private(row, None)
     return row
 
 

@@ -1,20 +1,24 @@
-"""Makes pydantic's schemas as strict as a database is: aware datetimes, 64-bit integers.
+"""Makes pydantic's schemas as strict as a database is: aware datetimes, 64-bit integers, bytes that JSON can say.
 
-Owns this one change of a core schema; used for tables and for the arguments of functions.
+Owns what is changed and what is refused in a core schema; used for tables and for what functions take and give.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 from pydantic_core import CoreSchema
 
+from penstock.errors import DeclarationError
 from penstock.values import INT64_MAX, INT64_MIN
 
 _OPAQUE = frozenset(
     {"cls", "metadata", "ref", "schema_ref", "serialization", "config", "default", "expected", "members"}
 )
 _BY_NAME = frozenset({"fields", "choices"})
+_CLASSES = frozenset({"model", "dataclass", "typed-dict"})
+_BASE64 = {"ser_json_bytes": "base64", "val_json_bytes": "base64"}
 
 
 def tighten(schema: CoreSchema) -> CoreSchema:
@@ -44,3 +48,34 @@ def _tighten(node: Any) -> Any:
         if not copy.keys() & {"le", "lt"}:
             copy["le"] = INT64_MAX
     return copy
+
+
+def check_bytes(schema: CoreSchema, where: str) -> None:
+    """Refuse classes that say their bytes in JSON as UTF-8, as pydantic does by default: most bytes are none.
+
+    Raises:
+        DeclarationError: There is such a class.
+    """
+    for name in _with_bytes_as_text(schema):
+        raise DeclarationError(
+            f"{where}: {name} holds bytes, and its config says them in JSON as UTF-8 text, which few bytes are.",
+            fix=f"Give {name} the pydantic config {', '.join(f'{key}={value!r}' for key, value in _BASE64.items())}.",
+        )
+
+
+def _with_bytes_as_text(node: Any, owner: str | None = None) -> Iterator[str]:
+    """Names of such classes; `owner` is the class around a node, if its config is of this kind."""
+    if isinstance(node, list | tuple):
+        for item in node:
+            yield from _with_bytes_as_text(item, owner)
+    if not isinstance(node, dict):
+        return
+    if node.get("type") == "bytes" and owner is not None:
+        yield owner
+    if node.get("type") in _CLASSES and "config" in node:
+        owner = None if _BASE64.items() <= node["config"].items() else node["cls"].__name__
+    for key, value in node.items():
+        if key in _BY_NAME and isinstance(value, dict):
+            yield from _with_bytes_as_text(list(value.values()), owner)
+        elif key not in _OPAQUE:
+            yield from _with_bytes_as_text(value, owner)

@@ -24,11 +24,14 @@ class Dialect:
         types: The SQL type of each kind of column.
         encode: For kinds that the driver does not take as they are.
         decode: For kinds that the driver does not give as they are.
+        decoded_to_compare: Kinds whose values are not ordered as the driver gives them.
         collate: Collation by which columns of a kind are ordered.
         index_nulls: What an index says after an optional column, so that NULL comes first.
         casts: Parameters of these kinds are cast, as user-owned columns may have another type.
         sum: What adds the values of a kind, with {0} for the column.
         given_identity: What an insert says so that it may give a value to an identity column.
+        advance_identity: What lets the database's own numbers of a column go on after its greatest value, with
+            {table} and {column}, which are its parameters as well; empty if they do so by themselves.
         max_key_bytes: Longest total of text and bytes in the columns of an index.
     """
 
@@ -37,6 +40,7 @@ class Dialect:
     types: Mapping[Kind, str]
     encode: Mapping[Kind, Convert] = field(default_factory=dict)
     decode: Mapping[Kind, Convert] = field(default_factory=dict)
+    decoded_to_compare: frozenset[Kind] = frozenset()
     collate: Mapping[Kind, str] = field(default_factory=dict)
     index_nulls: str = ""
     order_nulls: Mapping[str, str] = field(default_factory=dict)
@@ -44,6 +48,7 @@ class Dialect:
     sum: Mapping[Kind, str] = field(default_factory=dict)
     schemas: bool = False
     given_identity: str = ""
+    advance_identity: str = ""
     max_key_bytes: int = 2048
 
     def quote(self, name: str) -> str:

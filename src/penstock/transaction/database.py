@@ -59,7 +59,7 @@ class DatabaseReader:
         if known is not _UNKNOWN:
             return cast("Row | None", known)
         rows = await transaction.fetch(statements.get(), (statements.encode_one(definition.key, key),))
-        transaction.note_rows(RangeRead(definition.name, None, (definition.key,), (key,)), rows)
+        transaction.note_rows(statements, RangeRead(definition.name, None, (definition.key,), (key,)), rows)
         row = rows[0] if rows else None
         transaction.rows[definition.table, key] = row
         return row
@@ -146,7 +146,7 @@ class DatabaseWriter(DatabaseReader):
         transaction.count_write(definition.name, args)
         async with self._scope.lock:
             new = await self._send_user_owned(definition, statements.insert(tuple(given)), args)
-            key = statements.decode_fields(new)[definition.key]
+            key = statements.decode_fields((new,))[0][definition.key]
             self._note(definition, key, None, new)
         return Id(key)
 

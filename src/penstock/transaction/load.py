@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.errors import DataError, InputError
+from penstock.schema.fields import Kind
 from penstock.store.statements import TableStatements
 from penstock.transaction.rows import check_index_keys
 from penstock.transaction.transaction import Transaction
@@ -35,6 +36,14 @@ async def load_rows(transaction: Transaction, statements: TableStatements, rows:
     except (DataError, InputError):
         await _find_refused(transaction, statements, rows)
         raise
+
+
+async def advance_numbers(transaction: Transaction, statements: TableStatements) -> None:
+    """Let the numbers that the database gives to rows of a user-owned table go on after those that were loaded."""
+    for column in statements.definition.columns:
+        statement = statements.advance(column.name) if column.kind is Kind.INTEGER else None
+        if statement is not None and not statements.definition.managed:
+            await transaction.fetch(statement, (statements.table, column.name))
 
 
 async def clear_table(transaction: Transaction, statements: TableStatements) -> int:

@@ -14,6 +14,18 @@ from penstock.store.statements import TableStatements
 from penstock.values import text_bytes
 
 
+def read_rows(statements: TableStatements, rows: Sequence[Row]) -> list[Table]:
+    """Rows as users see them, from the values the store holds.
+
+    Raises:
+        RowInvalid: One does not fit its declared table any more.
+    """
+    try:
+        return statements.definition.make_rows(statements.decode_fields(rows))
+    except (ValueError, TypeError, ArithmeticError):
+        return [read_row(statements, row) for row in rows]
+
+
 def read_row(statements: TableStatements, row: Row) -> Table:
     """A row as users see it, from the values the store holds.
 
@@ -21,7 +33,7 @@ def read_row(statements: TableStatements, row: Row) -> Table:
         RowInvalid: It does not fit its declared table any more.
     """
     try:
-        return statements.definition.make_row(statements.decode_fields(row))
+        return statements.definition.make_rows(statements.decode_fields((row,)))[0]
     except (ValueError, TypeError, ArithmeticError) as error:
         definition = statements.definition
         raise RowInvalid(

@@ -6,7 +6,6 @@ Owns the words of a query and how it reads: in pieces, each noted in the read se
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
 from penstock.changes.readset import Bound
@@ -19,7 +18,7 @@ from penstock.store.statements import TableStatements
 from penstock.transaction.aggregates import Groups, aggregate
 from penstock.transaction.pages import Page, decode_cursor, encode_cursor, fingerprint
 from penstock.transaction.ranges import Range
-from penstock.transaction.rows import read_row
+from penstock.transaction.rows import read_rows
 from penstock.transaction.segments import Direction, Segment, after
 from penstock.transaction.transaction import Scope
 
@@ -194,7 +193,7 @@ class Scan(Generic[T]):
         async with self._scope.lock:
             rows = await self._transaction.fetch(statement, (*args, limit))
         noted = segment if len(rows) < limit or not rows else self._up_to(segment, rows[-1])
-        self._transaction.note_rows(self._read_of(noted), rows)
+        self._transaction.note_rows(self._statements, self._read_of(noted), rows)
         return rows
 
     def _up_to(self, segment: Segment, row: Row) -> Segment:
@@ -204,7 +203,9 @@ class Scan(Generic[T]):
         if value is None or segment.null is not None:
             return segment
         bound = Bound(value, inclusive=True)
-        return replace(segment, upper=bound) if self._direction == "asc" else replace(segment, lower=bound)
+        if self._direction == "asc":
+            return Segment(segment.prefix, segment.lower, bound, within=segment.within)
+        return Segment(segment.prefix, bound, segment.upper, within=segment.within)
 
     async def _rows(self, segments: list[Segment], piece: int = _FIRST_PIECE) -> AsyncIterator[tuple[T, Row]]:
         """Rows of segments that pass the filters, read in growing pieces."""
@@ -214,8 +215,7 @@ class Scan(Generic[T]):
             rows = await self._read(segment, piece)
             if len(rows) == piece:
                 pending = [*self._after(segment, rows[-1]), *pending]
-            for values in rows:
-                row = self._decode(values)
+            for row, values in zip(self._decode(rows), rows, strict=True):
                 if all(predicate(row) for predicate in self._filters):
                     yield row, values
             piece = min(piece * 2, _LARGEST_PIECE)
@@ -227,22 +227,22 @@ class Scan(Generic[T]):
             # a segment of NULLs, or of all that is not NULL: go on inside it
             place = len(segment.prefix)
             if segment.null:
-                segment = replace(segment, prefix=(*segment.prefix, None), null=None)
+                segment = segment._replace(prefix=(*segment.prefix, None), null=None)
             else:
                 value = row[definition.positions[order[place]]]
-                segment = replace(segment, lower=Bound(value, inclusive=True), null=None)
+                segment = segment._replace(lower=Bound(value, inclusive=True), null=None)
         values = [row[definition.positions[name]] for name in order]
         optional = [definition.column(name).optional for name in order]
         return after(segment, order, optional, values, self._direction)
 
-    def _decode(self, values: Row) -> T:
-        return cast("T", read_row(self._statements, values))
+    def _decode(self, rows: Sequence[Row]) -> list[T]:
+        return cast("list[T]", read_rows(self._statements, rows))
 
     async def _take(self, count: int) -> list[T]:
         if count == 0:
             return []
         if not self._filters:
-            return [self._decode(row) for row in await self._read(self._segment, min(count, self._all_left))]
+            return self._decode(await self._read(self._segment, min(count, self._all_left)))
         found: list[T] = []
         async for row, _ in self._rows([self._segment], max(count, _FIRST_PIECE)):
             found.append(row)
@@ -266,7 +266,7 @@ class Scan(Generic[T]):
     async def _collect(self) -> list[T]:
         if self._filters:
             return [row async for row, _ in self._rows([self._segment])]
-        return [self._decode(row) for row in await self._read(self._segment, self._all_left)]
+        return self._decode(await self._read(self._segment, self._all_left))
 
     @property
     def _all_left(self) -> int:
@@ -307,7 +307,7 @@ class Scan(Generic[T]):
         encoded = [dialect.encode_value(column.kind, value) for column, value in zip(columns, values, strict=True)]
         # a forged cursor moves inside its query only
         encoded[: len(self._segment.prefix)] = self._segment.prefix
-        segment = replace(self._segment, within=self._segment)
+        segment = self._segment._replace(within=self._segment)
         return after(segment, self._order, [column.optional for column in columns], encoded, self._direction)
 
     async def _count(self) -> int:
@@ -332,38 +332,42 @@ class Scan(Generic[T]):
 
 def _segment(statements: TableStatements, index: Index, columns: dict[str, Any]) -> Segment:
     """The segment that values and a range of an index's columns describe."""
+    names = index.columns[: len(columns)]
+    for name in names:
+        if name not in columns:
+            raise _misfit(index, name, columns)
+    prefix: list[Any] = []
+    for name in names:
+        value = columns[name]
+        if not isinstance(value, Range):
+            prefix.append(_operand(statements, name, value))
+            continue
+        if name != names[-1]:
+            following = names[len(prefix) + 1]
+            raise ValueInvalid(f"Index {index.name}: {following} follows a range.", fix="A range may only stand last.")
+        if value == Range():
+            raise ValueInvalid(f"Index {index.name}: the range of {name} has no bound.")
+        return Segment(tuple(prefix), _bound(statements, name, value.lower), _bound(statements, name, value.upper))
+    return Segment(tuple(prefix))
+
+
+def _misfit(index: Index, name: str, columns: dict[str, Any]) -> ValueInvalid:
+    """Why these columns are not the first ones of an index, of which `name` is one that is missing."""
     unknown = columns.keys() - set(index.columns)
     if unknown:
-        raise ValueInvalid(f"Index {index.name} has no column {', '.join(sorted(unknown))}.", fix=f"It is {index!r}.")
-    prefix: list[Any] = []
-    bounds = Range()
-    for name in index.columns[: len(columns)]:
-        if name not in columns:
-            raise ValueInvalid(
-                f"Index {index.name}: {name} is left out, but a later column is given.",
-                fix=f"It is {index!r}.",
-            )
-        if bounds != Range():
-            raise ValueInvalid(f"Index {index.name}: {name} follows a range.", fix="A range may only stand last.")
-        value = columns[name]
-        if isinstance(value, Range):
-            bounds = value
-            if value == Range():
-                raise ValueInvalid(f"Index {index.name}: the range of {name} has no bound.")
-        else:
-            prefix.append(_operand(statements, name, value))
-    place = index.columns[len(prefix)] if bounds != Range() else ""
-    lower, upper = (
-        None if bound is None else Bound(_bound_operand(statements, place, bound[0]), bound[1])
-        for bound in (bounds.lower, bounds.upper)
+        return ValueInvalid(f"Index {index.name} has no column {', '.join(sorted(unknown))}.", fix=f"It is {index!r}.")
+    return ValueInvalid(
+        f"Index {index.name}: {name} is left out, but a later column is given.", fix=f"It is {index!r}."
     )
-    return Segment(tuple(prefix), lower, upper)
 
 
-def _bound_operand(statements: TableStatements, name: str, value: Any) -> Any:
+def _bound(statements: TableStatements, name: str, given: tuple[Any, bool] | None) -> Bound | None:
+    if given is None:
+        return None
+    value, inclusive = given
     if value is None:
         raise ValueInvalid(f"{statements.definition.name}.{name}: a bound cannot be None.")
-    return _operand(statements, name, value)
+    return Bound(_operand(statements, name, value), inclusive)
 
 
 def _operand(statements: TableStatements, name: str, value: Any) -> Any:

@@ -7,8 +7,7 @@ Pure: values in, conditions out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from penstock.changes.readset import Bound, RangeRead
 from penstock.store.statements import Condition
@@ -16,8 +15,7 @@ from penstock.store.statements import Condition
 Direction = Literal["asc", "desc"]
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """Rows whose first columns equal `prefix`, and whose next column lies between bounds, or is or is not NULL.
 
     Values are in the form in which the store holds them.
@@ -74,7 +72,7 @@ def after(
         bounds = (start.lower, start.upper) if place == fixed else (None, None)
         may_be_null = optional[place] and not (place == fixed and (start.lower or start.upper))
         found += _beyond(prefix, value, bounds, may_be_null, direction)
-    return found if start.within is None else [replace(segment, within=start.within) for segment in found]
+    return found if start.within is None else [segment._replace(within=start.within) for segment in found]
 
 
 def _beyond(

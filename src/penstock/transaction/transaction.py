@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import datetime
+from itertools import chain
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -30,11 +31,10 @@ from penstock.schema.table import Table, definition_of
 from penstock.store.contract import Row, Session, Statement, Store
 from penstock.store.statements import Statements, TableStatements
 from penstock.transaction.tracking import Calls
-from penstock.values import text_bytes
+from penstock.values import total_bytes
 
 T = TypeVar("T")
 
-_WORD = 8
 _READ_LESS = "Read less at once: use an index, take or paginate."
 
 _holds: ContextVar[tuple[object, ...]] = ContextVar("penstock_holds", default=())
@@ -128,24 +128,23 @@ class Transaction:
         except (Conflict, DatabaseUnavailable) as error:
             self.failure = error
             raise
-        self._count_read(rows)
+        self._count_read(len(rows), total_bytes(chain.from_iterable(rows)))
         return names, rows
 
     # ----- what was read and written
 
-    def note_rows(self, read: RangeRead, rows: Sequence[Row]) -> None:
+    def note_rows(self, statements: TableStatements, read: RangeRead, rows: Sequence[Row]) -> None:
         """Count rows that were read, and note the range.
 
         Raises:
             LimitExceeded: The transaction has read too much.
         """
         self.read_set.ranges.append(read)
-        self._count_read(rows)
+        self._count_read(len(rows), statements.bytes_of(rows))
 
-    def _count_read(self, rows: Sequence[Row]) -> None:
-        self._rows_read += len(rows)
-        for row in rows:
-            self._bytes_read += row_bytes(row)
+    def _count_read(self, rows: int, size: int) -> None:
+        self._rows_read += rows
+        self._bytes_read += size
         if self._rows_read > self._config.max_rows_read:
             raise _exceeded("read", "rows", self._config.max_rows_read, _READ_LESS)
         if self._bytes_read > self._config.max_bytes_read:
@@ -162,7 +161,7 @@ class Transaction:
         Raises:
             LimitExceeded: It is too large.
         """
-        size = row_bytes(row)
+        size = total_bytes(row)
         if size > self._config.max_row_bytes:
             raise LimitExceeded(
                 f"Table {table}: a row of {size} bytes exceeds the limit of {self._config.max_row_bytes}.",
@@ -269,17 +268,6 @@ class Scope(Calls):
             finally:
                 _holds.reset(token)
                 self._hold = None
-
-
-def row_bytes(row: Row) -> int:
-    """About how large a row is: texts and bytes by their length in bytes, all else as one word."""
-    total = 0
-    for value in row:
-        if isinstance(value, str):
-            total += text_bytes(value)
-        else:
-            total += len(value) if isinstance(value, bytes) else _WORD
-    return total
 
 
 def _exceeded(done: str, what: str, limit: int, fix: str) -> LimitExceeded:

@@ -1,4 +1,4 @@
-"""What leaves on the wire: results and error data as JSON, in one of two formats.
+"""What leaves on the wire: results and error data as JSON, in one of two formats; and results of jobs, which are kept.
 
 `Format.ENCODED` loses nothing: what JSON cannot say is tagged. `Format.CLEAN` is for people and for programs that know
 no tags: large integers, NaN and bytes leave as text. In both, dates, decimals, UUIDs and enums leave as the strings and
@@ -75,8 +75,21 @@ def encode_result(value: Any, form: Format) -> bytes:
     Raises:
         ResultInvalid: It cannot be said: an integer over 64 bits, a key or a type that JSON has no place for.
     """
+    return _written(_WRITERS[form], value)
+
+
+def encode_kept(value: Any) -> bytes:
+    """A job's result as JSON text: as `Format.CLEAN` says it, but large integers stay numbers, as Python can read them.
+
+    Raises:
+        ResultInvalid: It cannot be said; see `encode_result`.
+    """
+    return _written(_KEPT, value)
+
+
+def _written(writer: _Writer, value: Any) -> bytes:
     try:
-        return to_json(_WRITERS[form](value))
+        return to_json(writer(value))
     except RecursionError as error:
         raise ResultInvalid("A result is nested too deeply, or refers to itself.") from error
     except (PydanticSerializationError, ValueError, TypeError, AttributeError) as error:
@@ -214,6 +227,13 @@ class _CleanWriter(_Writer):
         return tag_bytes(value)["$bytes"]
 
 
+class _KeptWriter(_CleanWriter):
+    """Leaves large integers as they are."""
+
+    def large_integer(self, value: int) -> Any:
+        return int(value)
+
+
 def _key(value: Any) -> str:
     """A key that is no text as JSON says it: numbers in digits, dates and UUIDs as their strings."""
     if isinstance(value, enum.Enum):
@@ -224,3 +244,4 @@ def _key(value: Any) -> str:
 
 
 _WRITERS: dict[Format, _Writer] = {Format.ENCODED: _EncodedWriter(), Format.CLEAN: _CleanWriter()}
+_KEPT = _KeptWriter()

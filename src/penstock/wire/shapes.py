@@ -30,7 +30,8 @@ class Shape:
         adapter: How pydantic writes it.
         whole: Whether pydantic must write all of it.
         root: Whether it is nothing but its root value.
-        marks: Which marks a stored row bears on the wire: none, its id, or its id and its creation time.
+        key: For rows: the attribute that is its id on the wire, once it has one.
+        timed: For rows: whether it bears its creation time too.
         open: Whether objects may have fields that the class does not declare.
     """
 
@@ -40,7 +41,8 @@ class Shape:
     adapter: TypeAdapter[Any] | None = None
     whole: bool = False
     root: bool = False
-    marks: tuple[str, ...] = ()
+    key: str = ""
+    timed: bool = False
     open: bool = False
 
     @property
@@ -53,9 +55,15 @@ class Shape:
         if self.root:
             return value.root
         found = self._written(value) if self.whole else self._fields(value)
-        if self.marks and "id" in value.__dict__ and isinstance(found, dict):
-            return {**_marks(value.__dict__, self.marks), **found}
+        if self.key and isinstance(found, dict) and value.__dict__.get(self.key) is not None:
+            return {**self._marks(value.__dict__), **found}
         return found
+
+    def _marks(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        marks: dict[str, Any] = {"_id": str(row[self.key])}
+        if self.timed:
+            marks["_creationTime"] = _milliseconds(row["creation_time"])
+        return marks
 
     def _fields(self, value: Any) -> dict[str, Any]:
         keys = self.keys
@@ -84,16 +92,17 @@ def shape_of(cls: type[Any]) -> Shape:
         names = [declared.name for declared in dataclasses.fields(cls)]
         return Shape(dict(zip(names, names, strict=True)))
     schema, definitions = _unwrap(adapter.core_schema)
-    marks = _marks_of(cls)
+    key, timed = _marks_of(cls)
     if schema.get("root_model") and not _is_special(schema["schema"], definitions) and "serialization" not in schema:
         return Shape({}, adapter=adapter, root=True)
     inner = _inner(schema)
     if inner is None or "serialization" in schema:
-        return Shape({}, adapter=adapter, whole=True, marks=marks)
+        return Shape({}, adapter=adapter, whole=True, key=key, timed=timed)
     fields = dict(_declared(inner))
     computed = {declared["property_name"]: declared for declared in inner.get("computed_fields", ())}
     special = frozenset(name for name, declared in (fields | computed).items() if _is_special(declared, definitions))
-    return Shape(_keys(fields, special), _keys(computed, special), special, adapter, marks=marks, open=_is_open(cls))
+    keys, more = _keys(fields, special), _keys(computed, special)
+    return Shape(keys, more, special, adapter, key=key, timed=timed, open=_is_open(cls))
 
 
 def _adapter(cls: type[Any]) -> TypeAdapter[Any] | None:
@@ -171,17 +180,10 @@ def _is_open(cls: type[Any]) -> bool:
     return issubclass(cls, BaseModel) and cls.model_config.get("extra") == "allow"
 
 
-def _marks_of(cls: type[Any]) -> tuple[str, ...]:
-    if not hasattr(cls, "__id_prefix__"):
-        return ()
-    return ("_id",) if cls.__id_prefix__ is None else ("_id", "_creationTime")  # rows that other programs write
-
-
-def _marks(row: Mapping[str, Any], marks: tuple[str, ...]) -> dict[str, Any]:
-    values = {"_id": row["id"]}
-    if "_creationTime" in marks:
-        values["_creationTime"] = _milliseconds(row["creation_time"])
-    return values
+def _marks_of(cls: type[Any]) -> tuple[str, bool]:
+    """The key of a row's table, and whether its rows have a creation time; those of other programs have none."""
+    declared = getattr(cls, "__declared__", None)
+    return ("", False) if declared is None else (declared.key, declared.managed)
 
 
 def _milliseconds(time: datetime) -> float:

@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from penstock.schema.fields import Kind
 from penstock.store.dialect import Dialect
+
+_ADVANCE_IDENTITY = """
+select setval(sequence, greatest(nextval(sequence), (select max({column}) from {table})))
+from (select pg_get_serial_sequence($1, $2)::regclass as sequence) as owned
+where has_sequence_privilege(sequence, 'UPDATE')
+"""
+
+
+def decode_datetime(value: datetime) -> datetime:
+    """A point in time in UTC.
+
+    The first and the last microsecond are kept as -infinity and infinity, which come back without a time zone, as
+    columns of other programs may.
+    """
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
 
 POSTGRES = Dialect(
     name="postgres",
@@ -21,9 +39,12 @@ POSTGRES = Dialect(
         Kind.UUID: "uuid",
         Kind.JSON: "jsonb",
     },
+    decode={Kind.DATETIME: decode_datetime},
+    decoded_to_compare=frozenset({Kind.DATETIME}),
     index_nulls=" nulls first",
     order_nulls={"asc": " nulls first", "desc": " nulls last"},
     casts={Kind.DATETIME: "timestamptz"},
     schemas=True,
     given_identity=" overriding system value",
+    advance_identity=_ADVANCE_IDENTITY,
 )

@@ -8,6 +8,7 @@ import re
 import asyncpg
 
 from penstock.errors import (
+    ConfigError,
     Conflict,
     ConstraintViolation,
     ContextError,
@@ -27,7 +28,7 @@ _LOST = (
     EOFError,
     asyncio.IncompleteReadError,
 )
-_UNAVAILABLE = {"57P01", "57P02", "57P03", "57P05", "53300", "25006", "25P03"}
+_UNAVAILABLE = {"57P01", "57P02", "57P03", "57P05", "53300", "25P03"}
 # By SQLSTATE, or what it begins with.
 _MEANINGS: dict[str, tuple[type[PenstockError], str, str]] = {
     "40": (Conflict, "Another transaction was first: {text}.", ""),
@@ -35,6 +36,11 @@ _MEANINGS: dict[str, tuple[type[PenstockError], str, str]] = {
     "57014": (DatabaseBusy, "The database was too slow: {text}.", "Try again; or raise statement_timeout."),
     "53100": (DatabaseFull, "The database has no room left: {text}.", "Free or add space, then try again."),
     "53200": (DatabaseFull, "The database has no memory left: {text}.", "Try again with less at once."),
+    "42501": (
+        ConfigError,
+        "The user of the database may not do this: {text}.",
+        "Grant it the right, or put a user who has it into the database URL.",
+    ),
     "23": (ConstraintViolation, "Table {table} refused the row: {text}.", ""),
     "22": (ValueInvalid, "The database refused a value: {text}.", ""),
     "25P02": (
@@ -50,7 +56,13 @@ def is_connection_lost(error: BaseException) -> bool:
     """Whether an error says that the connection is gone, or will be."""
     if isinstance(error, asyncpg.InterfaceError):
         return "closed" in str(error)  # others are about the use of a connection that lives
-    return isinstance(error, _LOST) or getattr(error, "sqlstate", None) in _UNAVAILABLE
+    return isinstance(error, _LOST) or getattr(error, "sqlstate", None) in _UNAVAILABLE or _only_reads(error)
+
+
+def _only_reads(error: BaseException) -> bool:
+    """Whether the server is a standby: another connection may lead to the one that took its place."""
+    state = getattr(error, "sqlstate", None)
+    return state == "25006" or (state == "0A000" and "serializable mode" in str(error))
 
 
 def was_not_sent(error: BaseException) -> bool:
@@ -64,6 +76,11 @@ def translate(error: BaseException) -> BaseException:
     """The error of penstock's tree that a driver's error means; any other error unchanged."""
     if isinstance(error, TimeoutError):
         return DatabaseBusy("The database did not answer in time.", fix="Try again; or raise statement_timeout.")
+    if _only_reads(error):
+        return DatabaseUnavailable(
+            f"The database server only reads: {_text(error)}.",
+            fix="Connect to the one that writes; after a failover, try again.",
+        )
     if is_connection_lost(error):
         return DatabaseUnavailable(f"The connection to the database was lost: {error}.", fix="Try again.")
     if not isinstance(error, asyncpg.PostgresError):
@@ -73,7 +90,7 @@ def translate(error: BaseException) -> BaseException:
 
 def _by_state(error: asyncpg.PostgresError) -> PenstockError:
     state = error.sqlstate or ""
-    text = f"{error.message or error}".rstrip(".")
+    text = _text(error)
     if state == "23505":
         return _unique(error)
     if isinstance(error, asyncpg.InvalidCachedStatementError):
@@ -82,6 +99,10 @@ def _by_state(error: asyncpg.PostgresError) -> PenstockError:
         if state.startswith(prefix):
             return kind(what.format(text=text, table=error.table_name), fix=fix, sqlstate=state, table=error.table_name)
     return DataError(f"The database refused a statement: {text}.", sqlstate=state)
+
+
+def _text(error: BaseException) -> str:
+    return str(getattr(error, "message", None) or error).rstrip(".")
 
 
 def _unique(error: asyncpg.PostgresError) -> UniqueViolation:

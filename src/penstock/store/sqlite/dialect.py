@@ -50,6 +50,7 @@ SQLITE = Dialect(
         Kind.DECIMAL: lambda value: Decimal(str(value)),  # a numeric column of a user holds numbers
         Kind.UUID: UUID,
     },
+    decoded_to_compare=frozenset({Kind.DECIMAL}),
     collate={Kind.DECIMAL: "penstock_decimal"},
     sum={Kind.DECIMAL: "penstock_decimal_sum({0})", Kind.INTEGER: _WIDE_SUM, Kind.INTERVAL: _WIDE_SUM},
 )
