@@ -5,13 +5,14 @@ from __future__ import annotations
 import enum
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Literal
 from uuid import UUID
 
 import pytest
 from pydantic import Field
+from stage.stories import tell_in
 
-from penstock import App, Index, MutationCtx, QueryCtx, Table, ValueInvalid, gt, gte, lt
+from penstock import App, Index, QueryCtx, Table, ValueInvalid, gt, gte, lt
 from penstock.testing import TestApp
 
 INT64 = 2**63
@@ -43,19 +44,8 @@ class Sale(Table):
     by_truth = Index("truth", "price")
 
 
-app = App()
-
-
-@app.internal_mutation
-async def write(ctx: MutationCtx, story: Any) -> Any:
-    """Run a part of a test in a transaction."""
-    return await story(ctx)
-
-
-@app.internal_query
-async def read(ctx: QueryCtx, story: Any) -> Any:
-    """Run a part of a test in a snapshot."""
-    return await story(ctx)
+app = App(tables=[Sale])
+write, read, _ = tell_in(app)
 
 
 async def test_counts_sums_and_extremes_are_those_of_the_rows(database_url: str) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import pytest
 from flow import process_actions
 from pydantic import BaseModel, Field
+from stage.stories import tell_in
 
 from penstock import (
     ActionCtx,
@@ -51,25 +52,8 @@ class Stamp(BaseModel):
 
 
 app = App()
+write, read, act = tell_in(app)
 ran: list[Any] = []
-
-
-@app.internal_mutation
-async def write(ctx: MutationCtx, story: Any) -> Any:
-    """Run a part of a test in a transaction."""
-    return await story(ctx)
-
-
-@app.internal_query
-async def read(ctx: QueryCtx, story: Any) -> Any:
-    """Run a part of a test in a snapshot."""
-    return await story(ctx)
-
-
-@app.internal_action
-async def act(ctx: ActionCtx, story: Any) -> Any:
-    """Run a part of a test as an action."""
-    return await story(ctx)
 
 
 @app.mutation

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.stories import tell_in
 
-from penstock import ActionCtx, App, Index, LimitExceeded, MutationCtx, QueryCtx, Table
+from penstock import ActionCtx, App, Index, LimitExceeded, MutationCtx, Table
 from penstock.testing import TestApp
 
 
@@ -20,24 +21,7 @@ class Note(Table):
 
 
 app = App()
-
-
-@app.internal_mutation
-async def write(ctx: MutationCtx, story: Any) -> Any:
-    """Run a part of a test in a transaction."""
-    return await story(ctx)
-
-
-@app.internal_query
-async def read(ctx: QueryCtx, story: Any) -> Any:
-    """Run a part of a test in a snapshot."""
-    return await story(ctx)
-
-
-@app.internal_action
-async def act(ctx: ActionCtx, story: Any) -> Any:
-    """Run a part of a test as an action."""
-    return await story(ctx)
+write, read, act = tell_in(app)
 
 
 @app.mutation

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.stories import tell_in
 
 from penstock import (
     App,
@@ -38,18 +39,7 @@ class Note(Table):
 
 
 app = App()
-
-
-@app.internal_mutation
-async def write(ctx: MutationCtx, story: Any) -> Any:
-    """Run a part of a test in a transaction, or in a part of one."""
-    return await story(ctx)
-
-
-@app.internal_query
-async def read(ctx: QueryCtx, story: Any) -> Any:
-    """Run a part of a test in a snapshot."""
-    return await story(ctx)
+write, read, _ = tell_in(app)
 
 
 @app.internal_mutation

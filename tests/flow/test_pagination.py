@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stage.stories import tell_in
 
 from penstock import (
     App,
@@ -66,19 +67,8 @@ class Sample(Table):
 
 
 app = App()
+write, read, _ = tell_in(app)
 CLOCK = TestClock()  # one for all examples of a property, as it makes the ids
-
-
-@app.internal_mutation
-async def write(ctx: MutationCtx, story: Any) -> Any:
-    """Run a part of a test in a transaction."""
-    return await story(ctx)
-
-
-@app.internal_query
-async def read(ctx: QueryCtx, story: Any) -> Any:
-    """Run a part of a test in a snapshot."""
-    return await story(ctx)
 
 
 @app.query

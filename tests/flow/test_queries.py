@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pytest
 from pydantic import Field
+from stage.stories import tell_in
 
 from penstock import (
     App,
@@ -55,19 +56,8 @@ class Other(Table):
     by_customer = Index("customer")
 
 
-app = App()
-
-
-@app.internal_mutation
-async def write(ctx: MutationCtx, story: Any) -> Any:
-    """Run a part of a test in a transaction."""
-    return await story(ctx)
-
-
-@app.internal_query
-async def read(ctx: QueryCtx, story: Any) -> Any:
-    """Run a part of a test in a snapshot."""
-    return await story(ctx)
+app = App(tables=[Visit, Other])
+write, read, _ = tell_in(app)
 
 
 async def fill(ctx: MutationCtx) -> None:

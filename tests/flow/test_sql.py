@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from stage.stories import tell_in
 
 from penstock import (
     App,
@@ -48,19 +49,8 @@ class Note(Table):
     by_text = Index("text", unique=True)
 
 
-app = App()
-
-
-@app.internal_mutation
-async def write(ctx: MutationCtx, story: Any) -> Any:
-    """Run a part of a test in a transaction."""
-    return await story(ctx)
-
-
-@app.internal_query
-async def read(ctx: QueryCtx, story: Any) -> Any:
-    """Run a part of a test in a snapshot."""
-    return await story(ctx)
+app = App(tables=[Note])
+write, read, _ = tell_in(app)
 
 
 async def fill(ctx: MutationCtx) -> None:

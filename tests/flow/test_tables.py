@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+from stage.stories import tell_in
 from typing_extensions import TypedDict
 
 from penstock import (
@@ -183,19 +184,8 @@ class Aliased(Table):
 
 
 app = App()
+write, read, _ = tell_in(app)
 CLOCK = TestClock()  # one for all examples of a property, as it makes the ids
-
-
-@app.internal_mutation
-async def write(ctx: MutationCtx, story: Any) -> Any:
-    """Run a part of a test in a transaction."""
-    return await story(ctx)
-
-
-@app.internal_query
-async def read(ctx: QueryCtx, story: Any) -> Any:
-    """Run a part of a test in a snapshot."""
-    return await story(ctx)
 
 
 @app.mutation

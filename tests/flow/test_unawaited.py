@@ -11,8 +11,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.stories import tell_in
 
-from penstock import ActionCtx, App, ContextError, Id, Index, JobId, MutationCtx, QueryCtx, Table, UnawaitedCall
+from penstock import ActionCtx, App, ContextError, Id, Index, JobId, MutationCtx, Table, UnawaitedCall
 from penstock.testing import TestApp
 
 NO_JOB = JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")
@@ -27,24 +28,7 @@ class Note(Table):
 
 
 app = App()
-
-
-@app.internal_mutation
-async def write(ctx: MutationCtx, story: Any) -> Any:
-    """Run a part of a test in a transaction."""
-    return await story(ctx)
-
-
-@app.internal_query
-async def read(ctx: QueryCtx, story: Any) -> Any:
-    """Run a part of a test in a snapshot."""
-    return await story(ctx)
-
-
-@app.internal_action
-async def act(ctx: ActionCtx, story: Any) -> Any:
-    """Run a part of a test as an action."""
-    return await story(ctx)
+write, read, act = tell_in(app)
 
 
 @app.internal_mutation

@@ -12,6 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 from pydantic import Field
+from stage.stories import tell_in
 
 from penstock import (
     App,
@@ -73,6 +74,7 @@ class Coded(Table, source="coded", key="code", managed=False):
 
 
 app = App()
+write, read, _ = tell_in(app)
 
 SQLITE_TABLES = """
 create table countries (code text primary key, name text not null);
@@ -144,18 +146,6 @@ def execute(database_url: str) -> Execute:
 def tables(database_url: str) -> str:
     """The other program's tables, as SQL."""
     return SQLITE_TABLES if database_url.startswith("sqlite") else POSTGRES_TABLES
-
-
-@app.internal_mutation
-async def write(ctx: MutationCtx, story: Any) -> Any:
-    """Run a part of a test in a transaction."""
-    return await story(ctx)
-
-
-@app.internal_query
-async def read(ctx: QueryCtx, story: Any) -> Any:
-    """Run a part of a test in a snapshot."""
-    return await story(ctx)
 
 
 @app.mutation

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -13,13 +12,13 @@ from uuid import UUID
 
 import pytest
 from pydantic import Field
+from stage.pushes import push, tell
 
 from penstock import Index, Table
 from penstock.errors import DataError, DeclarationError, SchemaMismatch
 from penstock.schema.table import definition_of
 from penstock.store import migrate
 from penstock.store.contract import Change, Store
-from penstock.store.migrate import Plan
 from penstock.store.statements import TableStatements
 
 pytest_plugins = ("store.push_fixtures",)
@@ -33,21 +32,6 @@ class Booking(Table):
     status: Literal["pending", "paid", "gone"] = "pending"
 
     by_customer = Index("customer", "phone")
-
-
-def tell(story: Coroutine[Any, Any, None], *stores: Store) -> None:
-    async def main() -> None:
-        try:
-            await story
-        finally:
-            for store in stores:
-                await store.close()
-
-    asyncio.run(main())
-
-
-async def push(store: Store, *tables: type[Table], apply: bool = True) -> Plan:
-    return await migrate.push(store, [definition_of(table) for table in tables], apply=apply)
 
 
 async def refused(store: Store, *tables: type[Table]) -> list[dict[str, Any]]:

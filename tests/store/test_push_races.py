@@ -6,22 +6,21 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import asyncpg
 import pytest
+from stage.pushes import push, tell
 
 from penstock import Index, Table
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import DatabaseBusy, SchemaMismatch
 from penstock.schema.stored import next_name, required_name
-from penstock.schema.table import definition_of
 from penstock.store import migrate
 from penstock.store.contract import Change, Store
-from penstock.store.migrate import Plan
 from penstock.store.open import make_store
 from penstock.store.postgres import catalog as postgres_catalog
 from penstock.store.postgres.catalog import PostgresSchemaLock
@@ -50,21 +49,6 @@ class Stricter(Table, name="booking"):
 
     by_customer = Index("phone", "customer")
     by_phone = Index("phone", unique=True)
-
-
-def tell(story: Coroutine[Any, Any, None], *stores: Store) -> None:
-    async def main() -> None:
-        try:
-            await story
-        finally:
-            for store in stores:
-                await store.close()
-
-    asyncio.run(main())
-
-
-async def push(store: Store, *tables: type[Table], apply: bool = True) -> Plan:
-    return await migrate.push(store, [definition_of(table) for table in tables], apply=apply)
 
 
 async def insert(sql: Sql, number: int, phone: str | None, status: str = "paid") -> None:
