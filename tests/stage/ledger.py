@@ -184,6 +184,13 @@ async def sleep_in_the_database(ctx: QueryCtx, seconds: float) -> None:
     await ctx.sql("select pg_sleep(:seconds)", seconds=seconds)
 
 
+@app.internal_mutation
+async def enter_slowly(ctx: MutationCtx, what: str, seconds: float) -> None:
+    """PostgreSQL only."""
+    await ctx.db.insert(Entry(what=what))
+    await ctx.sql("select pg_sleep(:seconds)", seconds=seconds)
+
+
 @app.query
 async def accounts(ctx: QueryCtx) -> int:
     return await ctx.db.query(Account).count()
