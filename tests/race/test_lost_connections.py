@@ -94,12 +94,13 @@ def test_connections_lost_while_idle_are_not_noticed(postgres_url: str) -> None:
     asyncio.run(story())
 
 
-def test_a_connection_lost_in_the_middle_of_a_query_costs_one_more_run(postgres_url: str) -> None:
+@pytest.mark.parametrize("function", [ledger.balance_twice, ledger.balance_twice_or_nothing])
+def test_a_connection_lost_in_the_middle_of_a_query_costs_one_more_run(postgres_url: str, function: Any) -> None:
     async def story() -> None:
         async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
             await backend.run_mutation(ledger.open_account, owner="ada", balance=7)
             with ledger.held_between(1) as held:
-                call = asyncio.create_task(backend.run_query(ledger.balance_twice, owner="ada"))
+                call = asyncio.create_task(backend.run_query(function, owner="ada"))
                 await held.arrived()
                 await end_all_connections(admin)
                 held.open()
@@ -287,7 +288,7 @@ def test_a_lost_transaction_does_not_hold_its_locks_for_ever(postgres_url: str) 
                 held.open()
                 await call
             session = await backend.engine.store.begin_read()
-            names, rows = await session.fetch_read_only("show idle_in_transaction_session_timeout", (), 1)
+            names, rows = await session.fetch_read_only("show idle_in_transaction_session_timeout", (), 1, 1000)
             assert (names, rows[0][0]) == (["idle_in_transaction_session_timeout"], "1min")
             await session.rollback()
 

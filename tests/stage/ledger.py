@@ -19,6 +19,7 @@ from pathlib import Path
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table
 from penstock.app import Backend, ServiceName
 from penstock.clock import SystemClock
+from penstock.errors import TryAgain
 from penstock.sync import MutationCtx as SyncMutationCtx
 from penstock.testing.gates import Gate
 
@@ -171,6 +172,15 @@ async def balance_twice(ctx: QueryCtx, owner: str) -> list[int | None]:
     before = await balance(ctx, owner=owner)
     await between()
     return [before, await balance_anew(ctx, owner=owner)]
+
+
+@app.query
+async def balance_twice_or_nothing(ctx: QueryCtx, owner: str) -> list[int | None]:
+    """What it is told of a failure it takes for an answer."""
+    try:
+        return await ctx.run_query(balance_twice, owner)
+    except TryAgain:
+        return []
 
 
 @app.query

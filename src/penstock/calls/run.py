@@ -209,7 +209,8 @@ class Runner:
         """Ask for jobs to be canceled, in a transaction of its own."""
 
         async def write(transaction: Transaction) -> None:
-            transaction.cancels.extend(ids)
+            for job_id in ids:
+                transaction.add_cancel(job_id)
 
         await self.write(write)
 
@@ -276,7 +277,7 @@ class Runner:
         transaction = Transaction(
             session, engine.store, engine.statements, engine.config, engine.clock, now, engine.clock.seed()
         )
-        return await self._in_scope(function, Scope(transaction, function.name, writable=False), arguments, depth)
+        return await self._in_transaction(transaction, function, arguments, depth, writable=False)
 
     async def _mutation_once(
         self,
@@ -293,13 +294,7 @@ class Runner:
         session = await self._attempts.begin_write(for_ever=settle is not None)
         try:
             transaction = Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed)
-            scope = Scope(transaction, function.name, writable=True)
-            try:
-                result = await self._in_scope(function, scope, arguments, depth)
-            except Exception:
-                if transaction.failure is not None:
-                    raise transaction.failure from None
-                raise
+            result = await self._in_transaction(transaction, function, arguments, depth, writable=True)
             if points.armed:
                 await points.reach("mutation.ran", function=function.name)
             answer = finish(result) if finish else result
@@ -307,6 +302,21 @@ class Runner:
         finally:
             await session.rollback()
         return answer
+
+    async def _in_transaction(
+        self, transaction: Transaction, function: AnyFunction, arguments: dict[str, Any], depth: int, *, writable: bool
+    ) -> Any:
+        """Run the function that a transaction is for. What ended the transaction cannot be swallowed by it."""
+        scope = Scope(transaction, function.name, writable=writable)
+        try:
+            result = await self._in_scope(function, scope, arguments, depth)
+        except Exception:
+            if transaction.failure is not None:
+                raise transaction.failure from None
+            raise
+        if transaction.failure is not None:
+            raise transaction.failure
+        return result
 
     async def _in_scope(self, function: AnyFunction, scope: Scope, arguments: dict[str, Any], depth: int) -> Any:
         _check_depth(function, depth)

@@ -7,12 +7,14 @@ import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from itertools import chain
 from typing import Any, TypeVar
 
 from penstock.errors import ConfigError, ContextError, DataError
-from penstock.store.contract import Row, Statement
+from penstock.store.contract import PIECE_ROWS, Row, Statement
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import translate
+from penstock.values import total_bytes
 
 # What SQLite's own read-only mode lets pass, such as COMMIT, would end a transaction that others share.
 _QUERY = re.compile(r"(\s|--[^\n]*(\n|$)|/\*.*?\*/)*(select|with|values|explain)\b", re.IGNORECASE | re.DOTALL)
@@ -63,7 +65,9 @@ class SqliteSession:
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise translate(error) from error
 
-    async def fetch_read_only(self, sql: str, args: Sequence[Any], limit: int) -> tuple[list[str], Sequence[Row]]:
+    async def fetch_read_only(
+        self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
+    ) -> tuple[list[str], Sequence[Row]]:
         """Run any SQL that only reads; its column names and at most `limit` + 1 rows."""
         connection = self._use()
         if not _QUERY.match(sql):
@@ -73,7 +77,15 @@ class SqliteSession:
             connection.execute("pragma query_only = on")
             try:
                 cursor = connection.execute(sql, args)
-                return [column[0] for column in cursor.description or ()], cursor.fetchmany(limit + 1)
+                rows: list[Row] = []
+                size = 0
+                while len(rows) <= limit and size <= most_bytes:
+                    piece = cursor.fetchmany(min(PIECE_ROWS, limit + 1 - len(rows)))
+                    if not piece:
+                        break
+                    rows += piece
+                    size += total_bytes(chain.from_iterable(piece))
+                return [column[0] for column in cursor.description or ()], rows
             finally:
                 connection.execute(f"pragma query_only = {not self.writable:d}")
 
