@@ -238,7 +238,8 @@ class Backend:
         self.services.start()
 
     async def stop(self) -> None:
-        """Stop services, then close the database."""
+        """Stop services, then close the database; what runs has the grace time to end, and no more."""
+        self.engine.begin_stop()
         try:
             await self.services.stop()
         finally:
@@ -248,7 +249,7 @@ class Backend:
     async def kill(self) -> None:
         """End at once, leaving jobs and leases as they are, as a crash does."""
         await self.services.kill()
-        await self.engine.close()
+        await self.engine.abandon()
         await self.engine.store.close()
 
     def make_service(self, name: ServiceName) -> Worker | Pruner:

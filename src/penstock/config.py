@@ -45,11 +45,11 @@ class Config:
         max_result_bytes: Size of a job's result that is kept.
         call_timeout: How long a call from outside may take.
         max_calls: Calls from outside under way at once; more are refused as overloaded.
-        threads: Threads for functions written with def.
+        threads: Threads for functions written with def, for queries, mutations and actions each.
         processes: Processes for actions with runtime="process".
         worker_jobs: Jobs one worker runs at once.
         lease: Within which time other workers take over the jobs of one that crashed.
-        grace: How long a stopping worker lets its running jobs finish.
+        grace: How long a stopping process lets its calls and jobs finish.
         poll: How often an idle worker looks for work that nobody told it of.
         job_status_ttl: How long the status of a finished job is kept.
         cors_origins: Origins of web pages that may call, separated by commas; ``*`` for all.

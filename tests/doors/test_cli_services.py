@@ -192,6 +192,64 @@ def test_a_worker_lets_running_jobs_finish(slow: Console) -> None:
     assert (job["state"], job["result"]) == ("success", "opened")
 
 
+ENDLESS = """
+from datetime import timedelta
+
+from penstock import ActionCtx, App, MutationCtx
+
+app = App(grace=0.1)
+
+
+@app.internal_mutation
+async def begin(ctx: MutationCtx) -> None:
+    await ctx.scheduler.run_after(timedelta(0), wait)
+
+
+@app.action
+def wait(ctx: ActionCtx) -> None:
+    print("job begun", flush=True)
+    while True:
+        pass
+
+
+@app.action
+async def wait_apart(ctx: ActionCtx) -> None:
+    import asyncio
+    await asyncio.to_thread(wait.handler, ctx)
+"""
+
+
+def test_a_worker_ends_although_a_function_does_not(console: Console, database_url: str) -> None:
+    console.write("endless.py", ENDLESS)
+    console.ok("run", "begin", "--database", database_url)
+    with console.start("worker", "--database", database_url) as process:
+        stop_in_the_middle(process)
+        assert process.end() == 0
+    said = "".join(process.lines)
+    assert "handed_back=0 lost=1" in said
+    assert "engine.functions_left functions=endless:wait" in said
+    assert "process.ended threads=penstock-action-0-1" in said
+    job = console.ok("jobs", "--json", "--database", database_url).json["jobs"][0]
+    assert (job["state"], job["error"][:10]) == ("failed", "WorkerLost")
+
+
+@pytest.mark.parametrize("path", ["endless:wait", "endless:wait_apart"])
+def test_a_server_ends_although_a_function_does_not(console: Console, path: str) -> None:
+    console.write("endless.py", ENDLESS)
+    with console.start("serve", "--port", "0", "--services") as process:
+        port = int(process.wait_for(r"server.started url=.*:(\d+)")[1])
+        with socket.create_connection(("127.0.0.1", port)) as line:
+            body = f'{{"path": "{path}", "args": {{}}}}'
+            line.sendall(
+                f"POST /api/action HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+            )
+            process.wait_for("job begun")
+            process.tell(signal.SIGTERM)
+            assert process.end() == 0
+    assert "process.ended" in "".join(process.lines)
+
+
 def test_a_second_signal_does_not_wait(slow: Console) -> None:
     with slow.start("worker") as process:
         stop_in_the_middle(process)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -23,6 +24,17 @@ class Sums(BaseModel):
     total: Decimal
     at: datetime
     seal: bytes = b""
+
+
+class SoldOut(ApplicationError):
+    """An error that the program has derived."""
+
+
+class Evil(Exception):
+    """An exception that would run code of its own where it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os._exit, (9,)
 
 
 class NeedsTwo(Exception):
@@ -62,11 +74,23 @@ def fail(_ctx: ActionCtx, how: str) -> None:
         "application": lambda: ApplicationError({"seats": 0}),
         "final": lambda: NonRetryableError("no use", fix="Do not.", tries=3),
         "value": lambda: ValueError("wrong"),
+        "key": lambda: KeyError("what"),
+        "evil": Evil,
+        "own": lambda: SoldOut({"seats": 0}),
+        "stop": lambda: SystemExit(3),
         "two": lambda: NeedsTwo("one", object()),
         "pydantic": lambda: Sums.model_validate({"total": "x"}),
     }
-    error: Exception = make[how]()
+    error: BaseException = make[how]()
     raise error
+
+
+@app.action(runtime="process")
+def hang(_ctx: ActionCtx, begun: str) -> None:
+    """Never end; tell of having begun in a file."""
+    Path(begun).write_text(str(os.getpid()), "ascii")
+    while True:
+        pass
 
 
 @app.internal_action(runtime="process")

@@ -537,10 +537,21 @@ async def test_what_fails_in_a_process_fails_here_too(sqlite_url: str) -> None:
         assert await backend.run_action(process_actions.process_id) != os.getpid(), "another process takes its place"
 
 
-@pytest.mark.parametrize("how", ["two", "pydantic"])
-async def test_an_error_that_cannot_travel_still_tells_what_happened(sqlite_url: str, how: str) -> None:
+async def test_errors_cross_from_a_process_as_json_and_run_no_code_here(sqlite_url: str) -> None:
+    """Nothing is unpickled: what is not known here arrives as text, with the traceback from there."""
     async with TestApp(process_actions.app, sqlite_url, processes=1) as backend:
-        with pytest.raises(Exception, match=r"one and <object|validation error") as caught:
-            await backend.run_action(process_actions.fail, how)
-        assert not isinstance(caught.value, WorkerLost)
-        assert await backend.run_action(process_actions.process_id) != os.getpid()
+        lives = await backend.run_action(process_actions.process_id)
+        for how, says in (
+            ("two", r"^NeedsTwo: one and <object"),
+            ("pydantic", r"^ValidationError: 2 validation errors"),
+            ("key", r"^KeyError: 'what'"),
+            ("evil", r"^Evil: "),
+            ("stop", r"^SystemExit: 3"),
+        ):
+            with pytest.raises(RuntimeError, match=says) as caught:
+                await backend.run_action(process_actions.fail, how)
+            assert "process_actions.py" in caught.value.__notes__[0]
+        with pytest.raises(ApplicationError) as own:
+            await backend.run_action(process_actions.fail, "own")
+        assert own.value.data == {"seats": 0}
+        assert await backend.run_action(process_actions.process_id) == lives, "the process goes on"

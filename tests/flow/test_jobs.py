@@ -461,6 +461,7 @@ async def test_a_job_whose_function_is_unknown_waits_for_a_version_that_knows_it
             clock.advance(timedelta(seconds=31))
         found = await status(new, job)
         assert (found.state, found.attempt) == (JobState.PENDING, 0), "no attempt is used, however long it waits"
+        assert (found.error or "").startswith("FunctionNotFound: no function test_jobs:bow"), "it says why it waits"
         await old.run_until_idle()
         found = await status(old, job)
         assert (found.state, found.attempt, found.result) == (JobState.SUCCESS, 1, 3)

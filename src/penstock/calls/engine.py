@@ -1,25 +1,28 @@
 """What every call needs: the store, the functions, the settings, the clock, and threads for functions written with def.
 
-Owns threads and processes. Built and closed by `app`; the rest of `calls` only uses it.
+Owns threads and processes, and how long stopping waits for them. Built and closed by `app`; the rest of `calls` only
+uses it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+import logging
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from penstock.calls.processes import Processes
+from penstock.calls.threads import Place, Threads
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
-from penstock.functions.function import FunctionKind
+from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
+from penstock.observe.logs import event as log_event
 from penstock.store.contract import Store
 from penstock.store.statements import Statements
 
-R = TypeVar("R")
+Turn = AbstractAsyncContextManager[Place | None]
+
+_NO_THREAD: Turn = nullcontext()
 
 
 class Engine:
@@ -38,25 +41,56 @@ class Engine:
         self.machine = SystemClock()
         self.statements = Statements(store.dialect)
         self.processes = Processes(config)
-        self._threads: dict[str, ThreadPoolExecutor] = {}
+        self._threads: dict[str, Threads] = {}
+        self._stop_by: float | None = None
 
-    async def in_thread(self, kind: FunctionKind, depth: int, work: Callable[[], R]) -> R:
-        """Run the blocking work of a function in a thread.
+    def thread(self, function: AnyFunction | None, depth: int, *, nested: bool = False) -> Turn:
+        """A place in a thread for a function written with def, to be held with ``async with``; None for any other.
 
-        Each depth of nested calls has threads of its own, so that a function that waits for another one never holds
-        the thread which that one needs. Nor do actions hold those of queries and mutations: an action may wait for a
-        transaction to begin, while one that has begun waits for a thread.
+        What takes a lock of the database takes its place first, so that nobody who holds a lock waits for a thread.
+        Each kind of function, and each depth of nested calls, has threads of its own, so that slow queries do not hold
+        up mutations, and a function that waits for another one never holds the thread which that one needs.
+
+        Args:
+            function: The function.
+            depth: How many calls it is nested in.
+            nested: Whether it runs in the transaction of another function.
+
+        Raises:
+            Overloaded: On entering: all threads run functions whose callers have given up.
         """
-        name = f"penstock-{'action' if kind is FunctionKind.ACTION else 'transaction'}-{depth}"
+        if function is None or function.is_async or function.runtime == "process":
+            return _NO_THREAD
+        name = f"penstock-{function.kind.value}-{'nested-' if nested else ''}{depth}"
         threads = self._threads.get(name)
         if threads is None:
-            threads = self._threads[name] = ThreadPoolExecutor(self.config.threads, name)
-        context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(work))
+            threads = self._threads[name] = Threads(name, self.config.threads)
+        return threads.place(function.name, function=function.name, depth=depth)
+
+    def begin_stop(self) -> None:
+        """Begin the grace time, unless it has begun."""
+        if self._stop_by is None:
+            self._stop_by = self.machine.monotonic() + self.config.grace
+
+    def grace_left(self) -> float:
+        """How many seconds are left of the grace time; all of it if it has not begun."""
+        if self._stop_by is None:
+            return self.config.grace
+        return max(0.0, self._stop_by - self.machine.monotonic())
 
     async def close(self) -> None:
-        """End the threads and processes; waits for what still runs in them."""
-        while self._threads:
-            _, threads = self._threads.popitem()
-            await asyncio.to_thread(threads.shutdown)
-        await self.processes.close()
+        """End the threads and processes; what runs in them has what is left of the grace time."""
+        self.begin_stop()
+        threads, self._threads = list(self._threads.values()), {}
+        left = await asyncio.gather(
+            *(one.idle(self.grace_left()) for one in threads), self.processes.close(self.grace_left())
+        )
+        for one in threads:
+            one.close()
+        if functions := sorted(name for names in left for name in names):
+            log_event("engine.functions_left", logging.WARNING, functions=",".join(functions))
+
+    async def abandon(self) -> None:
+        """The same without a grace time."""
+        self._stop_by = self.machine.monotonic()
+        await self.close()

@@ -12,7 +12,7 @@ import traceback
 from datetime import timedelta
 
 from penstock.calls.run import Runner
-from penstock.errors import LeaseLost, LimitExceeded, NonRetryableError
+from penstock.errors import LeaseLost, LimitExceeded, NonRetryableError, Overloaded
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
 from penstock.jobs.settle import settle
@@ -28,8 +28,7 @@ async def run_job(runner: Runner, job: Job, lease: int, cancelled: asyncio.Event
     """Run a job under a lease; what became of it, or None if it has settled itself or is not ours any more."""
     function = runner.engine.registry.find(job.function)
     if function is None:
-        log_event("job.parked", logging.WARNING, job=job_id(job.id), function=job.function, reason="unknown function")
-        return Outcome(JobEvent.SNOOZED, delay=_PARKED_FOR)
+        return _parked(job, f"FunctionNotFound: no function {job.function} is declared in the program of this worker")
     try:
         if function.kind.value == "mutation":
             await _run_mutation(runner, function, job, lease)
@@ -41,9 +40,24 @@ async def run_job(runner: Runner, job: Job, lease: int, cancelled: asyncio.Event
         log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=lease)
         return None
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
-        if cancelled.is_set():
-            return Outcome(JobEvent.CANCELED)
-        return failure(error)
+        return _raised(job, error, cancelled)
+
+
+def _raised(job: Job, error: Exception, cancelled: asyncio.Event) -> Outcome:
+    if isinstance(error, Overloaded) and _has_not_begun(job, error):
+        return _parked(job, f"Overloaded: {error}")
+    return Outcome(JobEvent.CANCELED) if cancelled.is_set() else failure(error)
+
+
+def _parked(job: Job, reason: str) -> Outcome:
+    """The outcome of a job that this worker cannot begin; another one may, or this one later."""
+    log_event("job.parked", logging.WARNING, job=job_id(job.id), function=job.function, reason=reason)
+    return Outcome(JobEvent.SNOOZED, delay=_PARKED_FOR, error=_storable(reason))
+
+
+def _has_not_begun(job: Job, error: Overloaded) -> bool:
+    """Whether it is the job's own function that found no thread, and not one that it runs."""
+    return (error.facts.get("function"), error.facts.get("depth")) == (job.function, 0)
 
 
 def failure(error: BaseException) -> Outcome:

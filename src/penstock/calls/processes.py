@@ -1,25 +1,35 @@
-"""Processes for CPU-bound actions. Names and JSON go in, JSON or an error comes out; nothing else crosses.
+"""Processes for CPU-bound actions. Names and JSON go in, JSON comes out, of results and errors alike; nothing else.
 
-Owns the process pool. In the process the action's module is imported and its handler called with a ctx that can tell
-time and chance but has no database: it computes and returns, and its caller stores the result.
+Owns the processes: each runs one action at a time, and is ended at once if nobody waits for its action any more. In the
+process the action's module is imported and its handler called with a ctx that can tell time and chance but has no
+database: it computes and returns, and its caller stores the result.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import importlib
+import json
 import multiprocessing
+import signal
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.reduction import ForkingPickler
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+from penstock.calls.remote import failure_of, failure_text
+from penstock.calls.threads import Threads
 from penstock.clock import SystemClock, random_of
 from penstock.config import Config
 from penstock.errors import ContextError, WorkerLost
 from penstock.functions.function import AnyFunction
+
+_RETURNED = b"+"
+_RAISED = b"-"
+_ENDS_WITHIN = 1.0
 
 
 class ProcessCtx:
@@ -42,34 +52,116 @@ class ProcessCtx:
 
 
 class Processes:
-    """A pool of processes, started when first needed and replaced when one of them dies."""
+    """A number of processes, started when first needed; one that dies or is ended is replaced."""
 
     def __init__(self, config: Config) -> None:
-        self._count = config.processes
-        self._pool: ProcessPoolExecutor | None = None
+        # A thread for each process waits for its answers.
+        self._threads = Threads("penstock-process", config.processes, patient=True)
+        self._all: set[_Process] = set()
+        self._free: list[_Process] = []
 
     async def run(self, function: AnyFunction, args: bytes) -> bytes:
-        """Run an action's handler on JSON arguments; its result as JSON.
+        """Run an action's handler on JSON arguments; its result as JSON. The process is ended if this is cancelled.
 
         Raises:
             WorkerLost: The process died.
+            ApplicationError: The action raised it; errors of penstock and of Python are raised as they are, too.
+            RuntimeError: The action raised something else, which it names.
         """
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self._count, mp_context=multiprocessing.get_context("spawn"))
-        pool, loop = self._pool, asyncio.get_running_loop()
         module, file = _home(function)
-        try:
-            return await loop.run_in_executor(pool, _run, module, file, function.handler.__name__, args)
-        except BrokenProcessPool as error:
-            if self._pool is pool:
-                self._pool = None
-            raise WorkerLost(f"The process that ran {function.name} died.") from error
+        request = json.dumps([module, file, function.handler.__name__]).encode()
+        async with self._threads.place(function.name) as place:
+            process = self._free.pop() if self._free else self._make()
+            answered = False
+            try:
+                answer = await place.run(lambda: process.ask(request, args))
+                answered = True
+            except (EOFError, OSError) as error:
+                raise WorkerLost(f"The process that ran {function.name} died.") from error
+            finally:
+                if answered:
+                    self._free.append(process)
+                else:
+                    self._remove(process)
+        if answer.startswith(_RAISED):
+            raise failure_of(answer[1:])
+        return answer[1:]
 
-    async def close(self) -> None:
-        """End the processes."""
-        if self._pool is not None:
-            pool, self._pool = self._pool, None
-            await asyncio.to_thread(pool.shutdown)
+    async def close(self, seconds: float) -> list[str]:
+        """Let actions end within this time, then end the processes; the actions that were cut off."""
+        running = await self._threads.idle(seconds)
+        for process in self._all.difference(self._free):
+            process.end()
+        await asyncio.gather(*(self._release() for _ in self._free))
+        await self._threads.idle(_ENDS_WITHIN)
+        self._threads.close()
+        return running
+
+    # ----- steps
+
+    def _make(self) -> _Process:
+        if not self._all:
+            atexit.register(self._end_all)  # or the interpreter would wait for them
+        process = _Process()
+        self._all.add(process)
+        return process
+
+    def _remove(self, process: _Process) -> None:
+        self._all.discard(process)
+        process.end()
+        if not self._all:
+            atexit.unregister(self._end_all)
+
+    async def _release(self) -> None:
+        async with self._threads.place("release") as place:
+            process = self._free.pop()
+            await place.run(process.release)
+            self._remove(process)
+
+    def _end_all(self) -> None:
+        for process in self._all:
+            process.end()
+
+
+class _Process:
+    """One process, and the line to it."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._line, self._far_end = context.Pipe()
+        self._process = context.Process(target=_serve, args=(self._far_end,), name="penstock-action")
+        self._ended = False
+
+    def ask(self, request: bytes, args: bytes) -> bytes:
+        """Have it run an action; the answer. Blocks.
+
+        Raises:
+            EOFError: It died.
+            OSError: The same.
+        """
+        if self._process.pid is None:
+            self._process.start()
+            self._far_end.close()
+            if self._ended:  # meanwhile
+                self._process.kill()
+        try:
+            self._line.send_bytes(request)
+            self._line.send_bytes(args)
+            return self._line.recv_bytes()
+        except (EOFError, OSError):
+            self._process.join(_ENDS_WITHIN)
+            raise
+
+    def release(self) -> None:
+        """Let it end by itself, as it does when nothing can be asked of it any more. Blocks."""
+        self._line.close()
+        self._process.join(_ENDS_WITHIN)
+
+    def end(self) -> None:
+        """End it at once, whatever it does. Its blocked `ask` raises."""
+        self._ended = True
+        if self._process.pid is not None:
+            self._process.kill()
 
 
 def _home(function: AnyFunction) -> tuple[str, str]:
@@ -79,22 +171,35 @@ def _home(function: AnyFunction) -> tuple[str, str]:
     return function.name.partition(":")[0], file
 
 
+# ----- in the process
+
+
+def _serve(line: Connection) -> None:
+    """Run the actions that are asked for, until there is nobody who could ask."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all at once; it is the caller who gives a grace time
+        signal.signal(number, _go_on)
+    with suppress(EOFError, OSError):
+        while True:
+            where, args = line.recv_bytes(), line.recv_bytes()
+            line.send_bytes(_answer(where, args))
+
+
+def _go_on(_number: int, _frame: FrameType | None) -> None:
+    """Take notice of a signal and go on. What the action starts does not inherit this, as it would if ignored."""
+
+
+def _answer(where: bytes, args: bytes) -> bytes:
+    try:
+        module, file, name = json.loads(where)
+        return _RETURNED + _run(module, file, name, args)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
+        return _RAISED + failure_text(error)
+
+
 def _run(module: str, file: str, name: str, args: bytes) -> bytes:
     function: AnyFunction = getattr(_import(module, file), name)
-    try:
-        result = function.handler(ProcessCtx(), **function.signature.check_json(args))
-        return function.signature.result_json(function.signature.check_result(result))
-    except Exception as error:
-        raise _able_to_travel(error) from error
-
-
-def _able_to_travel(error: Exception) -> Exception:
-    """An error that the other process can make again; one that it cannot would end the whole pool."""
-    try:
-        ForkingPickler.loads(ForkingPickler.dumps(error))
-    except Exception:  # noqa: BLE001 - it has code of its own
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+    result = function.handler(ProcessCtx(), **function.signature.check_json(args))
+    return function.signature.result_json(function.signature.check_result(result))
 
 
 def _import(module: str, file: str) -> Any:

@@ -15,6 +15,7 @@ from penstock.calls.attempts import Attempts
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+from penstock.calls.threads import Place
 from penstock.clock import Random, random_of
 from penstock.errors import ContextError, LimitExceeded, TryAgain
 from penstock.functions.function import (
@@ -105,7 +106,11 @@ class Runner:
 
     async def queries(self, runs: Sequence[tuple[AnyFunction, dict[str, Any]]]) -> list[Any]:
         """Run queries on checked arguments in one snapshot, at one time; for each its result, or what it raised."""
-        return await self._attempts.run(lambda: self._queries_once(runs), "A batch of queries", writes=False)
+        in_thread = next((function for function, _ in runs if not function.is_async), None)
+        async with self.engine.thread(in_thread, 0) as thread:
+            return await self._attempts.run(
+                lambda: self._queries_once(runs, thread), "A batch of queries", writes=False
+            )
 
     async def mutation(
         self,
@@ -131,11 +136,12 @@ class Runner:
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
         """
         now, seed = self.engine.clock.now(), self.engine.clock.seed()
+        async with self.engine.thread(function, depth) as thread:
 
-        async def once() -> Any:
-            return await self._mutation_once(function, check(), now, seed, depth, lease, settle, finish)
+            async def once() -> Any:
+                return await self._mutation_once(function, check(), now, seed, depth, lease, settle, finish, thread)
 
-        return await self._attempts.run(once, function.name, for_ever=settle is not None)
+            return await self._attempts.run(once, function.name, for_ever=settle is not None)
 
     async def action(
         self,
@@ -156,7 +162,8 @@ class Runner:
                 result = await function.handler(ctx, **arguments)
             else:
                 twin = SyncActionCtx(ctx, asyncio.get_running_loop())
-                result = await self._in_thread(function, twin, arguments, depth)
+                async with self.engine.thread(function, depth) as thread:
+                    result = await self._in_thread(function, twin, arguments, depth, thread)
             calls.end()
         except BaseException:
             calls.abandon()
@@ -178,7 +185,7 @@ class Runner:
         arguments = function.signature.check(function.signature.bind(args, kwargs))
         inner = Scope(scope.transaction, function.name, writable=False)
         async with scope.held():
-            return await self._in_scope(function, inner, arguments, depth + 1)
+            return await self._in_scope(function, inner, arguments, depth + 1, None)
 
     async def nested_mutation(
         self,
@@ -193,7 +200,7 @@ class Runner:
         arguments = function.signature.check(function.signature.bind(args, kwargs))
         inner = Scope(scope.transaction, function.name, writable=True)
         async with scope.held(), scope.transaction.branch():
-            return await self._in_scope(function, inner, arguments, depth + 1)
+            return await self._in_scope(function, inner, arguments, depth + 1, None)
 
     # ----- for schedulers outside a transaction
 
@@ -246,20 +253,23 @@ class Runner:
     # ----- steps
 
     async def _query_once(self, function: AnyFunction, arguments: dict[str, Any], depth: int) -> Any:
-        session = await self.engine.store.begin_read()
-        try:
-            return await self._query_in(session, self.now(), function, arguments, depth)
-        finally:
-            await session.rollback()
+        async with self.engine.thread(function, depth) as thread:
+            session = await self.engine.store.begin_read()
+            try:
+                return await self._query_in(session, self.now(), function, arguments, depth, thread)
+            finally:
+                await session.rollback()
 
-    async def _queries_once(self, runs: Sequence[tuple[AnyFunction, dict[str, Any]]]) -> list[Any]:
+    async def _queries_once(
+        self, runs: Sequence[tuple[AnyFunction, dict[str, Any]]], thread: Place | None
+    ) -> list[Any]:
         session, now = await self.engine.store.begin_read(), self.now()
         found: list[Any] = []
         try:
             await session.savepoint("query")
             for function, arguments in runs:
                 try:
-                    found.append(await self._query_in(session, now, function, arguments, 0))
+                    found.append(await self._query_in(session, now, function, arguments, 0, thread))
                 except TryAgain:
                     raise
                 except Exception as error:  # noqa: BLE001 - one query's failure is its own answer
@@ -271,13 +281,20 @@ class Runner:
             await session.rollback()
 
     async def _query_in(
-        self, session: Session, now: datetime, function: AnyFunction, arguments: dict[str, Any], depth: int
+        self,
+        session: Session,
+        now: datetime,
+        function: AnyFunction,
+        arguments: dict[str, Any],
+        depth: int,
+        thread: Place | None,
     ) -> Any:
         engine = self.engine
         transaction = Transaction(
             session, engine.store, engine.statements, engine.config, engine.clock, now, engine.clock.seed()
         )
-        return await self._in_transaction(transaction, function, arguments, depth, writable=False)
+        scope = Scope(transaction, function.name, writable=False)
+        return await self._in_transaction(scope, function, arguments, depth, thread)
 
     async def _mutation_once(
         self,
@@ -289,12 +306,14 @@ class Runner:
         lease: int | None,
         settle: SettleResult | None,
         finish: Finish | None,
+        thread: Place | None,
     ) -> Any:
         engine = self.engine
         session = await self._attempts.begin_write(for_ever=settle is not None)
         try:
             transaction = Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed)
-            result = await self._in_transaction(transaction, function, arguments, depth, writable=True)
+            scope = Scope(transaction, function.name, writable=True)
+            result = await self._in_transaction(scope, function, arguments, depth, thread)
             if points.armed:
                 await points.reach("mutation.ran", function=function.name)
             answer = finish(result) if finish else result
@@ -304,21 +323,22 @@ class Runner:
         return answer
 
     async def _in_transaction(
-        self, transaction: Transaction, function: AnyFunction, arguments: dict[str, Any], depth: int, *, writable: bool
+        self, scope: Scope, function: AnyFunction, arguments: dict[str, Any], depth: int, thread: Place | None
     ) -> Any:
         """Run the function that a transaction is for. What ended the transaction cannot be swallowed by it."""
-        scope = Scope(transaction, function.name, writable=writable)
         try:
-            result = await self._in_scope(function, scope, arguments, depth)
+            result = await self._in_scope(function, scope, arguments, depth, thread)
         except Exception:
-            if transaction.failure is not None:
-                raise transaction.failure from None
+            if scope.transaction.failure is not None:
+                raise scope.transaction.failure from None
             raise
-        if transaction.failure is not None:
-            raise transaction.failure
+        if scope.transaction.failure is not None:
+            raise scope.transaction.failure
         return result
 
-    async def _in_scope(self, function: AnyFunction, scope: Scope, arguments: dict[str, Any], depth: int) -> Any:
+    async def _in_scope(
+        self, function: AnyFunction, scope: Scope, arguments: dict[str, Any], depth: int, thread: Place | None
+    ) -> Any:
         _check_depth(function, depth)
         ctx = MutationCtx(self, scope, depth) if scope.writable else QueryCtx(self, scope, depth)
         try:
@@ -327,15 +347,20 @@ class Runner:
             else:
                 loop = asyncio.get_running_loop()
                 twin = SyncMutationCtx(ctx, loop) if isinstance(ctx, MutationCtx) else SyncQueryCtx(ctx, loop)
-                result = await self._in_thread(function, twin, arguments, depth)
+                result = await self._in_thread(function, twin, arguments, depth, thread)
             scope.end()
         except BaseException:
             scope.abandon()
             raise
         return function.signature.check_result(result)
 
-    async def _in_thread(self, function: AnyFunction, ctx: Any, arguments: dict[str, Any], depth: int) -> Any:
-        return await self.engine.in_thread(function.kind, depth, lambda: function.handler(ctx, **arguments))
+    async def _in_thread(
+        self, function: AnyFunction, ctx: Any, arguments: dict[str, Any], depth: int, thread: Place | None
+    ) -> Any:
+        if thread is not None:
+            return await thread.run(lambda: function.handler(ctx, **arguments))
+        async with self.engine.thread(function, depth, nested=True) as own:
+            return await self._in_thread(function, ctx, arguments, depth, own)
 
 
 def _check_depth(function: AnyFunction, depth: int) -> None:

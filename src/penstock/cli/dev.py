@@ -19,9 +19,10 @@ import click
 
 from penstock.app import SERVICES, App
 from penstock.cli.banner import banner
+from penstock.cli.ending import end_process
 from penstock.cli.failure import ProgramFailed, show_failure, style
 from penstock.cli.logs import set_up_logs
-from penstock.cli.opening import complete
+from penstock.cli.opening import complete_serving
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import say
 from penstock.cli.program import find_program, load_app
@@ -49,9 +50,10 @@ def command(options: Options, host: str, port: int, reload: bool) -> None:
     watch = Watch(_folders(options)) if reload else None
     life = Life(options, host, port, reload=reload)
     life.load()
-    changed = complete(_develop(life, watch), fast=True)
+    changed = complete_serving(_develop(life, watch))
     if changed is not None:
         _start_again(changed, greeted=life.greeted)
+    end_process()
 
 
 class Life:

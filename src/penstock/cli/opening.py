@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from penstock.app import App, Backend
+from penstock.cli.ending import run_to_end
 from penstock.cli.logs import set_up_logs
 from penstock.cli.options import Options
 from penstock.cli.program import find_program, load_app
@@ -66,15 +67,15 @@ async def open_backend(
             raise
 
 
-def complete(work: Coroutine[Any, Any, T], *, fast: bool = False) -> T:
-    """Run a coroutine to its end; its result.
-
-    Args:
-        work: The coroutine.
-        fast: On uvloop, if it is installed.
-    """
-    with asyncio.Runner(loop_factory=_uvloop() if fast else None) as runner:
+def complete(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end; its result."""
+    with asyncio.Runner() as runner:
         return runner.run(work)
+
+
+def complete_serving(work: Coroutine[Any, Any, T]) -> T:
+    """The same for what serves: on uvloop, if it is installed. The caller then has the process end."""
+    return run_to_end(asyncio.Runner(loop_factory=_uvloop()), work)
 
 
 def shown_url(url: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from penstock.app import SERVICES
-from penstock.cli.opening import complete, open_app
+from penstock.cli.ending import end_process
+from penstock.cli.opening import complete_serving, open_app
 from penstock.cli.options import Options, pass_options
 from penstock.server.run import serve
 
@@ -22,4 +23,5 @@ def command(options: Options, host: str, port: int, services: bool) -> None:
     """
     app = open_app(options, log_level="info")
     config = app.config(database=options.database)
-    complete(serve(app, config, host=host, port=port, services=SERVICES if services else ()), fast=True)
+    complete_serving(serve(app, config, host=host, port=port, services=SERVICES if services else ()))
+    end_process()

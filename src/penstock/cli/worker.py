@@ -15,7 +15,8 @@ from types import FrameType
 import click
 
 from penstock.app import SERVICES, App
-from penstock.cli.opening import complete, open_app
+from penstock.cli.ending import end_process
+from penstock.cli.opening import complete_serving, open_app
 from penstock.cli.options import Options, pass_options
 from penstock.config import Config
 from penstock.observe.logs import event
@@ -33,7 +34,8 @@ def command(options: Options, jobs: int | None) -> None:
     SIGINT and SIGTERM let running jobs finish within the grace time; a second one does not wait.
     """
     app = open_app(options, log_level="info")
-    complete(_work(app, app.config(database=options.database, worker_jobs=jobs)), fast=True)
+    complete_serving(_work(app, app.config(database=options.database, worker_jobs=jobs)))
+    end_process()
 
 
 async def _work(app: App, config: Config) -> None:

@@ -101,7 +101,7 @@ class Outcome:
         event: One of returned, raised, snoozed, handed back, lost or canceled; whether an attempt is left is not
             yet considered.
         result: For returned: the result as JSON.
-        error: For raised: type and message.
+        error: For raised and lost: type and message. For snoozed: why it waits.
         traceback: For raised: where.
         retryable: For raised: whether a further attempt makes sense.
         delay: For snoozed: how long.
@@ -156,8 +156,8 @@ class JobStatus:
         started_at: When its last attempt began, if one did.
         finished_at: When it ended, if it has.
         result: What its function returned, if it succeeded; as JSON says it over HTTP, with integers as numbers.
-        error: Type and message of its last error.
-        traceback: Where that happened.
+        error: Type and message of its last error, or why it waits.
+        traceback: Where that happened, once the job has ended.
     """
 
     id: JobId

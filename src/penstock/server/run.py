@@ -1,11 +1,12 @@
 """Serves an app over HTTP until the process is told to stop.
 
-Owns the listening socket, the signals, and the order of stopping: take on no more calls, finish those under way, stop
-the services, close the database.
+Owns the listening socket, the signals, and the order of stopping: take on no more calls and jobs, finish those under
+way within the grace time, close the database.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -18,7 +19,7 @@ from contextlib import closing, contextmanager
 import uvicorn
 from uvicorn.server import HANDLED_SIGNALS
 
-from penstock.app import App, ServiceName
+from penstock.app import App, Backend, ServiceName
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.observe.logs import event
@@ -56,7 +57,7 @@ async def serve(
         url = _url(listener)
         async with app.open(config=config, services=services) as backend:
             asgi = asgi_app(app, backend=backend)
-            await _Server(asgi, url, ready).serve(sockets=[listener])
+            await _Server(asgi, backend, url, ready).serve(sockets=[listener])
             await asgi.opening.idle()  # a call that was cut off takes a moment to undo what it did
     event("server.stopped", logging.INFO, url=url)
 
@@ -64,7 +65,7 @@ async def serve(
 class _Server(uvicorn.Server):
     """Ends by itself when told to, and leaves it to `serve` to go on from there."""
 
-    def __init__(self, asgi: Asgi, url: str, ready: Callable[[str], None] | None) -> None:
+    def __init__(self, asgi: Asgi, backend: Backend, url: str, ready: Callable[[str], None] | None) -> None:
         config = asgi.opening.config
         super().__init__(
             uvicorn.Config(
@@ -80,6 +81,7 @@ class _Server(uvicorn.Server):
             )
         )
         self._opening = asgi.opening
+        self._backend = backend
         self._url = url
         self._ready = ready
 
@@ -94,10 +96,11 @@ class _Server(uvicorn.Server):
             self._ready(self._url)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take on no more calls, and wait for those under way."""
+        """Take on no more calls and jobs, and wait for those under way: beside each other, as the grace time is one."""
         event("server.stopping", logging.INFO, url=self._url)
         self._opening.draining = True
-        await super().shutdown(sockets=sockets)
+        self._backend.engine.begin_stop()
+        await asyncio.gather(super().shutdown(sockets=sockets), self._backend.services.stop())
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

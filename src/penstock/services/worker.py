@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -102,21 +103,24 @@ class Worker(Service):
 
     async def finish(self) -> None:
         """Let running jobs end within the grace time, hand back the others, and give the lease back."""
-        if grace := self._runner.engine.config.grace:
+        if grace := self._runner.engine.grace_left():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace):
                     await self._wait_for_jobs()
         stopped = await self._end_jobs()
         self._outcomes += [(running.job, running.outcome) for running in stopped if running.outcome is not None]
+        ended: Counter[JobEvent] = Counter()
         try:
-            await self._settle_outcomes()
+            won = await self._settle_outcomes()
+            ended.update(one.outcome.event for one in stopped if one.outcome is not None and one.job.id in won)
             if self.lease is not None:
                 await self._store.leases.give_back(self.lease)
         except TryAgain as error:
             log_event("worker.not_settled", logging.WARNING, lease=self.lease, error=error)
         if stopped:
             self._store.signals.notify()
-        log_event("worker.stopped", lease=self.lease, handed_back=len(stopped))
+        handed_back, lost = ended[JobEvent.HANDED_BACK], ended[JobEvent.LOST]
+        log_event("worker.stopped", lease=self.lease, handed_back=handed_back, lost=lost)
         self.lease = None
 
     async def kill(self) -> None:
@@ -204,10 +208,11 @@ class Worker(Service):
 
     # ----- settle
 
-    async def _settle_outcomes(self) -> None:
+    async def _settle_outcomes(self) -> set[UUID]:
+        """Settle the jobs that have ended; those that were still this worker's."""
         outcomes, self._outcomes = self._outcomes, []
         if not outcomes or self.lease is None:
-            return
+            return set()
         now, chance, kept = self.clock.now(), self.clock.random, keep(self._runner)
         settlements = [settle(job, outcome, now, chance(), kept) for job, outcome in outcomes]
         try:
@@ -218,8 +223,9 @@ class Worker(Service):
         for settlement in settlements:
             if settlement.id not in won:
                 log_event("job.lost", logging.WARNING, job=job_id(settlement.id), lease=self.lease)
-            elif settlement.error is not None:
+            elif settlement.error is not None and settlement.event is not JobEvent.SNOOZED:
                 log_event("job.failed", logging.WARNING, job=job_id(settlement.id), error=settlement.error)
+        return won
 
     # ----- what concerns all workers
 

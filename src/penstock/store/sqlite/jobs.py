@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _PROMOTE_MOST = 1000
 _REQUEST_KEPT = timedelta(minutes=1)
-_READY = ("id", "pool", "function", "kind", "args", "priority", "run_at", "retry", "attempt", "enqueued_at")
-_CLAIMED = ("id", "function", "kind", "args", "run_at", "pool", "priority", "retry", "attempt", "enqueued_at")
-_TAKEN = ("id", "pool", "function", "kind", "args", "priority", "retry", "enqueued_at", "started_at")
+_READY = ("id", "pool", "function", "kind", "args", "priority", "run_at", "retry", "attempt", "enqueued_at", "error")
+_CLAIMED = ("id", "function", "kind", "args", "run_at", "pool", "priority", "retry", "attempt", "enqueued_at", "error")
+_TAKEN = ("id", "pool", "function", "kind", "args", "priority", "retry", "enqueued_at", "started_at", "error")
 _CANCELED = ("id", "pool", "function", "kind", "args", "run_at", "attempt", "enqueued_at")
 
 Begin = Callable[[], Awaitable[Any]]
@@ -51,6 +51,7 @@ class SqliteJobs:
                 "retry": retry_text(job.retry),
                 "attempt": 0,
                 "enqueued_at": encode_datetime(now),
+                "error": None,
             }
             await self._execute(session, "enqueue_scheduled" if job.run_at > now else "enqueue", values)
 
@@ -87,6 +88,7 @@ class SqliteJobs:
             "run_at": encode_datetime(settlement.run_at),
         }
         if settlement.state is JobState.PENDING:
+            values["error"] = settlement.error or values["error"]
             await self._execute(session, "enqueue_scheduled", values)
             return True
         ended = {
@@ -149,7 +151,7 @@ class SqliteJobs:
     async def _start(self, session: Session, lease: int, limit: int, now: datetime) -> builtins.list[Job]:
         rows = await self._fetch(session, "claim", pool=DEFAULT_POOL, lease=lease, limit=limit)
         started_at, started = encode_datetime(now), []
-        for *row, _ in sorted(rows, key=lambda row: (-row[6], row[10])):
+        for *row, _ in sorted(rows, key=lambda row: (-row[6], row[11])):
             values = dict(zip(_CLAIMED, row, strict=True))
             values |= {"attempt": values["attempt"] + 1, "lease": lease, "started_at": started_at}
             await self._execute(session, "start", values)

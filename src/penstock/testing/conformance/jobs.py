@@ -304,7 +304,8 @@ class Jobs(Suite):
     async def test_a_job_that_is_tried_again_waits_and_counts_its_attempts(self, bench: Bench) -> None:
         lease, (job,) = await bench.running(new_job("action", retry=_AGAIN))
         await bench.settle(lease, ended(job, JobEvent.RAISED, error="Flaky"))
-        assert (await bench.status(job.id)).run_at == after(10)
+        waiting = await bench.status(job.id)
+        assert (waiting.run_at, waiting.error) == (after(10), "Flaky")
         assert await bench.claim(lease, now=after(9)) == []
         for attempt, moment in ((2, 10), (3, 40)):
             again = await bench.claim_one(lease, after(moment))
@@ -312,6 +313,23 @@ class Jobs(Suite):
             await bench.settle(lease, ended(again, JobEvent.RAISED, now=after(moment), error=f"Flaky {attempt}"))
         status = await bench.status(job.id, after(40))
         assert (status.state, status.attempt, status.error) == (JobState.FAILED, 3, "Flaky 3")
+
+    @story
+    async def test_a_job_tells_why_it_waits_until_something_else_becomes_of_it(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job())
+        assert (await bench.status(job.id)).error is None
+        await bench.settle(lease, ended(job, JobEvent.SNOOZED, delay=timedelta(seconds=60), error="No version"))
+        assert ((await bench.status(job.id)).error, (await bench.list("pending"))[0].error) == ("No version",) * 2
+        assert await bench.claim(lease, 0, after(60)) == [], "it is ready now, and not claimed"
+        assert (await bench.count(), (await bench.status(job.id)).error) == ({"ready": 1}, "No version")
+        again = await bench.claim_one(lease, after(60))
+        assert ((await bench.status(job.id)).error, (await bench.list("running"))[0].error) == ("No version",) * 2
+        await bench.settle(lease, ended(again, JobEvent.HANDED_BACK, now=after(60)))
+        assert (await bench.status(job.id)).error == "No version"
+        last = await bench.claim_one(lease, after(60))
+        await bench.settle(lease, ended(last, now=after(60)))
+        status = await bench.status(job.id, after(60))
+        assert (status.state, status.error) == (JobState.SUCCESS, None)
 
     @story
     async def test_a_job_that_is_put_off_or_handed_back_uses_no_attempt(self, bench: Bench) -> None:

@@ -19,7 +19,8 @@ create table penstock.ready_job (
     run_at timestamptz not null,
     retry text,
     attempt integer not null,
-    enqueued_at timestamptz not null
+    enqueued_at timestamptz not null,
+    error text
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, fillfactor = 80);
 create index ready_job_order on penstock.ready_job (pool, priority desc, seq);
 
@@ -34,7 +35,8 @@ create table penstock.scheduled_job (
     run_at timestamptz not null,
     retry text,
     attempt integer not null,
-    enqueued_at timestamptz not null
+    enqueued_at timestamptz not null,
+    error text
 );
 create index scheduled_job_run_at on penstock.scheduled_job (run_at, id);
 
@@ -51,7 +53,8 @@ create table penstock.running_job (
     retry text,
     attempt integer not null,
     enqueued_at timestamptz not null,
-    started_at timestamptz not null
+    started_at timestamptz not null,
+    error text
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, fillfactor = 80);
 
 -- Jobs that have ended, until their status expires. Written by workers and by the pruner; read by whoever asks.

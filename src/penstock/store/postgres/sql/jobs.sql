@@ -21,10 +21,10 @@ with due as materialized (
     select id from penstock.scheduled_job where run_at <= :now order by run_at, id limit :limit for update skip locked
 ), moved as (
     delete from penstock.scheduled_job s using due where s.id = due.id
-    returning s.id, s.pool, s.function, s.kind, s.args, s.priority, s.run_at, s.retry, s.attempt, s.enqueued_at
+    returning s.id, s.pool, s.function, s.kind, s.args, s.priority, s.run_at, s.retry, s.attempt, s.enqueued_at, s.error
 )
-insert into penstock.ready_job (id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at)
-select id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at from moved order by run_at, id;
+insert into penstock.ready_job (id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, error)
+select id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, error from moved order by run_at, id;
 
 -- claim: give ready jobs of a pool to a lease, the most urgent first; each row begins with the next scheduled time.
 -- Differs: SKIP LOCKED steps around other workers, and one statement moves the rows and looks at the schedule.
@@ -36,11 +36,12 @@ with due as materialized (
     order by r.priority desc, r.seq limit :limit for update of r skip locked
 ), taken as (
     delete from penstock.ready_job r using due where r.id = due.id
-    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.run_at, r.retry, r.attempt, r.enqueued_at, r.seq
+    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.run_at, r.retry, r.attempt, r.enqueued_at, r.error, r.seq
 ), started as (
     insert into penstock.running_job
-        (id, lease, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, started_at)
-    select id, :lease, pool, function, kind, args, priority, run_at, retry, attempt + 1, enqueued_at, :now::timestamptz from taken
+        (id, lease, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, started_at, error)
+    select id, :lease, pool, function, kind, args, priority, run_at, retry, attempt + 1, enqueued_at, :now::timestamptz, error
+    from taken
 )
 select schedule.next_run_at, t.id, t.function, t.kind, t.args, t.run_at, t.pool, t.priority, t.retry, t.attempt + 1,
        t.enqueued_at, :now
@@ -57,7 +58,8 @@ with outcome as materialized (
 ), gone as (
     delete from penstock.running_job r using outcome o where r.id = o.id and r.lease = :lease
     returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.retry, r.enqueued_at, r.started_at,
-              o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.slot, o.result, o.error, o.traceback
+              o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.slot, o.result, o.error, o.traceback,
+              r.error as last_error
 ), ended as (
     insert into penstock.finished_job (slot, id, pool, function, kind, args, run_at, attempt, enqueued_at, started_at,
         finished_at, expires_at, state, result, error, traceback)
@@ -65,8 +67,9 @@ with outcome as materialized (
            state, result, error, traceback
     from gone where state <> 'pending'
 ), again as (
-    insert into penstock.scheduled_job (id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at)
-    select id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at from gone where state = 'pending'
+    insert into penstock.scheduled_job (id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, error)
+    select id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, coalesce(error, last_error)
+    from gone where state = 'pending'
 )
 select id from gone;
 
@@ -102,13 +105,13 @@ select distinct c.job_id from penstock.cancel_request c join penstock.running_jo
 
 -- find: one job, wherever it stands.
 select id, function, args, 'pending' as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,
-       null::timestamptz as finished_at, null as result, null as error, null as traceback
+       null::timestamptz as finished_at, null as result, error, null as traceback
 from penstock.ready_job where id = :id
 union all
-select id, function, args, 'pending', attempt, run_at, enqueued_at, null, null, null, null, null
+select id, function, args, 'pending', attempt, run_at, enqueued_at, null, null, null, error, null
 from penstock.scheduled_job where id = :id
 union all
-select id, function, args, 'running', attempt, run_at, enqueued_at, started_at, null, null, null, null
+select id, function, args, 'running', attempt, run_at, enqueued_at, started_at, null, null, error, null
 from penstock.running_job where id = :id
 union all
 select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback
@@ -118,13 +121,13 @@ from penstock.finished_job where id = :id and expires_at > :now;
 -- Unbounded: of a state that is rare it reads all that have ended.
 select * from (
     (select id, function, args, 'pending' as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,
-        null::timestamptz as finished_at, null as result, null as error, null as traceback
+        null::timestamptz as finished_at, null as result, error, null as traceback
     from penstock.ready_job where coalesce(:state, 'pending') = 'pending' order by id desc limit :limit)
     union all
-    (select id, function, args, 'pending', attempt, run_at, enqueued_at, null, null, null, null, null
+    (select id, function, args, 'pending', attempt, run_at, enqueued_at, null, null, null, error, null
     from penstock.scheduled_job where coalesce(:state, 'pending') = 'pending' order by id desc limit :limit)
     union all
-    (select id, function, args, 'running', attempt, run_at, enqueued_at, started_at, null, null, null, null
+    (select id, function, args, 'running', attempt, run_at, enqueued_at, started_at, null, null, error, null
     from penstock.running_job where coalesce(:state, 'running') = 'running' order by id desc limit :limit)
     union all
     (select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback

@@ -16,7 +16,8 @@ create table penstock_ready_job (
     run_at text not null,
     retry text,
     attempt integer not null,
-    enqueued_at text not null
+    enqueued_at text not null,
+    error text
 ) strict;
 create index penstock_ready_job_order on penstock_ready_job (pool, priority desc, seq);
 
@@ -31,7 +32,8 @@ create table penstock_scheduled_job (
     run_at text not null,
     retry text,
     attempt integer not null,
-    enqueued_at text not null
+    enqueued_at text not null,
+    error text
 ) strict;
 create index penstock_scheduled_job_run_at on penstock_scheduled_job (run_at, id);
 
@@ -48,7 +50,8 @@ create table penstock_running_job (
     retry text,
     attempt integer not null,
     enqueued_at text not null,
-    started_at text not null
+    started_at text not null,
+    error text
 ) strict;
 
 -- Jobs that have ended, until their status expires. Written by workers and by the pruner; read by whoever asks.

@@ -1,11 +1,11 @@
 -- enqueue: store a new job that is due in ready.
 -- Differs: one statement a job and place; SQLite is in this process, so statements cost no round trip.
-insert into penstock_ready_job (id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at)
-values (:id, :pool, :function, :kind, :args, :priority, :run_at, :retry, :attempt, :enqueued_at);
+insert into penstock_ready_job (id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, error)
+values (:id, :pool, :function, :kind, :args, :priority, :run_at, :retry, :attempt, :enqueued_at, :error);
 
 -- enqueue_scheduled: store a new job that is due later (SQLite only: the second half of enqueue).
-insert into penstock_scheduled_job (id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at)
-values (:id, :pool, :function, :kind, :args, :priority, :run_at, :retry, :attempt, :enqueued_at);
+insert into penstock_scheduled_job (id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, error)
+values (:id, :pool, :function, :kind, :args, :priority, :run_at, :retry, :attempt, :enqueued_at, :error);
 
 -- request_cancel: ask that a job be canceled.
 -- Differs: one statement a job.
@@ -15,7 +15,7 @@ insert into penstock_cancel_request (job_id, requested_at) values (:id, :now);
 -- Differs: takes them out; enqueue puts them back in.
 delete from penstock_scheduled_job
 where id in (select id from penstock_scheduled_job where run_at <= :now order by run_at, id limit :limit)
-returning id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at;
+returning id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, error;
 
 -- any_ready: whether a pool has a ready job (SQLite only: looking takes no lock).
 select 1 from penstock_ready_job where pool = :pool limit 1;
@@ -33,17 +33,18 @@ where seq in (
       and exists (select 1 from penstock_lease l where l.id = :lease)
     order by r.priority desc, r.seq limit :limit
 )
-returning id, function, kind, args, run_at, pool, priority, retry, attempt, enqueued_at, seq;
+returning id, function, kind, args, run_at, pool, priority, retry, attempt, enqueued_at, error, seq;
 
 -- start: put a claimed job under its lease (SQLite only: the second half of claim).
 insert into penstock_running_job
-    (id, lease, function, kind, args, run_at, pool, priority, retry, attempt, enqueued_at, started_at)
-values (:id, :lease, :function, :kind, :args, :run_at, :pool, :priority, :retry, :attempt, :enqueued_at, :started_at);
+    (id, lease, function, kind, args, run_at, pool, priority, retry, attempt, enqueued_at, started_at, error)
+values (:id, :lease, :function, :kind, :args, :run_at, :pool, :priority, :retry, :attempt, :enqueued_at, :started_at,
+    :error);
 
 -- settle: take a running job from its lease. The lease is the fence: a job it no longer holds is not returned.
 -- Differs: takes it out; end or enqueue_scheduled puts it in.
 delete from penstock_running_job where id = :id and lease = :lease
-returning id, pool, function, kind, args, priority, retry, enqueued_at, started_at;
+returning id, pool, function, kind, args, priority, retry, enqueued_at, started_at, error;
 
 -- end: keep the status of a job that has ended (SQLite only: the second half of settle).
 insert into penstock_finished_job (id, pool, function, kind, args, run_at, attempt, enqueued_at, started_at, finished_at,
@@ -82,13 +83,13 @@ where requested_at < :before
 
 -- find: one job, wherever it stands.
 select id, function, args, 'pending' as state, attempt, run_at, enqueued_at, null as started_at, null as finished_at,
-       null as result, null as error, null as traceback
+       null as result, error, null as traceback
 from penstock_ready_job where id = :id
 union all
-select id, function, args, 'pending', attempt, run_at, enqueued_at, null, null, null, null, null
+select id, function, args, 'pending', attempt, run_at, enqueued_at, null, null, null, error, null
 from penstock_scheduled_job where id = :id
 union all
-select id, function, args, 'running', attempt, run_at, enqueued_at, started_at, null, null, null, null
+select id, function, args, 'running', attempt, run_at, enqueued_at, started_at, null, null, error, null
 from penstock_running_job where id = :id
 union all
 select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback
@@ -98,13 +99,13 @@ from penstock_finished_job where id = :id and expires_at > :now;
 -- Unbounded: of a state that is rare it reads all that have ended.
 select * from (
     select * from (select id, function, args, 'pending' as state, attempt, run_at, enqueued_at, null as started_at,
-        null as finished_at, null as result, null as error, null as traceback
+        null as finished_at, null as result, error, null as traceback
     from penstock_ready_job where coalesce(:state, 'pending') = 'pending' order by id desc limit :limit)
     union all
-    select * from (select id, function, args, 'pending', attempt, run_at, enqueued_at, null, null, null, null, null
+    select * from (select id, function, args, 'pending', attempt, run_at, enqueued_at, null, null, null, error, null
     from penstock_scheduled_job where coalesce(:state, 'pending') = 'pending' order by id desc limit :limit)
     union all
-    select * from (select id, function, args, 'running', attempt, run_at, enqueued_at, started_at, null, null, null, null
+    select * from (select id, function, args, 'running', attempt, run_at, enqueued_at, started_at, null, null, error, null
     from penstock_running_job where coalesce(:state, 'running') = 'running' order by id desc limit :limit)
     union all
     select * from (select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback

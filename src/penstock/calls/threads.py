@@ -1,0 +1,202 @@
+"""Threads for functions written with def: a place in one is taken before the work that needs it begins.
+
+Owns how many run at once, and which of them run functions whose callers have given up. Nothing ends a thread from
+outside, so such a function holds its place until it ends by itself, and the threads do not keep a process alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, Self, TypeVar
+
+from penstock.errors import Overloaded
+
+R = TypeVar("R")
+
+
+class Threads:
+    """A number of threads, started when first needed.
+
+    Args:
+        name: What the threads are called.
+        count: How many there are, at most.
+        patient: Whether to wait for a place even if all run functions whose callers have given up; for work that can
+            be ended from outside.
+    """
+
+    def __init__(self, name: str, count: int, *, patient: bool = False) -> None:
+        self._name = name
+        self._count = self._free = count
+        self._patient = patient
+        self._started = 0
+        self._line: deque[tuple[Place, asyncio.Future[None]]] = deque()
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._given_up: list[str] = []
+        self._taken: list[str] = []
+        self._empty = asyncio.Event()
+
+    def place(self, what: str, **facts: Any) -> Place:
+        """A place in a thread, to be held with ``async with``.
+
+        Args:
+            what: The function that will run there.
+            **facts: Facts of the error if there is none.
+
+        Raises:
+            Overloaded: On entering: all threads run functions whose callers have given up.
+        """
+        return Place(self, what, facts)
+
+    async def idle(self, seconds: float) -> list[str]:
+        """Wait until nothing runs, for this time at most; the functions that still run then."""
+        self._empty.clear()
+        if self._taken:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._empty.wait()
+        return list(self._taken)
+
+    def close(self) -> None:
+        """End the threads; one whose function still runs is left to itself."""
+        for _ in range(self._started):
+            self._work.put(None)
+
+    # ----- for places
+
+    async def take(self, place: Place) -> None:
+        """Wait for a place, first come, first served."""
+        if self._free:
+            self._free -= 1
+        else:
+            await self._stand_in_line(place)
+        self._taken.append(place.what)
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Have a thread do some work; there is one for each place."""
+        if self._started < self._count - self._free:
+            self._started += 1
+            name = f"{self._name}-{self._started}"
+            threading.Thread(target=_work, args=(self._work,), name=name, daemon=True).start()
+        self._work.put(work)
+
+    def give_up(self, place: Place) -> None:
+        """Its caller has gone, but its work goes on."""
+        self._given_up.append(place.what)
+        if self._stuck:
+            while self._line:
+                waiting, turn = self._line.popleft()
+                if not turn.done():
+                    turn.set_exception(self._refusal(waiting))
+
+    def release(self, place: Place, *, given_up: bool = False) -> None:
+        """Its work has ended."""
+        self._taken.remove(place.what)
+        if given_up:
+            self._given_up.remove(place.what)
+        if not self._taken:
+            self._empty.set()
+        self._hand_on()
+
+    # ----- steps
+
+    @property
+    def _stuck(self) -> bool:
+        return len(self._given_up) == self._count and not self._patient
+
+    async def _stand_in_line(self, place: Place) -> None:
+        if self._stuck:
+            raise self._refusal(place)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append((place, turn))
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._hand_on()
+            raise
+
+    def _hand_on(self) -> None:
+        while self._line:
+            _, turn = self._line.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+    def _refusal(self, place: Place) -> Overloaded:
+        functions = ", ".join(sorted(set(self._given_up)))
+        return Overloaded(
+            f"{place.what} found no thread: all {self._count} are held by calls of {functions} that were given up and "
+            "have not ended.",
+            fix="Give what functions written with def wait for a time limit of its own, so that they end.",
+            **place.facts,
+        )
+
+
+class Place:
+    """A place in a thread; for the time of a block, and until the work that was begun in it has ended.
+
+    Attributes:
+        what: The function that runs in it.
+        facts: Facts of the error if there is no place.
+    """
+
+    __slots__ = ("_future", "_threads", "facts", "what")
+
+    def __init__(self, threads: Threads, what: str, facts: dict[str, Any]) -> None:
+        self._threads = threads
+        self._future: Future[Any] | None = None
+        self.what = what
+        self.facts = facts
+
+    async def __aenter__(self) -> Self:
+        await self._threads.take(self)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        future = self._future
+        if future is None or future.done():
+            self._threads.release(self)
+            return
+        loop = asyncio.get_running_loop()
+
+        def ended(_: Future[Any]) -> None:
+            with suppress(RuntimeError):  # the loop is closed, and with it all is over
+                loop.call_soon_threadsafe(lambda: self._threads.release(self, given_up=True))
+
+        self._threads.give_up(self)
+        future.add_done_callback(ended)
+
+    async def run(self, work: Callable[[], R]) -> R:
+        """Do blocking work in the thread, in the context of the caller; one piece at a time."""
+        future: Future[R] = Future()
+        context = contextvars.copy_context()
+        self._future = future
+        self._threads.submit(lambda: _do(future, lambda: context.run(work)))
+        return await asyncio.wrap_future(future)
+
+
+def _work(given: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (work := given.get()) is not None:
+        work()
+        del work  # an idle thread keeps nothing alive
+
+
+def _do(future: Future[R], work: Callable[[], R]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = work()
+    except StopIteration as error:  # which no future can hold
+        future.set_exception(RuntimeError(f"StopIteration: {error}"))
+    except BaseException as error:  # noqa: BLE001 - whatever it raises is its caller's
+        future.set_exception(error)
+    else:
+        future.set_result(result)

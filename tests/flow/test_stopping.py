@@ -1,0 +1,248 @@
+"""What becomes of functions that do not end: when their callers give up, and when the backend stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flow import process_actions
+
+from penstock import App, JobState, MutationCtx, Overloaded, Table, sync
+from penstock.clock import SystemClock
+from penstock.testing import TestApp
+
+NOW = timedelta(0)
+
+
+class Note(Table):
+    text: str
+
+
+class Held:
+    """A place in a function at which it waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.go = threading.Event()
+
+    def wait(self) -> str:
+        """Wait, in the function."""
+        self.begun.release()
+        assert self.go.wait(60)
+        return "done"
+
+    def __deepcopy__(self, _memo: object) -> Held:
+        return self  # each attempt at a mutation gets arguments of its own
+
+    async def arrived(self) -> None:
+        """Wait, in the test, until one more function has come here."""
+        assert await asyncio.to_thread(self.begun.acquire, timeout=60)
+
+
+app = App(tables=[Note])
+
+
+@app.query
+def look(_ctx: sync.QueryCtx, held: Any) -> str:
+    return str(held.wait())
+
+
+@app.mutation
+def add_after(ctx: sync.MutationCtx, held: Any) -> str:
+    ctx.db.insert(Note(text="slow"))
+    return str(held.wait())
+
+
+@app.mutation
+def add(ctx: sync.MutationCtx) -> None:
+    ctx.db.insert(Note(text="def"))
+
+
+@app.mutation
+async def add_async(ctx: MutationCtx) -> None:
+    await ctx.db.insert(Note(text="async"))
+
+
+@app.action
+def act(_ctx: sync.ActionCtx, held: Any) -> str:
+    return str(held.wait())
+
+
+waiting: list[Held] = []
+
+
+@app.internal_action
+def act_in_job(_ctx: sync.ActionCtx) -> str:
+    return waiting[-1].wait()
+
+
+@contextmanager
+def holding() -> Iterator[Held]:
+    """Functions that wait, let go at the end of the block at the latest."""
+    held = Held()
+    waiting.append(held)
+    try:
+        yield held
+    finally:
+        held.go.set()
+        waiting.remove(held)
+
+
+async def given_up(call: Awaitable[Any], held: Held) -> None:
+    """A caller that goes while its function waits."""
+    task = asyncio.ensure_future(call)
+    await held.arrived()
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def read(file: Path) -> str:
+    return file.read_text("ascii") if file.exists() else ""
+
+
+async def until_there(file: Path) -> str:
+    async with asyncio.timeout(60):
+        while not (text := read(file)):
+            await SystemClock().sleep(0.01)
+    return text
+
+
+# ----- callers that give up
+
+
+async def test_who_waits_for_a_thread_holds_no_lock(database_url: str) -> None:
+    async with TestApp(app, database_url, threads=1) as backend:
+        async with backend.engine.thread(add, 0):
+            waits = asyncio.ensure_future(backend.run_mutation(add))
+            async with asyncio.timeout(5):
+                for _ in range(3):
+                    await backend.run_mutation(add_async)
+            assert not waits.done()
+        await waits
+
+
+async def test_slow_queries_do_not_hold_up_mutations(database_url: str) -> None:
+    async with TestApp(app, database_url, threads=1) as backend:
+        with holding() as held:
+            query = asyncio.ensure_future(backend.run_query(look, held))
+            await held.arrived()
+            async with asyncio.timeout(30):
+                await backend.run_mutation(add)
+            held.go.set()
+            assert await query == "done"
+
+
+async def test_threads_whose_callers_have_all_given_up_are_reported(sqlite_url: str) -> None:
+    async with TestApp(app, sqlite_url, threads=2) as backend:
+        with holding() as held:
+            await given_up(backend.run_action(act, held), held)
+            last = asyncio.ensure_future(backend.run_action(act, held))
+            await held.arrived()
+            in_line = asyncio.ensure_future(backend.run_action(act, held))
+            await asyncio.wait([in_line], timeout=0)
+            last.cancel()
+            with pytest.raises(Overloaded, match=r"all 2 are held by calls of test_stopping:act .*time limit"):
+                await in_line
+            with pytest.raises(Overloaded, match="found no thread"):
+                await backend.run_action(act, held)
+            await backend.run_mutation(add)
+            held.go.set()
+            async with asyncio.timeout(30):
+                while True:
+                    with suppress(Overloaded):
+                        assert await backend.run_action(act, held) == "done"
+                        break
+                    await asyncio.wait([asyncio.ensure_future(backend.run_mutation(add_async))])
+
+
+async def test_a_mutation_given_up_leaves_nothing_and_lets_others_write(database_url: str) -> None:
+    async with TestApp(app, database_url, threads=2) as backend:
+        with holding() as held:
+            await given_up(backend.run_mutation(add_after, held), held)
+            async with asyncio.timeout(30):
+                await backend.run_mutation(add)
+
+
+async def test_a_job_that_finds_no_thread_waits_and_says_why(database_url: str) -> None:
+    async with TestApp(app, database_url, threads=1) as backend:
+        with holding() as held:
+            await given_up(backend.run_action(act, held), held)
+            job = await backend.scheduler.run_after(NOW, act_in_job)
+            await backend.run_until_idle(advance=False, raise_errors=False)
+            found = await backend.job(job)
+            assert found is not None
+            assert (found.state, found.attempt) == (JobState.PENDING, 0)
+            assert (found.error or "").startswith("Overloaded: test_stopping:act_in_job found no thread")
+
+
+async def test_a_process_is_ended_with_the_call_that_waits_for_it(sqlite_url: str, tmp_path: Path) -> None:
+    """Two that hang, of two there are, and the next one finds a process all the same."""
+    async with TestApp(process_actions.app, sqlite_url, processes=2) as backend:
+        hung = [asyncio.ensure_future(backend.run_action(process_actions.hang, str(tmp_path / name))) for name in "ab"]
+        numbers = [int(await until_there(tmp_path / name)) for name in "ab"]
+        for task in hung:
+            task.cancel()
+        async with asyncio.timeout(60):
+            assert await backend.run_action(process_actions.process_id) not in {os.getpid(), *numbers}
+        for number in numbers:
+            with pytest.raises(ProcessLookupError):
+                os.kill(number, 0)
+
+
+# ----- stopping
+
+
+async def test_closing_waits_for_what_runs_within_the_grace_time(sqlite_url: str) -> None:
+    with holding() as held:
+        async with app.open(sqlite_url, grace=60.0) as backend:
+            query = asyncio.ensure_future(backend.run_action(act, held))
+            await held.arrived()
+            asyncio.get_running_loop().call_soon(held.go.set)
+        assert await query == "done"
+
+
+async def test_closing_does_not_wait_longer_and_names_what_is_left(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with holding() as held, caplog.at_level(logging.WARNING, "penstock"):
+        async with asyncio.timeout(30), app.open(sqlite_url, grace=0.05) as backend:
+            query = asyncio.ensure_future(backend.run_action(act, held))
+            await held.arrived()
+        assert not query.done()
+        assert "engine.functions_left functions=test_stopping:act" in caplog.text
+        held.go.set()
+        assert await query == "done"
+
+
+async def test_closing_ends_processes_that_hang(sqlite_url: str, tmp_path: Path) -> None:
+    async with asyncio.timeout(60):
+        async with process_actions.app.open(sqlite_url, grace=0.05) as backend:
+            task = asyncio.ensure_future(backend.run_action(process_actions.hang, str(tmp_path / "begun")))
+            number = int(await until_there(tmp_path / "begun"))
+        with pytest.raises(Exception, match="died"):
+            await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
+
+
+async def test_a_worker_tells_what_it_has_handed_back_and_what_is_lost(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with holding() as held, caplog.at_level(logging.INFO, "penstock"):
+        async with asyncio.timeout(30), app.open(database_url, services=["worker"], grace=0.05) as backend:
+            job = await backend.scheduler.run_after(NOW, act_in_job)
+            await held.arrived()
+        assert "handed_back=0 lost=1" in caplog.text
+        async with app.open(database_url) as backend:
+            found = await backend.job(job)
+            assert found is not None
+            assert found.state is JobState.FAILED
