@@ -12,8 +12,8 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import Statement
 from penstock.store.dialect import Dialect
+from penstock.store.queries import load_queries
 from penstock.store.sqlite.catalog import SqliteCatalog
 from penstock.store.sqlite.connection import connect
 from penstock.store.sqlite.dialect import SQLITE
@@ -28,7 +28,6 @@ from penstock.store.sqlite.writer import LOG_BYTES, Writer
 
 _FOR_SERVICES = 2
 _PAUSE = 0.005
-_PIN = "select 1 from sqlite_schema limit 1"
 
 
 class SqliteStore:
@@ -41,6 +40,8 @@ class SqliteStore:
         self._path = path
         self._config = config
         self._machine = SystemClock()
+        self._queries = load_queries("penstock.store.sqlite", "store", "?")
+        self._pin_sql = self._queries["pin"].statement.sql
         self._executor: ThreadPoolExecutor | None = None
         self._writer: Writer | None = None
         self._readers = self._make_readers(config.max_connections)
@@ -49,7 +50,7 @@ class SqliteStore:
         self.jobs = SqliteJobs(self._begin_service_read, self.begin_write)
         self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
         self.catalog = SqliteCatalog(path, config.database_wait)
-        self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._machine)
+        self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 
     async def open(self) -> None:
         """Open the file, creating it if need be."""
@@ -105,7 +106,7 @@ class SqliteStore:
         """Raise unless the database answers."""
         session = await self.begin_read()
         try:
-            await session.fetch(Statement("select 1"))
+            await session.fetch(self._queries["ping"].statement)
         finally:
             await session.rollback()
 
@@ -137,7 +138,7 @@ class SqliteStore:
         while True:
             try:
                 connection.execute("begin")
-                connection.execute(_PIN).fetchall()
+                connection.execute(self._pin_sql).fetchall()
             except sqlite3.Error as error:
                 if connection.in_transaction:
                     connection.execute("rollback")
