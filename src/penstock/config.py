@@ -26,7 +26,8 @@ class Config:
 
     Attributes:
         database: Where the data is: ``sqlite:///penstock.db`` or ``postgresql://…``.
-        max_connections: Connections to PostgreSQL for calls, at most, per process; services have a few of their own.
+        max_connections: Connections for calls, at most, per process: all those to PostgreSQL, and on SQLite those that
+            read. Services have a few of their own.
         database_wait: How long a call waits for a database that is away, locked or out of connections.
         statement_timeout: After which time an unanswered statement is given up; at most 24 days.
         synchronous: How durable SQLite's commits are: ``full`` loses nothing; ``normal`` may lose the last commits

@@ -166,6 +166,31 @@ def test_postgres_claims_without_touching_scheduled_jobs(postgres_plans: str) ->
     assert not any(node["Node Type"] == "Sort" and node["Actual Rows"] > 10 for node in plan)
 
 
+def test_postgres_counts_a_partition_no_further_than_it_is_told(postgres_plans: str) -> None:
+    """A partition of many millions is truncated in a moment; to count it first would take longer than is allowed."""
+    query = load_queries("penstock.store.postgres", "jobs", "$")["count_slot"]
+    asked = {"slot": 3, "most": 10}
+    plan = asyncio.run(postgres_plan(postgres_plans, query, asked, "for what is asked"))
+    scans = [node for node in plan if node.get("Relation Name", "").startswith("finished_job")]
+    assert [(scan["Relation Name"], scan["Actual Rows"]) for scan in scans] == [("finished_job_3", 10)]
+
+
+def test_postgres_estimates_a_partition_that_holds_more(postgres_plans: str) -> None:
+    query = load_queries("penstock.store.postgres", "jobs", "$")["count_slot"]
+
+    async def count(most: int, slot: int = 3) -> int:
+        connection = await asyncpg.connect(postgres_plans)
+        try:
+            number: int = await connection.fetchval(query.statement.sql, *query.args({"slot": slot, "most": most}))
+        finally:
+            await connection.close()
+        return number
+
+    exact = FINISHED // 17
+    assert abs(asyncio.run(count(10)) - exact) <= 1
+    assert abs(asyncio.run(count(FINISHED)) - exact) <= 1
+
+
 # ----- SQLite
 
 

@@ -33,6 +33,7 @@ _STOP_PART = 0.6
 _LOOK_PART = 0.15
 _TICK_PART = 0.25
 _END_PART = 0.1
+_AGAIN_PART = 0.1
 
 
 @dataclass(slots=True)
@@ -122,6 +123,13 @@ class Worker(Service):
         handed_back, lost = ended[JobEvent.HANDED_BACK], ended[JobEvent.LOST]
         log_event("worker.stopped", lease=self.lease, handed_back=handed_back, lost=lost)
         self.lease = None
+
+    async def _guarded_tick(self) -> float:
+        """A tick; after one that failed the worker is back in time to renew its lease."""
+        pause = await super()._guarded_tick()
+        if self.lease is None:
+            return pause
+        return min(pause, max(self._until_renewal(), self._bound * _AGAIN_PART))
 
     async def kill(self) -> None:
         """End at once and leave everything as it is, as a crash does."""

@@ -117,7 +117,7 @@ class Jobs(Protocol):
         """How many jobs stand in each place: ready, scheduled, running, finished."""
 
     async def prune(self, now: datetime, limit: int) -> int:
-        """Forget finished jobs whose time is over, in one bounded step; how many."""
+        """Forget finished jobs whose time is over, in one bounded step; how many, or about how many beyond `limit`."""
 
 
 class Leases(Protocol):

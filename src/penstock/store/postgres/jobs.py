@@ -18,7 +18,9 @@ from penstock.store.postgres.session import BEGIN_INTERNAL, begin
 from penstock.store.queries import Query, load_queries
 
 _PROMOTE_MOST = 1000
-_LONG_SLOT_TABLE = "finished_job_{slot}"
+# These two are no queries of a .sql file: the name of a table and a setting cannot be parameters.
+_TRUNCATE = "truncate penstock.finished_job_{slot}"
+_IMPATIENT = Statement("set local lock_timeout = '200ms'")
 
 
 class PostgresJobs:
@@ -102,15 +104,15 @@ class PostgresJobs:
 
     async def prune(self, now: datetime, limit: int) -> int:
         """Forget finished jobs whose time is over: truncate yesterday's partition, and a piece of the long one."""
-        table = _LONG_SLOT_TABLE.format(slot=expired_slot(now))
+        slot = expired_slot(now)
+        count_slot, query = self._queries["count_slot"], self._queries["prune"]
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
-            rows = await session.fetch(Statement(f"select count(*) from penstock.{table}"))
+            rows = await session.fetch(count_slot.statement, count_slot.args({"slot": slot, "most": limit}))
             count: int = rows[0][0]
             if count:
-                await session.execute(Statement("set local lock_timeout = '200ms'"))
-                await session.execute(Statement(f"truncate penstock.{table}"))
-            query = self._queries["prune"]
+                await session.execute(_IMPATIENT)
+                await session.execute(Statement(_TRUNCATE.format(slot=slot)))
             count += await session.execute(query.statement, query.args({"now": now, "limit": limit}))
             await session.commit()
         finally:

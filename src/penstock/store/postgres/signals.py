@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from penstock.clock import SystemClock
 from penstock.observe.logs import event as log_event
 from penstock.store.postgres.connections import Connection, Connections
 from penstock.store.postgres.errors import translate
+from penstock.store.queries import Query
 
 _CHANNEL = "penstock"
 _PAUSE = 0.005
@@ -25,7 +27,8 @@ _LAST_WAIT = 1.0
 class PostgresSignals:
     """See `store.contract.Signals`."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, queries: Mapping[str, Query]) -> None:
+        self._queries = queries
         self._connections = connections
         self._clock = SystemClock()
         self._events: set[asyncio.Event] = set()
@@ -83,7 +86,7 @@ class PostgresSignals:
             await connection.add_listener(_CHANNEL, self._set_all)
             self._set_all()
             while not await self._clock.wait(gone, _CHECK_EVERY):
-                await connection.fetchval("select 1", timeout=_CHECK_EVERY)
+                await connection.fetchval(self._queries["ping"].statement.sql, timeout=_CHECK_EVERY)
         except Exception as error:
             raise translate(error) from error
         finally:
@@ -91,6 +94,7 @@ class PostgresSignals:
 
     async def _send_loop(self) -> None:
         connection: Connection | None = None
+        notify = self._queries["notify"]
         try:
             while True:
                 await self._wanted.wait()
@@ -98,7 +102,7 @@ class PostgresSignals:
                 try:
                     if connection is None or connection.is_closed():
                         connection = await self._connections.connect()
-                    await connection.execute("select pg_notify($1, '')", _CHANNEL)
+                    await connection.execute(notify.statement.sql, *notify.args({"channel": _CHANNEL}))
                 except Exception as error:  # noqa: BLE001 - services also look by themselves; the next one tries again
                     log_event("signals.send_failed", logging.WARNING, error=error)
                     if connection is not None:

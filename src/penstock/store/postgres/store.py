@@ -8,7 +8,6 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import Statement
 from penstock.store.dialect import Dialect
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
@@ -17,6 +16,7 @@ from penstock.store.postgres.jobs import PostgresJobs
 from penstock.store.postgres.leases import PostgresLeases
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
+from penstock.store.queries import load_queries
 
 _OLDEST = 130000
 _FOR_SERVICES = 2
@@ -29,6 +29,7 @@ class PostgresStore:
 
     def __init__(self, url: str, config: Config, clock: Clock) -> None:
         self._clock = clock
+        self._queries = load_queries("penstock.store.postgres", "store", "$")
         self.writers = config.max_connections
         self._connections = Connections(
             url,
@@ -44,7 +45,7 @@ class PostgresStore:
         self.jobs = PostgresJobs(for_services)
         self.leases = PostgresLeases(for_services, self.jobs)
         self.catalog = PostgresCatalog(self._connections)
-        self.signals = PostgresSignals(self._connections)
+        self.signals = PostgresSignals(self._connections, self._queries)
 
     async def open(self) -> None:
         """Connect, and set the clock by the database's."""
@@ -72,7 +73,7 @@ class PostgresStore:
         """Raise unless the database answers."""
         session = await self.begin_read()
         try:
-            await session.fetch(Statement("select 1"))
+            await session.fetch(self._queries["ping"].statement)
         finally:
             await session.rollback()
 
@@ -83,7 +84,7 @@ class PostgresStore:
         session = await begin(self._for_services, BEGIN_READ)
         try:
             before = datetime_of(self._clock)
-            rows = await session.fetch(Statement("select clock_timestamp()"))
+            rows = await session.fetch(self._queries["time"].statement)
             after = datetime_of(self._clock)
         finally:
             await session.rollback()

@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.errors import ConfigError, DatabaseUnavailable
+from penstock.errors import ConfigError, DatabaseUnavailable, Overloaded
 from penstock.store.sqlite.errors import translate
 from penstock.store.sqlite.functions import register_functions
 
@@ -72,17 +72,39 @@ async def run_in_thread(
 ) -> T:
     """Run work on a connection in a thread. If the caller is cancelled or time is up, the work is interrupted.
 
-    Either way the thread has left the connection when this returns.
+    Either way the thread has left the connection when this returns. Work that still waits for a thread never begins.
+
+    Raises:
+        Overloaded: No thread was free in time.
     """
-    future = asyncio.get_running_loop().run_in_executor(executor, work)
+    job = executor.submit(work)
+    future = asyncio.wrap_future(job)
     try:
         async with asyncio.timeout(seconds):
             return await asyncio.shield(future)
-    except (asyncio.CancelledError, TimeoutError) as error:
-        while not future.done():
-            connection.interrupt()
-            await asyncio.wait([future], timeout=0.05)
-        failure = future.exception()
-        if isinstance(error, TimeoutError) and failure is not None:
-            raise failure from None
+    except asyncio.CancelledError:
+        if not job.cancel():
+            await _interrupt(connection, future)
         raise
+    except TimeoutError:
+        if job.cancel():
+            raise Overloaded(
+                f"No thread was free for {seconds:g} seconds to run a statement.",
+                fix="Look for queries that take long.",
+            ) from None
+        if await _interrupt(connection, future):
+            raise asyncio.CancelledError from None
+        return future.result()
+
+
+async def _interrupt(connection: sqlite3.Connection, future: asyncio.Future[T]) -> bool:
+    """Stop work that runs in a thread, and wait until it has; whether the caller was cancelled meanwhile."""
+    cancelled = False
+    while not future.done():
+        connection.interrupt()
+        try:
+            await asyncio.wait([future], timeout=0.05)
+        except asyncio.CancelledError:  # the thread is still on the connection
+            cancelled = True
+    future.exception()  # it is known, whoever hears of it
+    return cancelled

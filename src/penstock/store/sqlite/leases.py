@@ -1,22 +1,36 @@
-"""Leases of workers on SQLite."""
+"""Leases of workers on SQLite.
+
+One transaction at a time writes, whoever's it is. So a lease whose row cannot be written in time is extended beside the
+database; nobody takes over what is extended.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from penstock.clock import Clock
+from penstock.errors import DatabaseBusy
 from penstock.jobs.job import Job
 from penstock.store.contract import Row, SettleLost
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
+from penstock.store.sqlite.extensions import Extensions
 from penstock.store.sqlite.jobs import Begin, SqliteJobs, fetch, job_from, reading, writing
+
+_PATIENCE_PART = 0.1  # of the time a lease holds: how long a renewal waits for the write lock
 
 
 class SqliteLeases:
     """See `store.contract.Leases`."""
 
-    def __init__(self, begin_read: Begin, begin_write: Begin, jobs: SqliteJobs) -> None:
+    def __init__(
+        self, begin_read: Begin, begin_write: Begin, jobs: SqliteJobs, extensions: Extensions, clock: Clock
+    ) -> None:
+        self._extensions = extensions
+        self._clock = clock
         self._begin_read = begin_read
         self._begin_write = begin_write
         self._jobs = jobs
@@ -30,7 +44,14 @@ class SqliteLeases:
 
     async def renew(self, lease: int, ttl: timedelta, now: datetime) -> bool:
         """Extend a lease; False if it was lost."""
-        return bool(await self._write("renew", lease=lease, expires_at=encode_datetime(now + ttl)))
+        called_at = self._clock.now()
+        try:
+            async with asyncio.timeout(ttl.total_seconds() * _PATIENCE_PART):
+                held = bool(await self._write("renew", lease=lease, expires_at=encode_datetime(now + ttl)))
+        except (TimeoutError, DatabaseBusy):
+            return await self._extend(lease, ttl, now - called_at)
+        self._extensions.forget(lease)
+        return held
 
     async def jobs(self, lease: int) -> list[Job]:
         """The jobs that run under a lease."""
@@ -40,23 +61,59 @@ class SqliteLeases:
     async def give_back(self, lease: int) -> None:
         """End a lease under which no job runs any more."""
         await self._write("give_back", lease=lease)
+        self._extensions.forget(lease)
 
     async def expired(self, now: datetime) -> list[int]:
         """Leases that have run out."""
         async with reading(self._begin_read) as session:
-            return [row[0] for row in await fetch(session, self._queries["expired"], {"now": encode_datetime(now)})]
+            rows = await fetch(session, self._queries["expired"], {"now": encode_datetime(now)})
+            return [row[0] for row in rows if not self._is_extended(row[0], now)]
 
     async def rescue(self, lease: int, now: datetime, settle: SettleLost) -> int:
         """End an expired lease: settle every job that still runs under it; how many."""
         async with writing(self._begin_write) as session:
             held = await fetch(session, self._queries["lock_expired"], {"lease": lease, "now": encode_datetime(now)})
-            if held and not held[0][1]:
+            if held and (not held[0][1] or self._is_extended(lease, now)):
                 return 0  # renewed in the meantime
             rows = await fetch(session, self._queries["running"], {"lease": lease})
             for settlement in settle([job_from(row) for row in rows]):
                 await self._jobs.settle_within(session, lease, settlement)
             await fetch(session, self._queries["remove"], {"lease": lease})
-            return len(rows)
+        self._extensions.remove(lease)
+        return len(rows)
+
+    async def _extend(self, lease: int, ttl: timedelta, offset: timedelta) -> bool:
+        """Extend a lease beside the database; False if it was lost.
+
+        Who rescues looks there once the lease has ended. So an extension counts if it stood there before.
+
+        Args:
+            lease: The lease.
+            ttl: For how long, from now.
+            offset: What the caller's time is ahead of the clock's.
+
+        Raises:
+            DatabaseBusy: The lease has run out, so that only the database can tell whose it is.
+        """
+        async with reading(self._begin_read) as session:
+            rows = await fetch(session, self._queries["expiry"], {"lease": lease})
+        if not rows:
+            self._extensions.forget(lease)
+            return False
+        ends = datetime.fromisoformat(rows[0][0]), self._extensions.end(lease)
+        end = max(moment for moment in ends if moment is not None)
+        self._extensions.write(lease, self._clock.now() + offset + ttl)
+        if self._clock.now() + offset < end:
+            return True
+        self._extensions.forget(lease)
+        raise DatabaseBusy(
+            f"The write lock of the database is held for so long that lease {lease} has run out.",
+            fix="Find out which process writes for so long, or raise lease.",
+        )
+
+    def _is_extended(self, lease: int, now: datetime) -> bool:
+        end = self._extensions.end(lease)
+        return end is not None and now < end
 
     async def _write(self, name: str, **values: Any) -> Sequence[Row]:
         async with writing(self._begin_write) as session:

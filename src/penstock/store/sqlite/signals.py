@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.observe.logs import event as log_event
+from penstock.store.queries import Query
 
 _LOOK_EVERY = 0.02
 _AGAIN_AFTER = 0.5
@@ -22,8 +23,9 @@ _AGAIN_AFTER = 0.5
 class SqliteSignals:
     """See `store.contract.Signals`."""
 
-    def __init__(self, connect: Callable[[], Awaitable[sqlite3.Connection]], clock: Clock) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[sqlite3.Connection]], version: Query, clock: Clock) -> None:
         self._connect = connect
+        self._version = version.statement.sql
         self._clock = clock
         self._events: set[asyncio.Event] = set()
         self._watcher: asyncio.Task[None] | None = None
@@ -64,7 +66,7 @@ class SqliteSignals:
         seen: int | None = None
         try:
             while True:
-                version: int = connection.execute("pragma data_version").fetchone()[0]
+                version: int = connection.execute(self._version).fetchone()[0]
                 if version != seen:
                     self.notify()
                 seen = version

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sqlite3
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import Statement
 from penstock.store.dialect import Dialect
+from penstock.store.queries import load_queries
 from penstock.store.sqlite.catalog import SqliteCatalog
 from penstock.store.sqlite.connection import connect
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.errors import is_busy, translate
+from penstock.store.sqlite.extensions import Extensions
 from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.leases import SqliteLeases
+from penstock.store.sqlite.readers import Readers
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
 from penstock.store.sqlite.writer import LOG_BYTES, Writer
 
-_THREADS = 8
+_FOR_SERVICES = 2
 _PAUSE = 0.005
-_PIN = "select 1 from sqlite_schema limit 1"
 
 
 class SqliteStore:
@@ -38,25 +37,29 @@ class SqliteStore:
     writers: int = 1_000  # they take turns, and share commits
 
     def __init__(self, path: Path, config: Config, clock: Clock) -> None:
-        del clock  # all processes are on one machine, and share its clock
         self._path = path
         self._config = config
         self._machine = SystemClock()
+        self._queries = load_queries("penstock.store.sqlite", "store", "?")
+        self._pin_sql = self._queries["pin"].statement.sql
         self._executor: ThreadPoolExecutor | None = None
         self._writer: Writer | None = None
-        self._readers: list[sqlite3.Connection] = []
-        self.jobs = SqliteJobs(self.begin_read, self.begin_write)
-        self.leases = SqliteLeases(self.begin_read, self.begin_write, self.jobs)
+        self._readers = self._make_readers(config.max_connections)
+        # Services have connections of their own: no number of calls may keep a worker from its leases.
+        self._for_services = self._make_readers(_FOR_SERVICES)
+        self.jobs = SqliteJobs(self._begin_service_read, self.begin_write)
+        self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
         self.catalog = SqliteCatalog(path, config.database_wait)
-        self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._machine)
+        self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 
     async def open(self) -> None:
         """Open the file, creating it if need be."""
-        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-sqlite")
+        # As many threads as connections: who has a connection does not wait for a thread.
+        self._executor = ThreadPoolExecutor(self._config.max_connections, thread_name_prefix="penstock-sqlite-reader")
         connection = await self._connect(read_only=False)
         connection.execute("pragma wal_autocheckpoint = 0")  # the writer does it beside the commits
         connection.execute(f"pragma journal_size_limit = {LOG_BYTES}")
-        self._writer = Writer(connection, self._executor, self._path, self._config.database_wait)
+        self._writer = Writer(connection, self._path, self._config.database_wait)
 
     async def close(self) -> None:
         """Close the file."""
@@ -64,22 +67,29 @@ class SqliteStore:
         if self._writer is not None and self._executor is not None:
             await self._writer.settle()
             self._executor.shutdown()
-            with contextlib.suppress(sqlite3.Error):
-                self._writer.connection.execute("pragma wal_checkpoint(passive)").fetchall()
-            for connection in (*self._readers, self._writer.connection):
-                connection.close()
-        self._readers.clear()
+            self._readers.close()
+            self._for_services.close()
+            self._writer.close()
         self._writer = self._executor = None
 
     async def begin_read(self) -> ReadSession:
         """A read-only snapshot."""
-        connection = self._readers.pop() if self._readers else await self._connect(read_only=True)
+        return await self._begin_read(self._readers)
+
+    async def _begin_service_read(self) -> ReadSession:
+        return await self._begin_read(self._for_services)
+
+    async def _begin_read(self, readers: Readers) -> ReadSession:
+        executor = self._executor
+        if executor is None:
+            raise RuntimeError("the store is not open")
+        connection = await readers.acquire()
         try:
             await self._pin(connection)
         except BaseException as error:
-            connection.close()
+            readers.release(connection, broken=True)
             raise translate(error) from error
-        return ReadSession(connection, self._pool(), self._config.statement_timeout, self._readers.append)
+        return ReadSession(connection, executor, self._config.statement_timeout, readers)
 
     async def begin_write(self) -> WriteSession:
         """A serializable transaction."""
@@ -87,7 +97,7 @@ class SqliteStore:
         if writer is None:
             raise RuntimeError("the store is not open")
         await writer.take_turn()
-        return WriteSession(writer, self._pool(), self._config.statement_timeout)
+        return WriteSession(writer, self._config.statement_timeout)
 
     async def synchronize(self) -> None:
         """Nothing to do: all processes are on one machine."""
@@ -96,7 +106,7 @@ class SqliteStore:
         """Raise unless the database answers."""
         session = await self.begin_read()
         try:
-            await session.fetch(Statement("select 1"))
+            await session.fetch(self._queries["ping"].statement)
         finally:
             await session.rollback()
 
@@ -119,10 +129,8 @@ class SqliteStore:
                     raise
             await self._machine.sleep(_PAUSE)
 
-    def _pool(self) -> ThreadPoolExecutor:
-        if self._executor is None:
-            raise RuntimeError("the store is not open")
-        return self._executor
+    def _make_readers(self, size: int) -> Readers:
+        return Readers(lambda: self._connect(read_only=True), size=size, wait=self._config.database_wait)
 
     async def _pin(self, connection: sqlite3.Connection) -> None:
         """Begin, and take the snapshot now; a lock held over the whole file is waited for."""
@@ -130,7 +138,7 @@ class SqliteStore:
         while True:
             try:
                 connection.execute("begin")
-                connection.execute(_PIN).fetchall()
+                connection.execute(self._pin_sql).fetchall()
             except sqlite3.Error as error:
                 if connection.in_transaction:
                     connection.execute("rollback")
@@ -152,12 +160,12 @@ class ReadSession(SqliteSession):
     def __init__(
         self,
         connection: sqlite3.Connection,
-        executor: ThreadPoolExecutor,
+        executor: Executor,
         timeout: float,
-        give_back: Callable[[sqlite3.Connection], None],
+        readers: Readers,
     ) -> None:
         super().__init__(connection, executor, timeout)
-        self._give_back = give_back
+        self._readers = readers
 
     async def commit(self) -> None:
         """End the snapshot."""
@@ -177,18 +185,18 @@ class ReadSession(SqliteSession):
         try:
             self._connection.execute("rollback")
         except sqlite3.Error:
-            self._connection.close()
+            self._readers.release(self._connection, broken=True)
         else:
-            self._give_back(self._connection)
+            self._readers.release(self._connection)
 
 
 class WriteSession(SqliteSession):
-    """A turn on the write connection."""
+    """A turn on the write connection. Its statements run in the writer's thread: no query makes them wait."""
 
     writable = True
 
-    def __init__(self, writer: Writer, executor: ThreadPoolExecutor, timeout: float) -> None:
-        super().__init__(writer.connection, executor, timeout)
+    def __init__(self, writer: Writer, timeout: float) -> None:
+        super().__init__(writer.connection, writer.executor, timeout)
         self._writer = writer
 
     def _use(self) -> sqlite3.Connection:

@@ -1,8 +1,9 @@
 """The one writer of a process: transactions take turns, and those that queue share one commit.
 
-Owns the write connection. Each transaction runs behind a savepoint, so that it can be undone alone. When its turn
-ends and others wait, the next one continues in the same database transaction; one commit then makes all of them
-durable, and only then do they learn of it. If the shared commit fails, each is told to run again by itself.
+Owns the write connection, the thread for it, and another for the log. Each transaction runs behind a savepoint, so that
+it can be undone alone. When its turn ends and others wait, the next one continues in the same database transaction; one
+commit then makes all of them durable, and only then do they learn of it. If the shared commit fails, each is told to
+run again by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import os
 import sqlite3
 from collections import deque
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from penstock.clock import SystemClock, profile_timer
@@ -33,11 +34,16 @@ class Writer:
 
     Args:
         wait: Seconds to wait for another process's write lock.
+
+    Attributes:
+        executor: The one thread in which the write connection works when it may take long. Nothing else runs there,
+            since whoever has the turn keeps all other writers waiting, those of other processes too.
     """
 
-    def __init__(self, connection: sqlite3.Connection, executor: Executor, path: Path, wait: float) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, wait: float) -> None:
         self.connection = connection
-        self._executor = executor
+        self.executor = ThreadPoolExecutor(1, thread_name_prefix="penstock-sqlite-writer")
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="penstock-sqlite-log")
         self._path = path
         self._file = _identity(path)
         self._wal = Path(f"{path}-wal")
@@ -53,6 +59,7 @@ class Writer:
         self._contended_until = 0.0
         self._alone_until = 0.0
         self._committing: asyncio.Future[float] | None = None
+        self._emptying: asyncio.Future[None] | None = None
         self._checkpoint: asyncio.Future[None] | None = None
         self._log_is_long = False
 
@@ -202,7 +209,7 @@ class Writer:
                 self._committed(None, seconds)
             return
         loop = asyncio.get_running_loop()
-        self._committing = loop.run_in_executor(self._executor, self._timed_commit)
+        self._committing = loop.run_in_executor(self.executor, self._timed_commit)
         self._committing.add_done_callback(
             lambda done: self._committed(done.exception(), None if done.exception() else done.result())
         )
@@ -210,12 +217,7 @@ class Writer:
     def _timed_commit(self) -> float:
         before = profile_timer()
         self.connection.execute("commit")
-        seconds = profile_timer() - before
-        if self._log_is_long:
-            self._log_is_long = False
-            with contextlib.suppress(sqlite3.Error):  # the next look tries again
-                self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
-        return seconds
+        return profile_timer() - before
 
     def _committed(self, error: BaseException | None, seconds: float | None) -> None:
         self._committing = None
@@ -232,7 +234,10 @@ class Writer:
                 if not done.done():
                     done.set_result(None)
             self._look_at_log()
-        self._next()
+        if self._log_is_long and not self._open:
+            self._empty_log()
+        else:
+            self._next()
 
     def _broken(self, error: BaseException) -> None:
         """The database's transaction is gone: this is what all learn who had finished in it."""
@@ -250,8 +255,9 @@ class Writer:
     def _look_at_log(self) -> None:
         """Now and then move the log into the database, so that it begins anew and does not grow.
 
-        Most of it moves beside the writers. The little that they have added meanwhile moves after the next commit:
-        only a log that has moved as a whole begins anew, and writing over it is quicker than adding to it.
+        Most of it moves beside the writers. The little that they have added meanwhile moves after the next commit,
+        whose callers have their answer by then, and before the next turn: only a log that has moved as a whole begins
+        anew, and writing over it is quicker than adding to it.
         """
         self._commits += 1
         if self._commits % _LOOK_EVERY or self._checkpoint is not None:
@@ -263,10 +269,10 @@ class Writer:
         if size > _MOST_LOG_BYTES:
             self._log_is_long = True
         elif size > LOG_BYTES:
-            self._checkpoint = asyncio.get_running_loop().run_in_executor(self._executor, self._checkpoint_aside)
+            self._checkpoint = asyncio.get_running_loop().run_in_executor(self._beside, self._checkpoint_beside)
             self._checkpoint.add_done_callback(self._checkpointed)
 
-    def _checkpoint_aside(self) -> None:
+    def _checkpoint_beside(self) -> None:
         aside = sqlite3.connect(str(self._wal).removesuffix("-wal"), timeout=0, isolation_level=None)
         try:
             aside.execute("pragma wal_checkpoint(passive)").fetchall()
@@ -277,11 +283,34 @@ class Writer:
         self._checkpoint = None
         self._log_is_long = done.exception() is None  # if not, the next look tries again
 
+    def _empty_log(self) -> None:
+        """Move the rest of the log, while nobody has the turn."""
+        self._log_is_long = False
+        self._emptying = asyncio.get_running_loop().run_in_executor(self.executor, self._checkpoint_rest)
+        self._emptying.add_done_callback(self._emptied)
+
+    def _checkpoint_rest(self) -> None:
+        with contextlib.suppress(sqlite3.Error):  # the next look tries again
+            self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
+
+    def _emptied(self, _done: asyncio.Future[None]) -> None:
+        self._emptying = None
+        self._next()
+
+    # ----- the end
+
     async def settle(self) -> None:
         """Wait for what is still under way."""
         self._commit_if_idle()
-        while under_way := [work for work in (self._committing, self._checkpoint) if work is not None]:
+        while under_way := [work for work in (self._committing, self._emptying, self._checkpoint) if work is not None]:
             await asyncio.wait(under_way)
+
+    def close(self) -> None:
+        """Close the connection; nothing may be under way."""
+        self.executor.shutdown()
+        self._beside.shutdown()
+        self._checkpoint_rest()
+        self.connection.close()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -135,6 +135,12 @@ select * from (
         and state = coalesce(:state, state) and expires_at > :now order by id desc limit :limit)
 ) job order by id desc limit :limit;
 
+-- count_slot: how many finished jobs a partition holds (PostgreSQL only: SQLite deletes them one by one).
+-- From :most on it is an estimate, since counting millions takes long.
+select greatest(found.number, case when found.number >= :most then c.reltuples end)::bigint
+from (select count(*) as number from (select from penstock.finished_job where slot = :slot limit :most) few) found
+left join pg_class c on c.oid = to_regclass('penstock.finished_job_' || :slot);
+
 -- count: how many jobs stand in each place.
 -- Unbounded: it reads whole indexes.
 select 'ready', count(*) from penstock.ready_job

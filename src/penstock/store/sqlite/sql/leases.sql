@@ -4,6 +4,9 @@ insert into penstock_lease (worker, started_at, expires_at) values (:worker, :no
 -- renew: extend a lease that has not been taken away.
 update penstock_lease set expires_at = :expires_at where id = :lease returning id;
 
+-- expiry: when a lease ends (SQLite only: to extend it while the database cannot be written).
+select expires_at from penstock_lease where id = :lease;
+
 -- give_back: end a lease under which no job runs any more.
 delete from penstock_lease where id = :lease and not exists (select 1 from penstock_running_job where lease = :lease);
 

@@ -1,0 +1,253 @@
+"""Who waits for whom on SQLite: threads, connections and turns are handed out so that nobody holds up the writers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from stage import ledger
+
+from penstock.app import Backend
+from penstock.clock import SystemClock
+from penstock.errors import DatabaseBusy, Overloaded
+from penstock.services.worker import Worker
+from penstock.store.contract import Statement
+from penstock.store.sqlite.connection import run_in_thread
+
+ENDLESS = Statement(
+    "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n", bounded=False
+)
+UNBOUNDED = Statement("select count(*) from entry", bounded=False)
+
+
+@asynccontextmanager
+async def endless_queries(backend: Backend, count: int) -> AsyncIterator[None]:
+    """Queries that run in threads for as long as the block."""
+
+    async def run() -> None:
+        session = await backend.engine.store.begin_read()
+        try:
+            await session.fetch(ENDLESS)
+        finally:
+            await session.rollback()
+
+    tasks = [asyncio.create_task(run()) for _ in range(count)]
+    await asyncio.wait(tasks, timeout=0)
+    try:
+        yield
+        assert not any(task.done() for task in tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# ----- threads
+
+
+@pytest.mark.parametrize("where", ["on the loop", "in a thread"])
+def test_slow_queries_do_not_keep_a_mutation_waiting(sqlite_url: str, where: str) -> None:
+    """Neither its commit on a slow disk, nor what it reads itself: it holds the write lock of all processes."""
+
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url, max_connections=8) as backend:
+            store: Any = backend.engine.store
+            async with endless_queries(backend, 8):
+                store._writer._commit_seconds = 100.0 if where == "in a thread" else 0.0
+                async with asyncio.timeout(10):
+                    await backend.run_mutation(ledger.enter, what="x")
+                    session = await store.begin_write()
+                    assert (await session.fetch(UNBOUNDED))[0][0] == 1
+                    await session.commit()
+                    store._writer._empty_log()
+                    await store._writer.settle()
+                    await backend.run_mutation(ledger.enter, what="y")
+
+    asyncio.run(story())
+
+
+def test_a_log_that_moves_slowly_beside_the_writers_does_not_keep_them_waiting(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url) as backend:
+            store: Any = backend.engine.store
+            go_on = threading.Event()
+            store._writer._beside.submit(go_on.wait)
+            store._writer._commit_seconds = 100.0
+            async with asyncio.timeout(10):
+                await backend.run_mutation(ledger.enter, what="x")
+            go_on.set()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("ends", ["its caller goes away", "its time is up"])
+def test_work_that_waits_for_a_thread_ends_at_once_and_never_begins(ends: str) -> None:
+    async def story() -> None:
+        begun = False
+
+        def work() -> None:
+            nonlocal begun
+            begun = True
+
+        go_on = threading.Event()
+        with ThreadPoolExecutor(1) as executor, contextlib.closing(sqlite3.connect(":memory:")) as connection:
+            executor.submit(go_on.wait)
+            seconds = 0.05 if ends == "its time is up" else None
+            task = asyncio.create_task(run_in_thread(executor, connection, work, seconds))
+            await asyncio.wait([task], timeout=0)
+            if seconds is None:
+                task.cancel()
+            try:
+                async with asyncio.timeout(10):
+                    with pytest.raises(asyncio.CancelledError if seconds is None else Overloaded):
+                        await asyncio.shield(task)
+            finally:
+                go_on.set()
+        assert not begun
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("ends", ["its caller goes away", "its time is up"])
+def test_whoever_is_cancelled_twice_still_waits_until_the_thread_has_left(ends: str) -> None:
+    """A second cancel comes while the work that was interrupted is still in its thread."""
+
+    async def story() -> None:
+        begun, go_on = threading.Event(), threading.Event()
+
+        def work() -> None:
+            begun.set()
+            go_on.wait()
+
+        with ThreadPoolExecutor(1) as executor, contextlib.closing(sqlite3.connect(":memory:")) as connection:
+            seconds = 0.01 if ends == "its time is up" else None
+            task = asyncio.create_task(run_in_thread(executor, connection, work, seconds))
+            await asyncio.to_thread(begun.wait)
+            for _ in range(2):
+                await asyncio.wait([task], timeout=0.05)
+                task.cancel()
+            await asyncio.wait([task], timeout=0.05)
+            assert not task.done()
+            go_on.set()
+            await asyncio.gather(task, return_exceptions=True)
+            assert task.cancelled()
+
+    asyncio.run(story())
+
+
+def test_a_statement_that_takes_too_long_is_stopped_beside_others_that_wait(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url, max_connections=2, statement_timeout=0.1) as backend:
+            for _ in range(3):
+                session = await backend.engine.store.begin_read()
+                with pytest.raises(DatabaseBusy, match="took too long"):
+                    await session.fetch(ENDLESS)
+                await session.rollback()
+
+    asyncio.run(story())
+
+
+# ----- connections
+
+
+def count_open(connections: list[sqlite3.Connection]) -> int:
+    """How many of these are still open."""
+
+    def is_open(connection: sqlite3.Connection) -> bool:
+        try:
+            connection.total_changes  # noqa: B018 - it raises if the connection is closed
+        except sqlite3.ProgrammingError:
+            return False
+        return True
+
+    return sum(map(is_open, connections))
+
+
+def test_many_queries_at_once_share_a_few_connections_of_which_most_are_closed_again(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url, max_connections=20) as backend:
+            store: Any = backend.engine.store
+            connect, most = store._connect, 0
+            connections: list[sqlite3.Connection] = []
+
+            async def watched(**how: Any) -> sqlite3.Connection:
+                connections.append(await connect(**how))
+                return connections[-1]
+
+            store._connect = watched
+
+            async def query() -> None:
+                nonlocal most
+                session = await store.begin_read()
+                most = max(most, count_open(connections))
+                await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0)
+                await session.rollback()
+
+            await asyncio.gather(*(query() for _ in range(500)))
+            assert most == 20
+            assert count_open(connections) == 8
+
+    asyncio.run(story())
+
+
+def test_a_query_that_finds_no_connection_free_is_told_so_after_a_while(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url, max_connections=2, database_wait=0.2) as backend:
+            store = backend.engine.store
+            held = [await store.begin_read() for _ in range(2)]
+            before = SystemClock().monotonic()
+            with pytest.raises(Overloaded, match="all 2 are in use"):
+                await backend.run_query(ledger.entries, what="x")
+            assert SystemClock().monotonic() - before < 5
+            waiting = asyncio.create_task(backend.run_query(ledger.entries, what="x"))
+            await asyncio.wait([waiting], timeout=0)
+            await held.pop().rollback()
+            assert await waiting == []
+            await held.pop().rollback()
+            held = [await store.begin_read() for _ in range(2)]  # none was lost on the way
+            for session in held:
+                await session.rollback()
+
+    asyncio.run(story())
+
+
+def test_whoever_goes_away_in_the_moment_of_its_turn_passes_the_connection_on(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url, max_connections=1) as backend:
+            session = await backend.engine.store.begin_read()
+            first, second = (asyncio.create_task(backend.run_query(ledger.entries, what="x")) for _ in range(2))
+            await asyncio.wait([first, second], timeout=0)
+            await session.rollback()
+            first.cancel()
+            async with asyncio.timeout(5):
+                assert await second == []
+            assert first.cancelled()
+
+    asyncio.run(story())
+
+
+def test_a_worker_does_not_wait_for_the_connections_of_calls(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url, max_connections=1) as backend:
+            job = await backend.scheduler.run_after(timedelta(0), ledger.enter, what="x")
+            worker = backend.make_service("worker")
+            assert isinstance(worker, Worker)
+            session = await backend.engine.store.begin_read()
+            async with asyncio.timeout(5):
+                await worker.tick()
+                await asyncio.gather(*(running.task for running in worker.running.values()))
+            await session.rollback()
+            status = await backend.job(job)
+            assert status is not None
+            assert status.state.value == "success"
+            await worker.finish()
+
+    asyncio.run(story())
