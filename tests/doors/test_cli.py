@@ -137,8 +137,8 @@ def test_a_module_is_named_as_its_package_would(console: Console) -> None:
         ({}, ("--app", ":app"), "':app' names no app.", "--app module:app"),
         ({"penstock.toml": "app = ["}, (), "penstock.toml cannot be read: Invalid value", ""),
         ({"pyproject.toml": "[tool.penstock]\napp = 5"}, (), "app must be text", ""),
-        ({"a.py": LONE, "penstock.toml": "leese = 5"}, (), "there is no setting 'leese'", "Settings are database"),
-        ({"a.py": LONE, "penstock.toml": "lease = 'x'"}, (), "lease must be a float, not 'x'", ""),
+        ({"a.py": LONE, "penstock.toml": "leese = 5"}, (), "leese is no setting.", "Did you mean lease? Settings are"),
+        ({"a.py": LONE, "penstock.toml": "lease = 'x'"}, (), "lease must be a number of seconds greater than 0", ""),
         ({"a.py": LONE}, ("--database", "oracle://x"), "the unknown scheme 'oracle'", "sqlite:///file.db"),
         (
             {"a.py": LONE},
@@ -300,6 +300,13 @@ def test_a_file_of_another_program_is_left_as_it_is(console: Console) -> None:
         failed = console(*arguments, "--database", "sqlite:///other.db")
         assert (failed.code, "does not hold all" in failed.err) == (1, True)
     assert other.read_bytes() == before
+
+
+def test_a_variable_that_sets_nothing_is_told(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    console.write("app.py", LONE)
+    monkeypatch.setenv("PENSTOCK_LEESE", "5")
+    said = console.ok("config").err
+    assert said.count("config.unknown_variable variable=PENSTOCK_LEESE meant=PENSTOCK_LEASE") == 1
 
 
 # ----- streams and signals

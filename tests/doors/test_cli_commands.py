@@ -231,7 +231,7 @@ def test_config_tells_where_each_setting_comes_from(console: Console, monkeypatc
     monkeypatch.setenv("PENSTOCK_THREADS", "5")
     found = console.ok("config", "--json", "--database", "postgresql://me:secret@host/x").json
     assert found["lease"] == {"value": 60.0, "source": str(console.folder / "penstock.toml")}
-    assert found["threads"] == {"value": 5, "source": "the environment"}
+    assert found["threads"] == {"value": 5, "source": "PENSTOCK_THREADS"}
     assert found["grace"] == {"value": 3.0, "source": "App(…)"}
     assert found["max_calls"]["source"] == "default"
     assert found["database"] == {"value": "postgresql://me:***@host/x", "source": "--database"}
