@@ -14,7 +14,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import Statement
+from penstock.store.contract import Statement, not_open
 from penstock.store.dialect import Dialect
 from penstock.store.sqlite.catalog import SqliteCatalog
 from penstock.store.sqlite.connection import connect
@@ -73,19 +73,20 @@ class SqliteStore:
 
     async def begin_read(self) -> ReadSession:
         """A read-only snapshot."""
+        pool = self._pool()
         connection = self._readers.pop() if self._readers else await self._connect(read_only=True)
         try:
             await self._pin(connection)
         except BaseException as error:
             connection.close()
             raise translate(error) from error
-        return ReadSession(connection, self._pool(), self._config.statement_timeout, self._readers.append)
+        return ReadSession(connection, pool, self._config.statement_timeout, self._readers.append)
 
     async def begin_write(self) -> WriteSession:
         """A serializable transaction."""
         writer = self._writer
         if writer is None:
-            raise RuntimeError("the store is not open")
+            raise not_open()
         await writer.take_turn()
         return WriteSession(writer, self._pool(), self._config.statement_timeout)
 
@@ -121,7 +122,7 @@ class SqliteStore:
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._executor is None:
-            raise RuntimeError("the store is not open")
+            raise not_open()
         return self._executor
 
     async def _pin(self, connection: sqlite3.Connection) -> None:
