@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -16,11 +17,12 @@ from penstock.calls.run import Runner
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.clock import Clock, SystemClock
-from penstock.config import Config, load_config
+from penstock.config import Config, check_settings, load_config, unknown_variables
 from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
 from penstock.functions.registry import Registry
 from penstock.jobs.job import JobId, JobStatus, job_uuid
+from penstock.observe.logs import event
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.group import Group
 from penstock.services.pruner import Pruner
@@ -73,34 +75,42 @@ class App:
     Args:
         tables: Tables beside those that the modules of its functions name, which are found by themselves.
         **settings: Settings of `Config` that this program fixes; see there for those that are left open.
+
+    Raises:
+        ConfigError: There is no such setting, or it cannot have this value.
     """
 
     def __init__(self, *, tables: Iterable[type[Table]] = (), **settings: Any) -> None:
         self.registry = Registry()
         self._tables = list(tables)
         self._settings = settings
+        check_settings("App(…)", settings)
 
     # ----- functions
 
     @property
     def query(self) -> _QueryDecorator:
         """Declare a public query: it reads one snapshot, and anyone who reaches the server may call it."""
-        return lambda handler: self._add(QueryFunction(handler, public=True))
+        declare: _QueryDecorator = self._declare("query", QueryFunction, public=True)
+        return declare
 
     @property
     def internal_query(self) -> _QueryDecorator:
         """Declare a query that only this program may call."""
-        return lambda handler: self._add(QueryFunction(handler, public=False))
+        declare: _QueryDecorator = self._declare("internal_query", QueryFunction, public=False)
+        return declare
 
     @property
     def mutation(self) -> _MutationDecorator:
         """Declare a public mutation: it reads and writes in one serializable transaction, and anyone may call it."""
-        return lambda handler: self._add(MutationFunction(handler, public=True))
+        declare: _MutationDecorator = self._declare("mutation", MutationFunction, public=True)
+        return declare
 
     @property
     def internal_mutation(self) -> _MutationDecorator:
         """Declare a mutation that only this program may call."""
-        return lambda handler: self._add(MutationFunction(handler, public=False))
+        declare: _MutationDecorator = self._declare("internal_mutation", MutationFunction, public=False)
+        return declare
 
     @overload
     def action(
@@ -141,6 +151,16 @@ class App:
 
         return declare if handler is None else declare(handler)
 
+    def _declare(self, word: str, kind: Callable[..., Any], *, public: bool) -> Any:
+        def declare(*handler: Callable[..., Any], **options: Any) -> Any:
+            if len(handler) != 1 or options:
+                raise DeclarationError(
+                    f"@app.{word} takes no arguments.", fix=f"Write @app.{word} on the line above the function."
+                )
+            return self._add(kind(handler[0], public=public))
+
+        return declare
+
     def _add(self, function: Any) -> Any:
         self.registry.add(function)
         return function
@@ -163,7 +183,13 @@ class App:
     # ----- running
 
     def config(self, **settings: Any) -> Config:
-        """The settings in force: those given here, then those of `App`, the environment and the project files."""
+        """The settings in force: those given here, then those of `App`, the environment and the project files.
+
+        Raises:
+            ConfigError: There is no such setting, or it cannot have this value.
+        """
+        for variable, near in unknown_variables(os.environ).items():
+            event("config.unknown_variable", logging.WARNING, variable=variable, meant=near or "nothing known")
         given = {key: value for key, value in settings.items() if value is not None}
         return load_config({**self._settings, **given})
 

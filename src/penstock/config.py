@@ -7,8 +7,10 @@ environment (``DATABASE_URL`` too, for the database), ``penstock.toml``, ``[tool
 from __future__ import annotations
 
 import contextlib
+import difflib
 import math
 import os
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -87,26 +89,36 @@ class Config:
     dev: bool = False
 
     def __post_init__(self) -> None:
-        for name, kind in _TYPES.items():
-            value = getattr(self, name)
-            if type(value) is not kind and not (kind is float and type(value) is int):
-                raise ConfigError(f"{name} must be a {kind.__name__}, not {value!r}.")
-            least = 0 if name == "grace" else _LEAST.get(kind, 0)
-            if kind in _LEAST and not least <= value < math.inf:
-                raise ConfigError(f"{name} must be a number greater than 0, not {value}.")
-        least, most = _STATEMENT_TIMEOUT
-        if not least <= self.statement_timeout <= most:
-            raise ConfigError(
-                f"statement_timeout must be between {least} and {most:,} seconds, which PostgreSQL can count in "
-                f"milliseconds, not {self.statement_timeout}."
-            )
-        if self.synchronous not in {"full", "normal"}:
-            raise ConfigError(f"synchronous must be full or normal, not {self.synchronous!r}.")
+        for name in _TYPES:
+            _check(name, name, getattr(self, name))
 
 
 _TYPES: dict[str, type[Any]] = {field.name: type(field.default) for field in fields(Config)}
-_LEAST: dict[type[Any], float] = {int: 1, float: math.ulp(0.0)}
-_STATEMENT_TIMEOUT = (0.001, 2_147_483)  # 31 bits of milliseconds; 0 would be no limit
+_WORDS: dict[type[Any], str] = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number greater than 0",
+    float: "a number of seconds greater than 0",
+}
+_WORDS_OF = {
+    "grace": "a number of seconds, 0 or greater",
+    "statement_timeout": "between 0.001 and 2,147,483 seconds, which PostgreSQL can count in milliseconds",
+    "synchronous": "full or normal",
+}
+_RANGES: dict[type[Any], tuple[float, float]] = {int: (1, math.inf), float: (math.ulp(0.0), sys.float_info.max)}
+_RANGES_OF = {
+    "grace": (0, sys.float_info.max),
+    "statement_timeout": (0.001, 2_147_483),  # 31 bits of milliseconds; 0 would be no limit
+}
+_CHOICES = {"synchronous": {"full", "normal"}}
+_PREFIX = "PENSTOCK_"
+_OTHER_VARIABLES = {  # that begin with PENSTOCK_ and are no settings
+    "PENSTOCK_APP",
+    "PENSTOCK_LOG_FORMAT",
+    "PENSTOCK_LOG_LEVEL",
+    "PENSTOCK_TEST_POSTGRES_URL",
+    "PENSTOCK_WRITE_DOCS",
+}
 
 
 def load_config(
@@ -140,13 +152,38 @@ def find_settings(
     """
     environment = os.environ if environment is None else environment
     found: dict[str, tuple[Any, str]] = {}
-    for source, settings in (
-        *_project_settings(folder or Path.cwd()),
-        ("the environment", _environment_settings(environment)),
-        ("an argument", {key: value for key, value in (arguments or {}).items() if value is not None}),
-    ):
-        found.update({name: (_read(source, name, value), source) for name, value in settings.items()})
+    for source, settings in _project_settings(folder or Path.cwd()):
+        found.update({name: (_read(f"{source}: {name}", name, value), source) for name, value in settings.items()})
+    for variable, (name, value) in _environment_settings(environment).items():
+        found[name] = (_read(variable, name, value), variable)
+    given = {name: value for name, value in (arguments or {}).items() if value is not None}
+    found.update({name: (_read(name, name, value), "an argument") for name, value in given.items()})
     return found
+
+
+def check_settings(source: str, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that cannot be, where they are declared; None values are left open.
+
+    Args:
+        source: Where they stand, for the error's text.
+        settings: Values by name.
+
+    Raises:
+        ConfigError: A setting is unknown, or cannot have its value.
+    """
+    for name, value in settings.items():
+        if name not in _TYPES or value is not None:
+            _read(f"{source}: {name}", name, value)
+
+
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are named like settings and are none; for each the one it comes near to, or nothing."""
+    known = {*map(_variable, _TYPES), *_OTHER_VARIABLES}
+    return {
+        variable: next(iter(map(_variable, _near(variable.removeprefix(_PREFIX).lower()))), "")
+        for variable, value in environment.items()
+        if value and variable.startswith(_PREFIX) and variable not in known
+    }
 
 
 def _project_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -167,28 +204,49 @@ def _project_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def _environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    found = {}
-    if environment.get("DATABASE_URL"):
-        found["database"] = environment["DATABASE_URL"]
-    for name in _TYPES:
-        value = environment.get(f"PENSTOCK_{name.upper()}")
-        if value:
-            found[name] = value
-    return found
+def _variable(name: str) -> str:
+    return f"{_PREFIX}{name.upper()}"
 
 
-def _read(source: str, name: str, value: Any) -> Any:
+def _near(name: str) -> list[str]:
+    """The setting that a name comes near to, if there is one."""
+    return difflib.get_close_matches(name, _TYPES, 1)
+
+
+def _environment_settings(environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Variables that set something: the setting's name and its value, those that count more last."""
+    variables = {"DATABASE_URL": "database"} | {_variable(name): name for name in _TYPES}
+    return {
+        variable: (name, environment[variable]) for variable, name in variables.items() if environment.get(variable)
+    }
+
+
+def _read(where: str, name: str, value: Any) -> Any:
+    """The value of a setting; numbers and truths may be written as text.
+
+    Raises:
+        ConfigError: There is no such setting, or it cannot have this value; the text begins with `where`.
+    """
     kind = _TYPES.get(name)
     if kind is None:
-        raise ConfigError(f"{source}: there is no setting {name!r}.", fix=f"Settings are {', '.join(_TYPES)}.")
-    if kind is bool and isinstance(value, str):
-        if value.lower() not in {"1", "0", "true", "false"}:
-            raise ConfigError(f"{source}: {name} must be true or false, not {value!r}.")
-        return value.lower() in {"1", "true"}
-    if type(value) is kind or (kind is float and type(value) is int):
-        return value
-    if isinstance(value, str) and kind in _LEAST:
-        with contextlib.suppress(ValueError):
-            return kind(value)
-    raise ConfigError(f"{source}: {name} must be a {kind.__name__}, not {value!r}.")
+        meant = "".join(f"Did you mean {near}? " for near in _near(name))
+        raise ConfigError(f"{where} is no setting.", fix=f"{meant}Settings are {', '.join(_TYPES)}.")
+    if isinstance(value, str):
+        if kind is bool:
+            value = {"1": True, "true": True, "0": False, "false": False}.get(value.lower(), value)
+        elif kind in _RANGES:
+            with contextlib.suppress(ValueError):
+                value = kind(value)
+    _check(where, name, value)
+    return value
+
+
+def _check(where: str, name: str, value: Any) -> None:
+    """Refuse what a setting cannot be."""
+    kind = _TYPES[name]
+    fits = type(value) is kind or (kind is float and type(value) is int)
+    if fits and kind in _RANGES:
+        least, most = _RANGES_OF.get(name, _RANGES[kind])
+        fits = least <= value <= most
+    if not fits or value not in _CHOICES.get(name, {value}):
+        raise ConfigError(f"{where} must be {_WORDS_OF.get(name, _WORDS[kind])}, not {value!r}.")

@@ -195,8 +195,15 @@ def console(
 
 
 @pytest.fixture
-def bookings(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
-    """A console in the folder of a program, on each store in turn."""
+def unmigrated(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+    """A console in the folder of a program, with an empty database on each store in turn."""
     console.write_bookings()
     monkeypatch.setenv("DATABASE_URL", database_url)
     return console
+
+
+@pytest.fixture
+def bookings(unmigrated: Console) -> Console:
+    """A console in the folder of a program, with its database on each store in turn."""
+    unmigrated.ok("migrate")
+    return unmigrated

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -103,6 +104,7 @@ def test_misuse_ends_with_2(console: Console) -> None:
 def test_the_app_is_found(console: Console, files: dict[str, str], arguments: tuple[str, ...]) -> None:
     for name, text in files.items():
         console.write(name, text)
+    console.ok("migrate", *arguments)
     assert console.ok("run", "hello", *arguments).out == '"hi"\n'
     assert console.ok(*arguments, "run", "hello").out == '"hi"\n'
 
@@ -135,10 +137,15 @@ def test_a_module_is_named_as_its_package_would(console: Console) -> None:
         ({}, ("--app", ":app"), "':app' names no app.", "--app module:app"),
         ({"penstock.toml": "app = ["}, (), "penstock.toml cannot be read: Invalid value", ""),
         ({"pyproject.toml": "[tool.penstock]\napp = 5"}, (), "app must be text", ""),
-        ({"a.py": LONE, "penstock.toml": "leese = 5"}, (), "there is no setting 'leese'", "Settings are database"),
-        ({"a.py": LONE, "penstock.toml": "lease = 'x'"}, (), "lease must be a float, not 'x'", ""),
+        ({"a.py": LONE, "penstock.toml": "leese = 5"}, (), "leese is no setting.", "Did you mean lease? Settings are"),
+        ({"a.py": LONE, "penstock.toml": "lease = 'x'"}, (), "lease must be a number of seconds greater than 0", ""),
         ({"a.py": LONE}, ("--database", "oracle://x"), "the unknown scheme 'oracle'", "sqlite:///file.db"),
-        ({"a.py": LONE}, ("--database", "sqlite:///no/such/folder/x.db"), "folder", "Create it."),
+        (
+            {"a.py": LONE},
+            ("--database", "sqlite:///no/such.db"),
+            "There is no database no/such.db.",
+            "penstock migrate",
+        ),
         ({"a.py": LONE}, ("--database", "sqlite:///a.py"), "not a sound SQLite database", ""),
     ],
 )
@@ -241,9 +248,19 @@ def test_a_database_that_is_read_only(console: Console, postgres_url: str, monke
     assert "Traceback" not in failed.err
 
 
-def test_looking_makes_no_database(console: Console) -> None:
+def test_only_what_is_there_for_it_makes_a_database(console: Console) -> None:
     console.write_bookings()
-    for arguments in (("data",), ("data", "booking"), ("jobs",), ("export", "booking", "-o", "-")):
+    console.write("rows.jsonl", '{"customer": "Ada", "phone": "1"}')
+    for arguments in (
+        ("data",),
+        ("data", "booking"),
+        ("jobs",),
+        ("export", "booking", "-o", "-"),
+        ("import", "booking", "rows.jsonl"),
+        ("run", "upcoming", "customer=Ada"),
+        ("run", "book", "customer=Ada", "phone=1"),
+        ("run", "refuse"),
+    ):
         failed = console(*arguments)
         assert (failed.code, "There is no database penstock.db." in failed.err) == (1, True)
         assert "penstock migrate" in failed.err
@@ -251,13 +268,45 @@ def test_looking_makes_no_database(console: Console) -> None:
     assert [file.name for file in console.folder.iterdir() if "db" in file.name] == []
 
 
-def test_a_database_that_lacks_tables_is_explained(bookings: Console) -> None:
-    bookings.write("empty.py", "from penstock import App\napp = App()\n")
-    bookings.ok("migrate", "--app", "empty")
-    for arguments in (("data",), ("data", "booking"), ("export", "booking", "-o", "-")):
-        failed = bookings(*arguments, "--app", "bookings")
+def test_a_database_that_lacks_tables_is_explained_and_left_as_it_is(unmigrated: Console) -> None:
+    unmigrated.write("empty.py", "from penstock import App\napp = App()\n")
+    unmigrated.write("rows.jsonl", '{"customer": "Ada", "phone": "1"}')
+    unmigrated.ok("migrate", "--app", "empty")
+    plan = unmigrated.ok("migrate", "--plan", "--json", "--app", "bookings").json
+    assert plan["sql"]
+    for arguments in (
+        ("data",),
+        ("data", "booking"),
+        ("export", "booking", "-o", "-"),
+        ("import", "booking", "rows.jsonl"),
+        ("run", "upcoming", "customer=Ada"),
+        ("run", "book", "customer=Ada", "phone=1"),
+        ("run", "refuse"),
+    ):
+        failed = unmigrated(*arguments, "--app", "bookings")
         assert (failed.code, failed.err.startswith("error: The database does not hold all")) == (1, True), failed.err
         assert "penstock migrate --plan" in failed.err
+        assert unmigrated.ok("migrate", "--plan", "--json", "--app", "bookings").json == plan
+
+
+def test_a_file_of_another_program_is_left_as_it_is(console: Console) -> None:
+    console.write_bookings()
+    other = console.folder / "other.db"
+    connection = sqlite3.connect(other)
+    connection.execute("create table theirs (x)")
+    connection.close()
+    before = other.read_bytes()
+    for arguments in (("run", "upcoming", "customer=Ada"), ("import", "booking", "-")):
+        failed = console(*arguments, "--database", "sqlite:///other.db")
+        assert (failed.code, "does not hold all" in failed.err) == (1, True)
+    assert other.read_bytes() == before
+
+
+def test_a_variable_that_sets_nothing_is_told(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    console.write("app.py", LONE)
+    monkeypatch.setenv("PENSTOCK_LEESE", "5")
+    said = console.ok("config").err
+    assert said.count("config.unknown_variable variable=PENSTOCK_LEESE meant=PENSTOCK_LEASE") == 1
 
 
 # ----- streams and signals
@@ -289,6 +338,7 @@ def test_an_interrupt_ends_quietly(console: Console) -> None:
         LONE + "import asyncio\nfrom penstock import ActionCtx\n@app.action\nasync def wait(ctx: ActionCtx) -> None:\n"
         "    print('waiting', flush=True)\n    await asyncio.Event().wait()\n",
     )
+    console.ok("migrate")
     with console.start("run", "wait") as process:
         process.wait_for("waiting")
         process.tell(signal.SIGINT)
@@ -296,7 +346,8 @@ def test_an_interrupt_ends_quietly(console: Console) -> None:
         assert "".join(process.lines).strip() == "waiting"
 
 
-def test_logs_are_text_or_json(bookings: Console) -> None:
+def test_logs_are_text_or_json(unmigrated: Console) -> None:
+    bookings = unmigrated
     text = bookings.ok("migrate", "--log-level", "info").err
     assert " info    schema.applied migrations=" in text
     bookings.write_bookings(("note: str", "remark: str | None = None\n    note: str"))
@@ -327,6 +378,7 @@ async def call(ctx: ActionCtx) -> int:
 @pytest.mark.parametrize("level", ["info", "debug"])
 def test_the_program_is_logged_and_what_its_libraries_do_is_not(console: Console, level: str) -> None:
     console.write("app.py", CALLER)
+    console.ok("migrate")
     called = console.ok("run", "call", "--log-level", level)
     assert called.json == 204
     assert "calling" in called.err

@@ -171,6 +171,7 @@ def slow(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("DATABASE_URL", database_url)
     console.write("slow.py", SLOW)
     os.mkfifo(console.folder / "gate")
+    console.ok("migrate")
     console.ok("run", "begin")
     return console
 

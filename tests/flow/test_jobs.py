@@ -25,6 +25,7 @@ from penstock import (
     QueryCtx,
     Retry,
     Table,
+    sync,
 )
 from penstock.clock import SystemClock, layout_uuid7
 from penstock.functions.function import AnyFunction
@@ -101,10 +102,26 @@ async def call_out(ctx: ActionCtx, what: str) -> str:
 
 @app.action
 async def call_out_until_told(ctx: ActionCtx, ending: str) -> str:
-    await ctx.cancelled.wait()
+    assert not ctx.cancelled
+    assert await ctx.wait_cancelled()
+    assert ctx.cancelled
     if ending == "raises":
         raise RuntimeError("interrupted")
     return "had ended anyway"
+
+
+@app.action
+def call_out_in_a_thread_until_told(ctx: sync.ActionCtx) -> str:
+    assert not ctx.cancelled
+    while not ctx.wait_cancelled(5):
+        attempts.append("pause")
+    assert ctx.cancelled
+    return "told"
+
+
+@app.action
+async def pause(ctx: ActionCtx) -> bool:
+    return await ctx.wait_cancelled(0)
 
 
 @app.action
@@ -354,6 +371,20 @@ async def test_a_running_action_is_asked_to_stop(database_url: str, ending: str,
         await test.scheduler.cancel(job)
         await test.run_until_idle()
         assert (await status(test, job)).state is expected
+
+
+async def test_an_action_in_a_thread_is_asked_to_stop(database_url: str) -> None:
+    async with running(database_url) as test:
+        job = await test.scheduler.run_after(NOW, call_out_in_a_thread_until_told)
+        await test.worker.tick()
+        await test.scheduler.cancel(job)
+        await test.run_until_idle()
+        assert (await status(test, job)).result == "told"
+
+
+async def test_an_action_that_nobody_asks_to_stop_waits_to_the_end_of_its_pause(database_url: str) -> None:
+    async with running(database_url) as test:
+        assert not await test.run_action(pause)
 
 
 async def test_an_action_running_elsewhere_is_asked_to_stop(database_url: str) -> None:

@@ -11,10 +11,6 @@ from pathlib import Path
 _FORBIDDEN = re.compile(r"(?i)(^|_|[a-z])(utils?|helpers?|common|manager|misc)(_|$|s$)")
 _LONGEST_FILE = 400
 _LONGEST_FUNCTION = 40  # lines of code, its docstring not counted
-_LONG_FILES_ALLOWED = {
-    "penstock/testing/conformance/jobs.py": 650,  # a list of tests, one file per protocol of the contract
-    "penstock/testing/conformance/sessions.py": 500,  # the same
-}
 _LONG_FUNCTIONS_ALLOWED: dict[str, int] = {}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -66,9 +62,9 @@ def test_files_are_short_enough_to_be_read(root: Path) -> None:
             (file.relative_to(root / "src").as_posix(), len(file.read_text("utf-8").splitlines()))
             for file in sorted((root / "src").rglob("*.py"))
         )
-        if lines > _LONG_FILES_ALLOWED.get(path, _LONGEST_FILE)
+        if lines > _LONGEST_FILE
     }
-    assert not long, "a room that should become a folder? if not, allow it by name above"
+    assert not long, "a room that should become a folder"
 
 
 def test_functions_are_short_stories(trees: dict[str, ast.Module]) -> None:
@@ -87,8 +83,6 @@ def test_a_long_function_is_allowed_by_name(trees: dict[str, ast.Module]) -> Non
     assert not long
 
 
-def test_allowances_are_still_needed(root: Path, trees: dict[str, ast.Module]) -> None:
-    files = {path: len((root / "src" / path).read_text("utf-8").splitlines()) for path in trees}
+def test_allowances_are_still_needed(trees: dict[str, ast.Module]) -> None:
     lengths = {f"{path}:{one.name}": lines_of(one) for path, tree in trees.items() for one in functions(tree)}
-    assert not [path for path in _LONG_FILES_ALLOWED if files.get(path, 0) <= _LONGEST_FILE]
     assert not [name for name in _LONG_FUNCTIONS_ALLOWED if lengths.get(name, 0) <= _LONGEST_FUNCTION]

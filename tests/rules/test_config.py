@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.config import Config, load_config
+from penstock import App
+from penstock.config import Config, find_settings, load_config, unknown_variables
 from penstock.errors import ConfigError
 
 
@@ -40,7 +42,75 @@ def test_what_is_none_or_empty_does_not_count(tmp_path: Path) -> None:
 
 
 def test_other_variables_of_the_environment_are_none_of_ours(tmp_path: Path) -> None:
-    assert load(tmp_path, {"PENSTOCK_UNKNOWN": "x", "THREADS": "5", "penstock_threads": "5"}) == Config()
+    others = {"PENSTOCK_UNKNOWN": "x", "THREADS": "5", "penstock_threads": "5"}
+    assert load(tmp_path, others) == Config()
+    assert unknown_variables(others) == {"PENSTOCK_UNKNOWN": ""}
+
+
+def test_a_variable_that_is_no_setting_is_found_with_the_one_that_is_meant() -> None:
+    given = {"PENSTOCK_LEESE": "5", "PENSTOCK_MAX_CONECTIONS": "5", "PENSTOCK_THREAD": "", "PENSTOCK_LEASE": "5"}
+    known = {"PENSTOCK_APP": "x", "PENSTOCK_LOG_LEVEL": "info", "PENSTOCK_LOG_FORMAT": "json"}
+    of_tests = {"PENSTOCK_TEST_POSTGRES_URL": "x", "PENSTOCK_WRITE_DOCS": "1"}
+    assert unknown_variables(given | known | of_tests) == {
+        "PENSTOCK_LEESE": "PENSTOCK_LEASE",
+        "PENSTOCK_MAX_CONECTIONS": "PENSTOCK_MAX_CONNECTIONS",
+    }
+
+
+def test_an_app_warns_of_variables_that_set_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_LEESE", "secret")
+    monkeypatch.setenv("PENSTOCK_UNKNOWN", "secret")
+    App().config()
+    assert [record.getMessage() for record in caplog.records] == [
+        "config.unknown_variable variable=PENSTOCK_LEESE meant=PENSTOCK_LEASE",
+        "config.unknown_variable variable=PENSTOCK_UNKNOWN meant=nothing known",
+    ]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_what_an_app_fixes_is_checked_where_it_is_declared() -> None:
+    with pytest.raises(ConfigError, match=r"^App\(…\): no_such_setting is no setting\. Settings are database, "):
+        App(no_such_setting=1)
+    with pytest.raises(ConfigError, match=r"^App\(…\): leese is no setting\. Did you mean lease\? Settings are"):
+        App(leese=None)
+    with pytest.raises(ConfigError, match=r"^App\(…\): lease must be a number of seconds greater than 0, not -1\.$"):
+        App(lease=-1)
+    assert App(lease=None, threads="5").config().threads == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("lease", "abc", "a number of seconds greater than 0, not 'abc'."),
+        ("lease", "-1", "a number of seconds greater than 0, not -1.0."),
+        ("grace", "-1", "a number of seconds, 0 or greater, not -1.0."),
+        ("threads", "1.5", "a whole number greater than 0, not '1.5'."),
+        ("threads", "0", "a whole number greater than 0, not 0."),
+        ("dev", "yes", "true or false, not 'yes'."),
+        ("synchronous", "off", "full or normal, not 'off'."),
+        ("statement_timeout", "0", "between 0.001 and 2,147,483 seconds, which PostgreSQL can count in milliseconds"),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_in_words_with_its_place(
+    tmp_path: Path, name: str, value: str, words: str
+) -> None:
+    variable = f"PENSTOCK_{name.upper()}"
+    with pytest.raises(ConfigError, match=f"^{variable} must be {re.escape(words)}"):
+        load(tmp_path, {variable: value})
+    with pytest.raises(ConfigError, match=f"^{name} must be {re.escape(words)}"):
+        load_config({name: value}, {}, tmp_path)
+    file = tmp_path / "penstock.toml"
+    file.write_text(f"{name} = '{value}'\n")
+    with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: {name} must be {re.escape(words)}"):
+        load(tmp_path)
+
+
+def test_the_variable_that_counts_is_named(tmp_path: Path) -> None:
+    both = {"DATABASE_URL": "sqlite:///a.db", "PENSTOCK_DATABASE": "sqlite:///b.db"}
+    assert find_settings({}, both, tmp_path)["database"] == ("sqlite:///b.db", "PENSTOCK_DATABASE")
+    assert find_settings({}, {"DATABASE_URL": "x"}, tmp_path)["database"] == ("x", "DATABASE_URL")
 
 
 def test_every_setting_can_be_set_in_the_environment(tmp_path: Path) -> None:
@@ -79,10 +149,10 @@ def test_words_for_true_and_false(tmp_path: Path) -> None:
 
 
 def test_a_setting_that_does_not_exist_is_told_with_those_that_do(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"an argument: there is no setting 'thread'\. Settings are database, "):
+    with pytest.raises(ConfigError, match=r"^thread is no setting\. Did you mean threads\? Settings are database, "):
         load(tmp_path, thread=5)
     (tmp_path / "penstock.toml").write_text("thread = 5\n")
-    with pytest.raises(ConfigError, match=r"penstock\.toml: there is no setting 'thread'"):
+    with pytest.raises(ConfigError, match=r"penstock\.toml: thread is no setting"):
         load(tmp_path)
 
 

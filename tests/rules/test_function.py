@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock import App
 from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction, name_of
 
@@ -55,6 +56,28 @@ def test_called_with_a_ctx_it_is_the_handler() -> None:
     assert not function.is_async
     with pytest.raises(TypeError):
         function(ctx="ctx", number=6)  # type: ignore[call-arg]  # the ctx has a place, no name
+
+
+def test_what_is_no_function_is_refused() -> None:
+    given: Any
+    for given in (5, "look", Service(), len, QueryFunction(look, public=True)):
+        with pytest.raises(DeclarationError, match=r" is not a function\. Decorate a function"):
+            QueryFunction(given, public=True)
+
+
+def test_a_runtime_that_does_not_exist_is_refused() -> None:
+    runtime: Any
+    for runtime in ("proces", None, 5):
+        with pytest.raises(DeclarationError, match=r"there is no runtime .*\. Write one of 'thread', 'process'\.$"):
+            ActionFunction(compute, public=True, runtime=runtime)
+
+
+@pytest.mark.parametrize("word", ["query", "internal_query", "mutation", "internal_mutation"])
+def test_a_decorator_that_is_called_says_how_it_is_written(word: str) -> None:
+    decorate = getattr(App(), word)
+    for arguments, options in (((), {}), ((), {"public": True}), ((look, compute), {}), ((look,), {"name": "x"})):
+        with pytest.raises(DeclarationError, match=rf"^@app\.{word} takes no arguments\. Write @app\.{word} on the"):
+            decorate(*arguments, **options)
 
 
 def test_methods_are_refused_since_no_name_leads_to_them() -> None:

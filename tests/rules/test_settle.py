@@ -93,10 +93,3 @@ def test_every_event_of_a_running_job_has_its_move() -> None:
             found = settled(event, job)
             assert found.state is MOVES[JobState.RUNNING, found.event]
             assert (found.run_at >= NOW) == (found.state is JobState.PENDING)
-
-
-def test_a_result_that_cannot_be_kept_fails_the_job() -> None:
-    found = settled(JobEvent.RETURNED, result="[]").without_result("too large")
-    assert (found.state, found.event, found.result, found.error) == (
-        JobState.FAILED, JobEvent.EXHAUSTED, None, "too large",
-    )  # fmt: skip

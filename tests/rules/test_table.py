@@ -209,6 +209,8 @@ def test_a_key_is_what_an_id_stands_for() -> None:
         ("Odd", {"x": int}, {"name": "pg_class"}, "is reserved"),
         ("Odd", {"x": int}, {"name": "sqlite_schema"}, "is reserved"),
         ("_Odd", {"x": int}, {}, "is reserved"),
+        ("Job", {"x": int}, {}, "the name 'job' is reserved"),
+        ("Odd", {"x": int}, {"name": "job"}, "the name 'job' is reserved"),
         ("Odd", {"x": int}, {"source": "t"}, "Add managed=False"),
         ("Odd", {"x": int}, {"key": "x"}, "Add managed=False"),
         ("Odd", {"x": int}, {"managed": False}, "needs source= and key="),
@@ -238,7 +240,13 @@ def test_a_field_of_a_type_that_pydantic_does_not_know_is_refused_at_import() ->
 
 @pytest.mark.parametrize("annotation", [list[int], dict[str, int], Any, int | str, tuple[int, ...]])
 def test_what_is_stored_as_json_has_no_order_and_no_index(annotation: Any) -> None:
-    table = declare("Odd", {"x": annotation, "y": int, "by_x": Index("y", "x")})
+    with pytest.raises(DeclarationError, match="by_x contains x, which is stored as JSON"):
+        declare("Odd", {"x": annotation, "y": int, "by_x": Index("y", "x")})
+
+
+def test_a_table_that_names_a_later_class_is_checked_once_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = declare("Early", {"later": "Id[Later]", "x": list[int], "by_x": Index("x")})
+    monkeypatch.setitem(globals(), "Later", Booking)
     with pytest.raises(DeclarationError, match="by_x contains x, which is stored as JSON"):
         definition_of(table)
 

@@ -105,7 +105,6 @@ class ActionCtx:
 
     Attributes:
         scheduler: Functions to run later, whatever becomes of this action.
-        cancelled: Set when someone asked for this action's job to stop.
     """
 
     def __init__(self, runner: Runner, calls: Calls, depth: int, cancelled: asyncio.Event | None = None) -> None:
@@ -113,8 +112,19 @@ class ActionCtx:
         self._depth = depth
         self._calls = calls
         self._random: Random | None = None
-        self.cancelled = cancelled or asyncio.Event()
+        self._cancelled = cancelled or asyncio.Event()
         self.scheduler = Scheduler(runner, None, calls.track)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether someone asked for this action's job to stop."""
+        return self._cancelled.is_set()
+
+    async def wait_cancelled(self, seconds: float | None = None) -> bool:
+        """Wait until someone asks for this action's job to stop, at most this many seconds; whether someone did."""
+        if seconds is None:
+            return await self._cancelled.wait()
+        return await self._runner.engine.clock.wait(self._cancelled, seconds)
 
     def now(self) -> datetime:
         """The time, aware, in UTC."""
@@ -143,4 +153,4 @@ class ActionCtx:
         self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run another action. Of use to change the runtime; otherwise a plain helper function does."""
-        return self._calls.track(self._runner.run_action(function, args, kwargs, self._depth + 1, self.cancelled))
+        return self._calls.track(self._runner.run_action(function, args, kwargs, self._depth + 1, self._cancelled))

@@ -69,7 +69,7 @@ class Scheduler:
     def cancel(self, job: JobId) -> Coroutine[Any, Any, None]:
         """Ask for a job to be canceled.
 
-        A pending job never starts, once this has committed; an action that runs sees ``ctx.cancelled`` set. A job that
+        A pending job never starts, once this has committed; an action that runs sees ``ctx.cancelled`` true. A job that
         has ended, or never existed, is left alone.
 
         Raises:

@@ -102,7 +102,11 @@ class SyncActionCtx:
     @property
     def cancelled(self) -> bool:
         """Whether someone asked for this action's job to stop."""
-        return self._ctx.cancelled.is_set()
+        return self._ctx.cancelled
+
+    def wait_cancelled(self, seconds: float) -> bool:
+        """See `ActionCtx.wait_cancelled`; not without an end, as nothing else ends the wait of a thread."""
+        return self._wait(self._ctx.wait_cancelled(seconds))
 
     def now(self) -> datetime:
         """See `ActionCtx.now`."""

@@ -48,7 +48,8 @@ def command(options: Options, table: str, file: str, append: bool, replace: bool
             app = open_app(options)
             complete(_import(app, options, table, loading, append=append, replace=replace, sure=yes))
         except PenstockError as error:
-            error.fix = f"{error.fix} {loading.standing(error)}".strip()
+            error.what = f"{error.what} {loading.standing()}"
+            error.fix = f"{error.fix} {loading.remedy(error)}".strip()
             error.facts["imported"] = loading.stored
             raise
         except KeyboardInterrupt:
@@ -116,15 +117,20 @@ class Loading:
         await backend.runner.write(write)
         self.stored, self.deleted = stored, deleted
 
-    def standing(self, error: PenstockError | None = None) -> str:
-        """What is in, and how to go on after an error."""
+    def standing(self) -> str:
+        """What is in."""
         if not self.stored:
             return "Nothing was imported."
-        stored = f"{counted(self.stored, 'row')} are in, up to line {self._done:,}."
+        rows = "1 row is" if self.stored == 1 else f"{counted(self.stored, 'row')} are"
+        return f"{rows} in, up to line {self._done:,}."
+
+    def remedy(self, error: PenstockError) -> str:
+        """How to go on after an error; empty if only the error can say."""
         if not isinstance(error, LineRefused):
-            return stored
-        rest = f"tail -n +{self._done + 1} FILE | penstock import TABLE - --append"
-        return f"{stored} Correct the line, then go on: {rest}"
+            return ""
+        if not self.stored:
+            return "Correct the line, and import again."
+        return f"Correct the line, then go on: tail -n +{self._done + 1} FILE | penstock import TABLE - --append"
 
     def _progress(self, statements: TableStatements) -> Progress:
         return Progress(statements.definition.name, self._lines.size, size=True)
@@ -133,7 +139,7 @@ class Loading:
 async def _import(
     app: App, options: Options, table: str, loading: Loading, *, append: bool, replace: bool, sure: bool
 ) -> None:
-    async with open_backend(app, options, push_schema=True, statement_timeout=UNHURRIED) as backend:
+    async with open_backend(app, options, fitting=True, statement_timeout=UNHURRIED) as backend:
         statements = find_table(backend, table)
         if append:
             await loading.append(backend, statements)
@@ -144,7 +150,7 @@ async def _import(
                 f"{table} has {counted(rows, 'row')} already.", fix="Add to them with --append, or --replace them."
             )
         if rows and not sure:
-            _ask(f"Delete all {counted(rows, 'row')} of {table}?")
+            _ask(table, rows)
         await (loading.replace if replace else loading.append)(backend, statements)
 
 
@@ -163,7 +169,11 @@ async def _count(backend: Backend, statements: TableStatements) -> int:
         await session.rollback()
 
 
-def _ask(question: str) -> None:
+def _ask(table: str, rows: int) -> None:
+    which = "the only row" if rows == 1 else f"all {counted(rows, 'row')}"
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Say so with --yes.")
-    click.confirm(question, abort=True, err=True)
+        raise ConfigError(
+            f"--replace would delete {which} of {table}, and there is no terminal on which to ask.",
+            fix="Say so with --yes.",
+        )
+    click.confirm(f"Delete {which} of {table}?", abort=True, err=True)

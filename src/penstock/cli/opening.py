@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import re
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from penstock.app import App, Backend
 from penstock.cli.ending import run_to_end
 from penstock.cli.logs import set_up_logs
 from penstock.cli.options import Options
 from penstock.cli.program import find_program, load_app
+from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError, DataError
 from penstock.store.migrate import push
-from penstock.store.open import sqlite_path
+from penstock.store.open import make_store, sqlite_path
 
 T = TypeVar("T")
+
+_SECRET = re.compile(r"pass|secret|token", re.IGNORECASE)  # password, passfile, sslpassword, oauth_client_secret
 
 UNHURRIED = 7 * 86400.0  # seconds; for commands whose user may stop them at any time
 
@@ -41,29 +45,30 @@ def open_app(options: Options, *, log_level: str = "warning") -> App:
 
 
 @asynccontextmanager
-async def open_backend(
-    app: App, options: Options, *, push_schema: bool = False, **settings: Any
-) -> AsyncIterator[Backend]:
-    """The backend of the app for the time of a block, without services.
+async def open_backend(app: App, options: Options, *, fitting: bool = False, **settings: Any) -> AsyncIterator[Backend]:
+    """The backend of the app for the time of a block, without services, on a database that is there already.
+
+    The database is never made, nor made to fit: a command that is called in passing may name the wrong one.
 
     Args:
         app: The app; imported before the event loop runs, as its program may run one of its own while it is imported.
         options: What was said on the command line.
-        push_schema: Whether to make the database fit first; if not, it must exist.
+        fitting: Whether the database must hold all that the app declares, as it must for commands that write.
         **settings: Settings that differ for this command.
 
     Raises:
         ConfigError: The database does not exist, or does not fit the app.
     """
     config = app.config(database=options.database, **settings)
-    if not push_schema:
-        _expect_file(config)
-    async with app.open(config=config, push_schema=push_schema) as backend:
+    _expect_file(config)
+    if fitting:
+        await _expect_fit(app, config)
+    async with app.open(config=config, push_schema=False) as backend:
         try:
             yield backend
         except DataError as error:
             if type(error) is DataError:
-                await _expect_fit(backend, error)
+                await _expect_fit(app, config)
             raise
 
 
@@ -79,11 +84,19 @@ def complete_serving(work: Coroutine[Any, Any, T]) -> T:
 
 
 def shown_url(url: str) -> str:
-    """A database URL without its password."""
+    """A database URL without its passwords, which may stand before the host and among the options."""
     parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@", 1)))
+    netloc, query = parts.netloc, "&".join(map(_shown_option, parts.query.split("&")))
+    if parts.password is not None:
+        netloc = netloc.replace(f":{parts.password}@", ":***@", 1)
+    if (netloc, query) == (parts.netloc, parts.query):
+        return url  # as it was written, which putting it together again need not give
+    return urlunsplit(parts._replace(netloc=netloc, query=query))
+
+
+def _shown_option(option: str) -> str:
+    name, equals, _value = option.partition("=")
+    return f"{name}{equals}***" if equals and _SECRET.search(unquote(name)) else option
 
 
 def _uvloop() -> Any:
@@ -102,11 +115,15 @@ def _expect_file(config: Config) -> None:
         )
 
 
-async def _expect_fit(backend: Backend, error: DataError) -> None:
-    """Explain a refused statement by what the database lacks."""
-    plan = await push(backend.engine.store, backend.app.definitions(), apply=False)
+async def _expect_fit(app: App, config: Config) -> None:
+    """Refuse a database that lacks something; asked before it is opened, which would change the file of another one."""
+    store = make_store(config, SystemClock())
+    try:
+        plan = await push(store, app.definitions(), apply=False)
+    finally:
+        await store.close()
     if not plan.empty:
         raise ConfigError(
             "The database does not hold all that this program declares.",
             fix="Run penstock migrate; penstock migrate --plan shows what it would do.",
-        ) from error
+        )

@@ -38,29 +38,23 @@ def command(options: Options, function: str, arguments: Sequence[str]) -> None:
     \b
     penstock run book customer=Ada phone=123 starts_at=2026-12-24T18:00:00Z
     penstock run bookings:upcoming '{"customer": "Ada"}'
+
+    The database must fit the app: penstock migrate sees to that, and so do dev, serve and worker.
     """  # noqa: D301 - click's mark for lines that are not to be wrapped
-    text = complete(_run(open_app(options), options, function, arguments))
+    app = open_app(options)
+    found = find_function(app.registry, function)
+    text = complete(_run(app, options, found, check_arguments(found, arguments)))
     if options.json:
         click.echo(text)
     else:
         print_json(from_json(text), pretty=True)
 
 
-async def _run(app: App, options: Options, name: str, arguments: Sequence[str]) -> bytes:
-    async with open_backend(app, options, push_schema=True, call_timeout=UNHURRIED) as backend:
-        function = find_function(backend.app.registry, name)
-        try:
-            result: bytes = await backend.dispatch.call(
-                function.name,
-                None,
-                read_arguments(function, arguments),
-                internal=True,
-                finish=partial(encode_result, form=Format.CLEAN),
-            )
-        except ArgumentsInvalid as error:
-            if error.facts.get("function") == function.name and not error.fix:
-                error.fix = f"It takes {signature_text(function)}."
-            raise
+async def _run(app: App, options: Options, function: AnyFunction, arguments: bytes) -> bytes:
+    async with open_backend(app, options, fitting=True, call_timeout=UNHURRIED) as backend:
+        result: bytes = await backend.dispatch.call(
+            function.name, None, arguments, internal=True, finish=partial(encode_result, form=Format.CLEAN)
+        )
         return result
 
 
@@ -86,8 +80,24 @@ def find_function(registry: Registry, name: str) -> AnyFunction:
     raise FunctionNotFound(f"The app has no function {name!r}.", fix=fix, path=name)
 
 
-def read_arguments(function: AnyFunction, given: Sequence[str]) -> bytes:
+def check_arguments(function: AnyFunction, given: Sequence[str]) -> bytes:
     """The arguments on the command line as the JSON object that a function takes.
+
+    Raises:
+        ArgumentsInvalid: They are neither JSON nor pairs, or the function's signature refuses them.
+        InputError: The JSON is malformed.
+    """
+    arguments = read_arguments(function, given)
+    try:
+        function.signature.check_json(arguments)
+    except ArgumentsInvalid as error:
+        error.fix = error.fix or f"It takes {signature_text(function)}."
+        raise
+    return arguments
+
+
+def read_arguments(function: AnyFunction, given: Sequence[str]) -> bytes:
+    """The arguments on the command line as a JSON object, not yet checked.
 
     Raises:
         ArgumentsInvalid: They are neither JSON nor pairs.

@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
 from penstock.errors import DeclarationError
 from penstock.functions.signature import Signature, check_declaration
@@ -48,11 +48,16 @@ class Function(Generic[C, P, R, X]):
     def __init__(
         self, handler: Callable[..., X], *, public: bool, name: str | None = None, runtime: Runtime = "thread"
     ) -> None:
+        self.name = name or name_of(handler)
         self.handler = handler
         self.public = public
         self.is_async = inspect.iscoroutinefunction(handler)
         self.runtime = runtime
-        self.name = name or name_of(handler)
+        if runtime not in get_args(Runtime):
+            raise DeclarationError(
+                f"{self.name}: there is no runtime {runtime!r}.",
+                fix=f"Write one of {', '.join(map(repr, get_args(Runtime)))}.",
+            )
         check_declaration(handler, self.name, self.kind.value, public)
         if runtime == "process" and (self.is_async or self.kind is not FunctionKind.ACTION):
             raise DeclarationError(
@@ -98,8 +103,10 @@ def name_of(handler: Callable[..., Any]) -> str:
     """The public name of a handler, ``module:function``.
 
     Raises:
-        DeclarationError: It is nested in another function or class, so that no other process could find it.
+        DeclarationError: It is no function, or a method, which no other process could find.
     """
+    if not hasattr(handler, "__globals__"):
+        raise DeclarationError(f"{handler!r} is not a function.", fix="Decorate a function: def or async def.")
     if "." in handler.__qualname__ and "<locals>" not in handler.__qualname__:
         raise DeclarationError(f"{handler.__qualname__} is a method; declare functions at the top of a module.")
     return f"{_module_name(handler.__module__)}:{handler.__name__}"

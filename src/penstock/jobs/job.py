@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
@@ -12,9 +12,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent, JobState
-from penstock.schema.ids import Id, format_id, is_id, parse_id
+from penstock.schema.ids import JOB_PREFIX, Id, format_id, is_id, parse_id
 
-JOB_PREFIX = "job"
 DEFAULT_POOL = "default"
 
 Kind = Literal["query", "mutation", "action"]
@@ -135,10 +134,6 @@ class Settlement:
     result: str | None = None
     error: str | None = None
     traceback: str | None = None
-
-    def without_result(self, error: str) -> Settlement:
-        """The same, failed because its result cannot be kept."""
-        return replace(self, state=JobState.FAILED, event=JobEvent.EXHAUSTED, result=None, error=error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
 _LENGTH = 26
+JOB_PREFIX = "job"
 _SHIFTS = range(120, -1, -10)
 
 T = TypeVar("T")

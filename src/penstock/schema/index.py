@@ -20,7 +20,7 @@ class Index:
         unique: At most one row may hold each combination; rows with None in one of the columns do not count.
 
     Raises:
-        DeclarationError: At import, if a column does not exist or is named twice.
+        DeclarationError: At import, if a column does not exist, is named twice, or is stored as JSON; see `Table`.
     """
 
     name: str

@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema
 
 from penstock.errors import DeclarationError, IdInvalid, ValueInvalid
 from penstock.schema.fields import Column, Kind, column_of
-from penstock.schema.ids import Id, is_id
+from penstock.schema.ids import JOB_PREFIX, Id, is_id
 from penstock.schema.index import Index
 from penstock.schema.tighten import tighten
 
@@ -28,6 +28,7 @@ _MAX_NAME = 48
 _MAX_COLUMNS = 1024
 SYSTEM_COLUMNS = ("id", "creation_time")
 _RESERVED_PREFIXES = ("penstock", "pg_", "sqlite_", "_")
+_RESERVED_NAMES = {JOB_PREFIX}  # its rows' ids would pass as ids of jobs
 
 _new = object.__new__
 # What `object.__setattr__` would look up each time: the slots of a model that its validator fills.
@@ -62,7 +63,8 @@ class Table(BaseModel, metaclass=_Frozen):
             owns is declared with ``managed=False``: it has no system fields, and its rows' ids are its keys.
 
     Raises:
-        DeclarationError: At import, for a name, a field or an index that cannot be.
+        DeclarationError: At import, for a name, a field or an index that cannot be. If it names classes that come
+            later in the module, its fields and the kinds of indexed columns are checked when the app is opened.
     """
 
     model_config = ConfigDict(
@@ -109,6 +111,8 @@ class Table(BaseModel, metaclass=_Frozen):
         cls.__id_prefix__ = cls.__declared__.sql_name if managed else None
         cls.__indexes__ = tuple(_indexes(cls))
         cls.__definition__ = None
+        if cls.__pydantic_complete__:
+            definition_of(cls)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -326,7 +330,7 @@ def _declare(cls: type[Table], name: str | None, source: str | None, key: str | 
     sql_name = source or name or _snake_case(cls.__name__)
     if managed:
         _check_name(f"Table {cls.__name__}", sql_name)
-        if sql_name.startswith(_RESERVED_PREFIXES):
+        if sql_name.startswith(_RESERVED_PREFIXES) or sql_name in _RESERVED_NAMES:
             raise DeclarationError(
                 f"Table {cls.__name__}: the name {sql_name!r} is reserved.", fix='Give another name="…".'
             )

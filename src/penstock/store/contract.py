@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
+from penstock.errors import ContextError
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
 from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
@@ -22,6 +23,11 @@ from penstock.store.dialect import Dialect
 Row = Sequence[Any]
 PIECE_ROWS = 256
 SettleLost = Callable[[list[Job]], list[Settlement]]
+
+
+def not_open() -> ContextError:
+    """What a store raises if it is asked to begin something and is not open, or not any more."""
+    return ContextError("The backend is closed.", fix="Use it inside async with app.open().")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +232,7 @@ class Store(Protocol):
         """Release all connections; nothing may be under way."""
 
     async def begin_read(self) -> Session:
-        """A read-only snapshot."""
+        """A read-only snapshot. Raises `ContextError` if the store was closed, as `begin_write` does."""
 
     async def begin_write(self) -> Session:
         """A serializable transaction."""

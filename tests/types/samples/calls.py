@@ -58,7 +58,8 @@ async def in_an_action(ctx: ActionCtx, customer: Id[Customer], booking: Id[Booki
     assert_type(await ctx.run_mutation(book, customer, ctx.now()), Id[Booking])
     assert_type(await ctx.run_action(confirm, booking, attempts=2), str)
     assert_type(await ctx.run_action(fold, "A"), str)
-    assert_type(ctx.cancelled.is_set(), bool)
+    assert_type(ctx.cancelled, bool)
+    assert_type(await ctx.wait_cancelled(), bool)
     await ctx.run_query(book, customer, ctx.now())  # refused: arg-type
     await ctx.run_mutation(confirm, booking)  # refused: arg-type
     await ctx.run_action(book, customer, ctx.now())  # refused: arg-type

@@ -46,6 +46,7 @@ def in_a_mutation(ctx: sync.MutationCtx, customer: Id[Customer], booking: Id[Boo
 @app.action
 def in_an_action(ctx: sync.ActionCtx, customer: Id[Customer], booking: Id[Booking]) -> str:
     assert_type(ctx.cancelled, bool)
+    assert_type(ctx.wait_cancelled(1.5), bool)
     assert_type(ctx.now(), datetime)
     assert_type(ctx.run_query(upcoming, customer), list[Booking])
     assert_type(ctx.run_mutation(rename, customer, "Eve"), Customer)

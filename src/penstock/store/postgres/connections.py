@@ -15,6 +15,7 @@ import asyncpg
 
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable, Overloaded
+from penstock.store.contract import not_open
 from penstock.store.postgres.errors import is_connection_lost, translate
 
 Connection = Any  # asyncpg has no type information
@@ -99,11 +100,12 @@ class Connections:
         """A connection, to be given back with `release`.
 
         Raises:
+            ContextError: The store is not open.
             Overloaded: None was free in time.
             DatabaseUnavailable: The database cannot be reached.
         """
         if self._closed:
-            raise RuntimeError("the store is not open")
+            raise not_open()
         while self._free:
             connection = self._free.pop()
             if not connection.is_closed():

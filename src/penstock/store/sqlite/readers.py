@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from penstock.errors import Overloaded
+from penstock.store.contract import not_open
 
 _KEPT = 8  # idle connections kept open: each holds files open and pages in memory
 
@@ -39,9 +40,10 @@ class Readers:
         Raises:
             Overloaded: None was free in time.
             DatabaseUnavailable: The file cannot be opened.
+            ContextError: The store is closed.
         """
         if self._closed:
-            raise RuntimeError("the store is not open")
+            raise not_open()
         if self._free:
             return self._free.pop()
         if self._open < self._size:

@@ -12,6 +12,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
+from penstock.store.contract import not_open
 from penstock.store.dialect import Dialect
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.catalog import SqliteCatalog
@@ -82,7 +83,7 @@ class SqliteStore:
     async def _begin_read(self, readers: Readers) -> ReadSession:
         executor = self._executor
         if executor is None:
-            raise RuntimeError("the store is not open")
+            raise not_open()
         connection = await readers.acquire()
         try:
             await self._pin(connection)
@@ -95,7 +96,7 @@ class SqliteStore:
         """A serializable transaction."""
         writer = self._writer
         if writer is None:
-            raise RuntimeError("the store is not open")
+            raise not_open()
         await writer.take_turn()
         return WriteSession(writer, self._config.statement_timeout)
 

@@ -26,6 +26,7 @@ from penstock.store.statements import TableStatements
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 TTL = timedelta(seconds=30)
 KEEP = timedelta(days=7)
+AGAIN = Retry(max_attempts=3, initial_backoff=10.0)
 
 _numbers = itertools.count(1)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from penstock.testing.conformance.cancels import Cancels
 from penstock.testing.conformance.catalog import Catalog
+from penstock.testing.conformance.isolation import Isolation
 from penstock.testing.conformance.jobs import Jobs
 from penstock.testing.conformance.leases import Leases
 from penstock.testing.conformance.machine import AnyOrder
 from penstock.testing.conformance.sessions import Sessions
+from penstock.testing.conformance.settlements import Settlements
 from penstock.testing.conformance.signals import Signals
 
 
-class StoreSuite(Sessions, Jobs, Leases, Signals, Catalog, AnyOrder):
+class StoreSuite(Sessions, Isolation, Jobs, Settlements, Cancels, Leases, Signals, Catalog, AnyOrder):
     """What `store.contract` promises, as tests: inherit from it, and say what `Suite` asks."""

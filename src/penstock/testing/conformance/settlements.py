@@ -1,0 +1,205 @@
+"""What a store promises of jobs that end: each is settled once, by its holder only, and makes the moves there are."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from penstock.jobs.job import NewJob
+from penstock.jobs.states import MOVES, JobEvent, JobState
+from penstock.store.contract import Session, Store
+from penstock.testing.conformance.bench import AGAIN, NOW, Bench, Suite, after, ended, ids, lose, new_job, story
+
+
+class Settlements(Suite):
+    """`store.contract.Jobs`: settling."""
+
+    # ----- settle
+
+    @story
+    async def test_a_success_is_kept_with_its_result(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job())
+        assert await bench.settle(lease, ended(job, result='{"ok":true}', now=after(3))) == {job.id}
+        status = await bench.status(job.id)
+        assert (status.state, status.attempt, status.result) == (JobState.SUCCESS, 1, {"ok": True})
+        assert (status.started_at, status.finished_at) == (NOW, after(3))
+        assert (status.error, status.traceback) == (None, None)
+
+    @story
+    async def test_a_failure_is_kept_with_its_error(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job("action"))
+        await bench.settle(lease, ended(job, JobEvent.RAISED, error="ValueError: no", traceback="line 1"))
+        status = await bench.status(job.id)
+        assert (status.state, status.error, status.traceback) == (JobState.FAILED, "ValueError: no", "line 1")
+        assert status.result is None
+
+    @story
+    async def test_many_are_settled_at_once(self, bench: Bench) -> None:
+        lease, jobs = await bench.running(*(new_job("action") for _ in range(300)))
+        outcomes = [
+            ended(job, JobEvent.RETURNED if number % 3 else JobEvent.RAISED, result=str(number), error=f"E{number}")
+            for number, job in enumerate(jobs)
+        ]
+        assert await bench.settle(lease, *outcomes) == set(ids(jobs))
+        assert await bench.count() == {"success": 200, "failed": 100}
+        assert (await bench.status(jobs[4].id)).result == 4
+        assert (await bench.status(jobs[6].id)).error == "E6"
+
+    @story
+    async def test_a_job_is_settled_once(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job())
+        assert await bench.settle(lease, ended(job, result="1")) == {job.id}
+        assert await bench.settle(lease, ended(job, result="2")) == set()
+        assert (await bench.status(job.id)).result == 1
+
+    @story
+    async def test_settling_under_another_lease_loses_quietly(self, bench: Bench) -> None:
+        _lease, (job,) = await bench.running(new_job())
+        other = await bench.lease()
+        assert await bench.settle(other, ended(job)) == set()
+        assert await bench.state(job.id) == "running"
+
+    @story
+    async def test_settling_late_loses_quietly(self, bench: Bench) -> None:
+        """The lease ran out and the job runs again under another one: what its first worker says is not heard."""
+        late, (job,) = await bench.running(new_job())
+        await bench.store.leases.rescue(late, after(31), lose(after(31)))
+        new = await bench.lease(after(31))
+        again = await bench.claim_one(new, after(31))
+        assert (again.id, again.attempt) == (job.id, 2)
+        assert await bench.settle(late, ended(job, result='"late"')) == set()
+        assert await bench.settle(new, ended(again, result='"new"')) == {job.id}
+        assert (await bench.status(job.id)).result == "new"
+
+    @story
+    async def test_of_a_batch_only_what_was_lost_loses(self, bench: Bench) -> None:
+        lease, (kept, gone) = await bench.running(new_job(), new_job())
+        await bench.settle(lease, ended(gone))
+        assert await bench.settle(lease, ended(kept), ended(gone)) == {kept.id}
+
+    @story
+    async def test_of_many_who_settle_one_job_one_wins(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job())
+        stores = [await bench.another() for _ in range(4)]
+
+        async def settle(number: int, store: Store) -> bool:
+            return bool(await store.jobs.settle(lease, [ended(job, result=str(number))]))
+
+        won = await asyncio.gather(*(settle(number, store) for number, store in enumerate(stores)))
+        assert sum(won) == 1
+        assert (await bench.status(job.id)).result == won.index(True)
+
+    @story
+    async def test_settled_within_a_transaction_the_end_and_the_effect_are_one(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job())
+
+        async def effect(session: Session) -> None:
+            await bench.insert(session, "effect")
+            assert await bench.store.jobs.settle_within(session, lease, ended(job, result="1"))
+
+        await bench.writing(effect)
+        assert (await bench.state(job.id), await bench.kept()) == ("success", ["effect"])
+
+    @story
+    async def test_settled_within_a_transaction_that_is_undone_the_job_still_runs(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job())
+        session = await bench.store.begin_write()
+        await bench.insert(session, "effect")
+        assert await bench.store.jobs.settle_within(session, lease, ended(job))
+        await session.rollback()
+        assert (await bench.state(job.id), await bench.kept()) == ("running", [])
+        assert await bench.settle(lease, ended(job)) == {job.id}
+
+    @story
+    async def test_settling_within_a_transaction_tells_that_the_lease_is_lost(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job())
+        await bench.store.leases.rescue(lease, after(31), lose())
+        session = await bench.store.begin_write()
+        assert not await bench.store.jobs.settle_within(session, lease, ended(job))
+        await session.rollback()
+
+    @story
+    async def test_a_job_that_is_tried_again_waits_and_counts_its_attempts(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job("action", retry=AGAIN))
+        await bench.settle(lease, ended(job, JobEvent.RAISED, error="Flaky"))
+        waiting = await bench.status(job.id)
+        assert (waiting.run_at, waiting.error) == (after(10), "Flaky")
+        assert await bench.claim(lease, now=after(9)) == []
+        for attempt, moment in ((2, 10), (3, 40)):
+            again = await bench.claim_one(lease, after(moment))
+            assert (again.attempt, again.retry, again.enqueued_at) == (attempt, AGAIN, NOW)
+            await bench.settle(lease, ended(again, JobEvent.RAISED, now=after(moment), error=f"Flaky {attempt}"))
+        status = await bench.status(job.id, after(40))
+        assert (status.state, status.attempt, status.error) == (JobState.FAILED, 3, "Flaky 3")
+
+    @story
+    async def test_a_job_tells_why_it_waits_until_something_else_becomes_of_it(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job())
+        assert (await bench.status(job.id)).error is None
+        await bench.settle(lease, ended(job, JobEvent.SNOOZED, delay=timedelta(seconds=60), error="No version"))
+        assert ((await bench.status(job.id)).error, (await bench.list("pending"))[0].error) == ("No version",) * 2
+        assert await bench.claim(lease, 0, after(60)) == [], "it is ready now, and not claimed"
+        assert (await bench.count(), (await bench.status(job.id)).error) == ({"ready": 1}, "No version")
+        again = await bench.claim_one(lease, after(60))
+        assert ((await bench.status(job.id)).error, (await bench.list("running"))[0].error) == ("No version",) * 2
+        await bench.settle(lease, ended(again, JobEvent.HANDED_BACK, now=after(60)))
+        assert (await bench.status(job.id)).error == "No version"
+        last = await bench.claim_one(lease, after(60))
+        await bench.settle(lease, ended(last, now=after(60)))
+        status = await bench.status(job.id, after(60))
+        assert (status.state, status.error) == (JobState.SUCCESS, None)
+
+    @story
+    async def test_a_job_that_is_put_off_or_handed_back_uses_no_attempt(self, bench: Bench) -> None:
+        lease, (snoozed, handed_back) = await bench.running(new_job(), new_job(priority=5))
+        await bench.settle(
+            lease,
+            ended(snoozed, JobEvent.SNOOZED, delay=timedelta(seconds=60)),
+            ended(handed_back, JobEvent.HANDED_BACK),
+        )
+        other = await bench.lease()
+        again = await bench.claim_one(other)
+        assert (again.id, again.attempt, again.priority) == (handed_back.id, 1, 5)
+        again = await bench.claim_one(other, after(60))
+        assert (again.id, again.attempt) == (snoozed.id, 1)
+
+    # ----- every move there is
+
+    @story
+    async def test_every_move_of_the_state_machine(self, bench: Bench) -> None:
+        seen: dict[tuple[JobState, JobEvent], JobState] = {}
+        for state, event in MOVES:
+            job = new_job("action", retry=AGAIN if event in {JobEvent.RAISED, JobEvent.LOST} else None)
+            await bench.enqueue(job)
+            if state is JobState.PENDING:
+                await self._move_pending(bench, job, event)
+            else:
+                await self._move_running(bench, job, event)
+            seen[state, event] = (await bench.status(job.id)).state
+            await self._clear(bench, job)
+        assert seen == MOVES
+
+    async def _move_pending(self, bench: Bench, job: NewJob, event: JobEvent) -> None:
+        if event is JobEvent.CLAIMED:
+            await bench.claim_one(await bench.lease())
+        else:
+            await bench.request_cancel(job.id)
+            await bench.cancel_pending()
+
+    async def _move_running(self, bench: Bench, job: NewJob, event: JobEvent) -> None:
+        lease = await bench.lease()
+        claimed = await bench.claim_one(lease)
+        assert claimed.id == job.id
+        # what happened, of which the rules make the event: no attempt is left, or it may not run again
+        happened = {JobEvent.EXHAUSTED: JobEvent.RAISED, JobEvent.ABANDONED: JobEvent.LOST}.get(event, event)
+        settlement = ended(claimed, happened, error="what went wrong", delay=timedelta(seconds=1))
+        assert settlement.event is event
+        if happened is JobEvent.LOST:
+            assert await bench.store.leases.rescue(lease, after(31), lambda _jobs: [settlement]) == 1
+        else:
+            assert await bench.settle(lease, settlement) == {job.id}
+
+    async def _clear(self, bench: Bench, job: NewJob) -> None:
+        """Cancel a job that is still pending, so that the next move is made alone."""
+        await bench.request_cancel(job.id)
+        await bench.cancel_pending()
