@@ -112,6 +112,11 @@ async def typed(ctx: QueryCtx, number: int = 0, real: float = 0.0, when: datetim
 
 
 @app.query
+async def total(ctx: QueryCtx, numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+@app.query
 async def now(ctx: QueryCtx) -> datetime:
     return ctx.now()
 

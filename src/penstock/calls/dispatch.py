@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from penstock.calls.engine import apart
 from penstock.calls.run import Runner
 from penstock.errors import CallTimeout, FunctionNotFound, InputError, LimitExceeded, Overloaded
 from penstock.functions.function import AnyFunction, FunctionKind
@@ -67,7 +68,7 @@ class Dispatch:
             if function.kind is FunctionKind.MUTATION:
                 return await self._mutation(function, args, finish, timer)
             run = self._runner.query if function.kind is FunctionKind.QUERY else self._runner.action
-            result = await run(function, function.signature.check_json(args))
+            result = await run(function, await _checked(function, args))
         return finish(result) if finish else result
 
     async def call_queries(self, calls: Sequence[tuple[str, bytes | str]]) -> list[Any]:
@@ -78,7 +79,8 @@ class Dispatch:
             CallTimeout: Together they took too long.
             DatabaseUnavailable: The database was lost.
         """
-        found: list[Any] = [self._prepared(path, args) for path, args in calls]
+        size = sum(len(args) for _, args in calls)
+        found: list[Any] = await apart(size, lambda: [self._prepared(path, args) for path, args in calls])
         runs = {place: run for place, run in enumerate(found) if not isinstance(run, Exception)}
         async with self._admitted("A batch of queries"):
             results = await self._runner.queries(list(runs.values()))
@@ -126,9 +128,9 @@ class Dispatch:
     ) -> Any:
         deadline = timer.when()
 
-        def begin() -> dict[str, Any]:
+        async def begin() -> dict[str, Any]:
             timer.reschedule(deadline)
-            return function.signature.check_json(args)
+            return await _checked(function, args)
 
         def end(result: Any) -> Any:
             answer = finish(result) if finish else result
@@ -138,3 +140,7 @@ class Dispatch:
             return answer
 
         return await self._runner.mutation(function, begin, finish=end)
+
+
+async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
+    return await apart(len(args), lambda: function.signature.check_json(args))

@@ -21,6 +21,8 @@ from penstock.store.statements import Statements
 
 R = TypeVar("R")
 
+_LARGE = 256 * 1024
+
 
 class Engine:
     """The parts of a running app that calls use.
@@ -60,3 +62,8 @@ class Engine:
             _, threads = self._threads.popitem()
             await asyncio.to_thread(threads.shutdown)
         await self.processes.close()
+
+
+async def apart(size: int, work: Callable[[], R]) -> R:
+    """Do work that takes longer the more bytes there are, such as checking them; in a thread if there are many."""
+    return work() if size <= _LARGE else await asyncio.to_thread(work)

@@ -10,7 +10,9 @@ import asyncio
 import logging
 import traceback
 from datetime import timedelta
+from typing import Any
 
+from penstock.calls.engine import apart
 from penstock.calls.run import Runner
 from penstock.errors import LeaseLost, LimitExceeded, NonRetryableError
 from penstock.functions.function import AnyFunction
@@ -34,7 +36,7 @@ async def run_job(runner: Runner, job: Job, lease: int, cancelled: asyncio.Event
         if function.kind.value == "mutation":
             await _run_mutation(runner, function, job, lease)
             return None
-        arguments = function.signature.check_json(job.args)
+        arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
         result = await runner.action(function, arguments, cancelled=cancelled)
         return Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
     except LeaseLost:
@@ -63,7 +65,10 @@ async def _run_mutation(runner: Runner, function: AnyFunction, job: Job, lease: 
         outcome = Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
         return settle(job, outcome, runner.now(), 0.0, keep(runner))
 
-    await runner.mutation(function, lambda: function.signature.check_json(job.args), lease=lease, settle=settled)
+    async def check() -> dict[str, Any]:
+        return await apart(len(job.args), lambda: function.signature.check_json(job.args))
+
+    await runner.mutation(function, check, lease=lease, settle=settled)
 
 
 def keep(runner: Runner) -> timedelta:

@@ -82,7 +82,11 @@ class Runner:
         _expect(function, FunctionKind.MUTATION)
         given = function.signature.bind(args, kwargs)
         copied = copier(given)
-        return cast("R", await self.mutation(function, lambda: function.signature.check(copied(given)), depth))
+
+        async def check() -> dict[str, Any]:
+            return function.signature.check(copied(given))
+
+        return cast("R", await self.mutation(function, check, depth))
 
     async def run_action(
         self,
@@ -110,7 +114,7 @@ class Runner:
     async def mutation(
         self,
         function: AnyFunction,
-        check: Callable[[], dict[str, Any]],
+        check: Callable[[], Awaitable[dict[str, Any]]],
         depth: int = 0,
         *,
         lease: int | None = None,
@@ -133,7 +137,7 @@ class Runner:
         now, seed = self.engine.clock.now(), self.engine.clock.seed()
 
         async def once() -> Any:
-            return await self._mutation_once(function, check(), now, seed, depth, lease, settle, finish)
+            return await self._mutation_once(function, await check(), now, seed, depth, lease, settle, finish)
 
         return await self._attempts.run(once, function.name, for_ever=settle is not None)
 
