@@ -7,11 +7,12 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import pytest
 import uvicorn
+from pydantic import AfterValidator
 
 from penstock import (
     ActionCtx,
@@ -147,6 +148,32 @@ async def add_and_return_nonsense(ctx: MutationCtx, title: str) -> Any:
 @app.mutation
 async def call_internal_wrongly(ctx: MutationCtx) -> None:
     await ctx.run_mutation(hidden, number=SECRET)  # type: ignore[arg-type]  # wrong on purpose
+
+
+@app.mutation
+async def add_what_is_too_large(ctx: MutationCtx) -> None:
+    await ctx.db.insert(Book(title=SECRET * 100_000))
+
+
+@app.query
+async def ask_for_a_wrong_id(ctx: QueryCtx) -> Book | None:
+    return await ctx.db.get(Book, Id(SECRET))
+
+
+@app.query
+async def call_itself_wrongly(ctx: QueryCtx, again: bool = True) -> None:
+    await ctx.run_query(call_itself_wrongly, again=SECRET)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def _stars(given: int) -> int:
+    if not 1 <= given <= 5:
+        raise ValueError("a book has one to five stars")
+    return given
+
+
+@app.mutation
+async def rate(ctx: MutationCtx, stars: Annotated[int, AfterValidator(_stars)]) -> int:
+    return stars
 
 
 @app.mutation

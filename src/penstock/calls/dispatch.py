@@ -6,8 +6,8 @@ Owns who may call what. Leaves transports to the doors.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from penstock.calls.engine import apart
@@ -62,8 +62,9 @@ class Dispatch:
             Overloaded: This process has as many calls under way as it takes on.
             CallTimeout: It took too long.
         """
-        function = self.find(path, kind, internal=internal)
-        self._check_size(path, args)
+        with _at_the_door():
+            function = self.find(path, kind, internal=internal)
+            self._check_size(path, args)
         async with self._admitted(path) as timer:
             if function.kind is FunctionKind.MUTATION:
                 return await self._mutation(function, args, finish, timer)
@@ -93,9 +94,10 @@ class Dispatch:
     def _prepared(self, path: str, args: bytes | str) -> tuple[AnyFunction, dict[str, Any]] | InputError:
         """A query and its checked arguments, or why it cannot be called."""
         try:
-            function = self.find(path, FunctionKind.QUERY)
-            self._check_size(path, args)
-            return function, function.signature.check_json(args)
+            with _at_the_door():
+                function = self.find(path, FunctionKind.QUERY)
+                self._check_size(path, args)
+                return function, function.signature.check_json(args)
         except InputError as error:
             return error
 
@@ -143,4 +145,15 @@ class Dispatch:
 
 
 async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
-    return await apart(len(args), lambda: function.signature.check_json(args))
+    with _at_the_door():
+        return await apart(len(args), lambda: function.signature.check_json(args))
+
+
+@contextmanager
+def _at_the_door() -> Iterator[None]:
+    """Mark what is refused here as the caller's."""
+    try:
+        yield
+    except InputError as error:
+        error.at_the_door = True
+        raise
