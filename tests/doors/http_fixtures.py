@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
@@ -137,6 +138,37 @@ async def add_and_fail(ctx: MutationCtx, title: str) -> None:
 async def add_and_exit(ctx: MutationCtx, title: str) -> None:
     await ctx.db.insert(Book(title=title))
     raise SystemExit(SECRET)
+
+
+@app.query
+async def leave(ctx: QueryCtx) -> None:
+    sys.exit(SECRET)
+
+
+@app.query
+def leave_in_thread(ctx: sync.QueryCtx) -> None:
+    sys.exit(SECRET)
+
+
+@app.action
+async def leave_in_action(ctx: ActionCtx) -> None:
+    sys.exit(SECRET)
+
+
+@app.query
+async def cancel_within(ctx: QueryCtx) -> None:
+    await _cancelled()
+
+
+@app.action
+async def cancel_within_action(ctx: ActionCtx) -> None:
+    await _cancelled()
+
+
+async def _cancelled() -> None:
+    task = asyncio.create_task(asyncio.Event().wait())
+    task.cancel()
+    await task
 
 
 @app.mutation

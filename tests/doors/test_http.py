@@ -114,6 +114,8 @@ def test_a_batch_reads_one_snapshot(door: Door) -> None:
                 {"path": "doors.http_fixtures:now"},
                 {"path": "doors.http_fixtures:find", "args": [{"title": "Emma"}], "format": "convex_encoded_json"},
                 {"path": "doors.http_fixtures:fail"},
+                {"path": "doors.http_fixtures:leave"},
+                {"path": "doors.http_fixtures:cancel_within"},
                 {"path": "doors.http_fixtures:break_the_transaction"},
                 {"path": "doors.http_fixtures:sell", "args": {"title": "Emma"}},
                 {"path": "doors.http_fixtures:hidden", "args": {"number": 1}},
@@ -125,10 +127,10 @@ def test_a_batch_reads_one_snapshot(door: Door) -> None:
             assert response.status_code == 200
             assert SECRET not in response.text
             results = response.json()["results"]
-            assert [result["status"] for result in results] == ["success"] * 3 + ["error"] * 5 + ["success"] * 2
+            assert [result["status"] for result in results] == ["success"] * 3 + ["error"] * 7 + ["success"] * 2
             assert (results[0]["value"], results[-1]["value"]) == (1, 1)
             assert results[1] == results[-2], "one time for all"
-            assert results[6]["errorMessage"] == "Could not find public function for 'doors.http_fixtures:hidden'."
+            assert results[8]["errorMessage"] == "Could not find public function for 'doors.http_fixtures:hidden'."
             assert (await api.post("/api/query_batch", {"queries": []})).json() == {"results": []}
 
     asyncio.run(story())
@@ -241,6 +243,11 @@ def test_secrets_of_functions_stay_in_the_log(door: Door, caplog: pytest.LogCapt
                 ("action", "time_out_by_itself", {}),
                 ("query", "name_a_secret", {}),
                 ("query", "cast_a_secret", {}),
+                ("query", "leave", {}),
+                ("query", "leave_in_thread", {}),
+                ("action", "leave_in_action", {}),
+                ("query", "cancel_within", {}),
+                ("action", "cancel_within_action", {}),
                 ("mutation", "add", {"title": "a\0b"}),
                 ("mutation", "add_what_is_too_large", {}),
                 ("query", "ask_for_a_wrong_id", {}),

@@ -16,7 +16,7 @@ from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.clock import Random, random_of
-from penstock.errors import ContextError, LimitExceeded, TryAgain
+from penstock.errors import ContextError, LimitExceeded, TryAgain, UsageError
 from penstock.functions.function import (
     ActionFunction,
     AnyFunction,
@@ -157,7 +157,7 @@ class Runner:
         ctx = ActionCtx(self, calls, depth, cancelled)
         try:
             if function.is_async:
-                result = await function.handler(ctx, **arguments)
+                result = await _contained(function, function.handler(ctx, **arguments))
             else:
                 twin = SyncActionCtx(ctx, asyncio.get_running_loop())
                 result = await self._in_thread(function, twin, arguments, depth)
@@ -317,7 +317,7 @@ class Runner:
         ctx = MutationCtx(self, scope, depth) if scope.writable else QueryCtx(self, scope, depth)
         try:
             if function.is_async:
-                result = await function.handler(ctx, **arguments)
+                result = await _contained(function, function.handler(ctx, **arguments))
             else:
                 loop = asyncio.get_running_loop()
                 twin = SyncMutationCtx(ctx, loop) if isinstance(ctx, MutationCtx) else SyncQueryCtx(ctx, loop)
@@ -329,7 +329,28 @@ class Runner:
         return function.signature.check_result(result)
 
     async def _in_thread(self, function: AnyFunction, ctx: Any, arguments: dict[str, Any], depth: int) -> Any:
-        return await self.engine.in_thread(function.kind, depth, lambda: function.handler(ctx, **arguments))
+        run = self.engine.in_thread(function.kind, depth, lambda: function.handler(ctx, **arguments))
+        return await _contained(function, run)
+
+
+async def _contained(function: AnyFunction, run: Awaitable[Any]) -> Any:
+    """What a function returns; what it raises is its own failure, and does not end the task or the process around it.
+
+    Raises:
+        UsageError: It raised SystemExit, or CancelledError though nobody has cancelled this task.
+    """
+    try:
+        return await run
+    except SystemExit as error:
+        raise UsageError(f"{function.name} raised SystemExit.", fix="Return, or raise an Exception.") from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():  # it took too long, was asked to stop, or the process stops
+            raise
+        raise UsageError(
+            f"{function.name} raised CancelledError, and was not cancelled: a task that it awaited was.",
+            fix="Catch CancelledError where it awaits a task that may be cancelled.",
+        ) from error
 
 
 def _check_depth(function: AnyFunction, depth: int) -> None:

@@ -86,7 +86,7 @@ class Api:
         encode = partial(encode_result, form=call.form)
         try:
             return _json(success(await dispatch.call(call.path, kind, call.args, finish=encode)))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
             return _response(answer_error(error, exchange, call.form, dev=self._config.dev))
 
     def _answer_query(self, call: Call, result: Any, exchange: Exchange) -> bytes:
