@@ -69,6 +69,11 @@ async def all_books(ctx: QueryCtx) -> list[Book]:
 
 
 @app.query
+async def read_all(ctx: QueryCtx) -> int:
+    return len(await ctx.db.query(Book).collect())
+
+
+@app.query
 async def find(ctx: QueryCtx, title: str) -> Book | None:
     return await ctx.db.query(Book).with_index(Book.by_title, title=title).unique()
 

@@ -160,6 +160,30 @@ def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> None:
     asyncio.run(story())
 
 
+def test_the_queries_of_a_batch_share_one_budget(door: Door) -> None:
+    async def results(api: Api, *queries: dict[str, Any]) -> list[Any]:
+        response = await api.post("/api/query_batch", {"queries": list(queries)})
+        return [found.get("value", found.get("errorMessage")) for found in response.json()["results"]]
+
+    async def story() -> None:
+        async with door(max_bytes_read=10_000) as api:
+            echo = {"path": "doors.http_fixtures:echo", "args": {"value": "x" * 4000}}
+            count = {"path": "doors.http_fixtures:count"}
+            refused = "LimitExceeded: The queries of this batch have {} more than 10000 bytes together."
+            *first, third, last = await results(api, echo, echo, echo, count)
+            assert first == ["x" * 4000] * 2
+            for message in (third, last):
+                assert message.startswith(refused.format("returned"))
+            await api.value("mutation", "add", title="Emma", cover="A" * 8000)
+            read = {"path": "doors.http_fixtures:read_all"}
+            *first, third = await results(api, read, read, count)
+            assert first == [1, 1]
+            assert third.startswith(refused.format("read"))
+            assert await results(api, read, count) == [1, 1], "the next batch has its own"
+
+    asyncio.run(story())
+
+
 def test_concurrent_sales_never_sell_a_book_twice(door: Door) -> None:
     async def story() -> None:
         async with door(conflict_attempts=100) as api:
@@ -364,6 +388,19 @@ def test_readiness_ends_with_the_database_and_with_the_server(near_door: Door) -
             assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
             assert (await api.http.get("/healthz")).status_code == 200
             api.asgi.opening.draining = False
+
+    asyncio.run(story())
+
+
+def test_a_server_whose_connections_are_all_in_use_is_ready(door: Door) -> None:
+    async def story() -> None:
+        async with door(max_connections=1) as api:
+            held = api.hold("Emma")
+            adding = asyncio.create_task(api.value("mutation", "wait_and_add", title="Emma"))
+            await held.running.wait()
+            assert (await api.http.get("/readyz")).json() == {"status": "ready"}
+            held.may_go_on.set()
+            await adding
 
     asyncio.run(story())
 

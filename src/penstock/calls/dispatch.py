@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from penstock.calls.engine import apart
-from penstock.calls.run import Runner
+from penstock.calls.run import Encode, QueryRun, Runner
 from penstock.errors import CallTimeout, FunctionNotFound, InputError, LimitExceeded, Overloaded
 from penstock.functions.function import AnyFunction, FunctionKind
 
@@ -72,16 +72,21 @@ class Dispatch:
             result = await run(function, await _checked(function, args))
         return finish(result) if finish else result
 
-    async def call_queries(self, calls: Sequence[tuple[str, bytes | str]]) -> list[Any]:
-        """Call public queries by their paths and JSON arguments, in one snapshot; for each its result or its error.
+    async def call_queries(self, calls: Sequence[tuple[str, bytes | str, Encode]]) -> list[bytes | Exception]:
+        """Call public queries in one snapshot; for each its answer or its error.
+
+        They take one place among the calls at once: they run one after another, and have one budget of bytes.
+
+        Args:
+            calls: Of each its path, its JSON arguments, and what makes an answer of its result.
 
         Raises:
             Overloaded: This process has as many calls under way as it takes on.
             CallTimeout: Together they took too long.
             DatabaseUnavailable: The database was lost.
         """
-        size = sum(len(args) for _, args in calls)
-        found: list[Any] = await apart(size, lambda: [self._prepared(path, args) for path, args in calls])
+        size = sum(len(args) for _, args, _ in calls)
+        found: list[Any] = await apart(size, lambda: [self._prepared(*call) for call in calls])
         runs = {place: run for place, run in enumerate(found) if not isinstance(run, Exception)}
         async with self._admitted("A batch of queries"):
             results = await self._runner.queries(list(runs.values()))
@@ -91,13 +96,13 @@ class Dispatch:
 
     # ----- steps
 
-    def _prepared(self, path: str, args: bytes | str) -> tuple[AnyFunction, dict[str, Any]] | InputError:
+    def _prepared(self, path: str, args: bytes | str, encode: Encode) -> QueryRun | InputError:
         """A query and its checked arguments, or why it cannot be called."""
         try:
             with _at_the_door():
                 function = self.find(path, FunctionKind.QUERY)
                 self._check_size(path, args)
-                return function, function.signature.check_json(args)
+                return function, function.signature.check_json(args), encode
         except InputError as error:
             return error
 

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID
 
 from penstock.calls.attempts import Attempts
+from penstock.calls.budget import Budget
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
@@ -40,6 +41,8 @@ _DEEPEST = 64
 
 SettleResult = Callable[[Any], Settlement]
 Finish = Callable[[Any], Any]
+Encode = Callable[[Any], bytes]
+QueryRun = tuple[AnyFunction, dict[str, Any], Encode]  # a query, its checked arguments, how its result leaves
 
 
 class Runner:
@@ -107,8 +110,8 @@ class Runner:
             lambda: self._query_once(function, arguments, depth), function.name, writes=False
         )
 
-    async def queries(self, runs: Sequence[tuple[AnyFunction, dict[str, Any]]]) -> list[Any]:
-        """Run queries on checked arguments in one snapshot, at one time; for each its result, or what it raised."""
+    async def queries(self, runs: Sequence[QueryRun]) -> list[bytes | Exception]:
+        """Run queries in one snapshot, at one time; for each its answer, or what it raised."""
         return await self._attempts.run(lambda: self._queries_once(runs), "A batch of queries", writes=False)
 
     async def mutation(
@@ -255,14 +258,17 @@ class Runner:
         finally:
             await session.rollback()
 
-    async def _queries_once(self, runs: Sequence[tuple[AnyFunction, dict[str, Any]]]) -> list[Any]:
+    async def _queries_once(self, runs: Sequence[QueryRun]) -> list[bytes | Exception]:
         session, now = await self.engine.store.begin_read(), self.now()
-        found: list[Any] = []
+        found: list[bytes | Exception] = []
+        budget = Budget(self.engine.config.max_bytes_read)
         try:
             await session.savepoint("query")
-            for function, arguments in runs:
+            for function, arguments, encode in runs:
                 try:
-                    found.append(await self._query_in(session, now, function, arguments, 0))
+                    budget.check()
+                    result = await self._query_in(session, now, function, arguments, 0, budget)
+                    found.append(budget.take(encode(result)))  # what has been encoded need not be held any more
                 except TryAgain:
                     raise
                 except Exception as error:  # noqa: BLE001 - one query's failure is its own answer
@@ -274,13 +280,23 @@ class Runner:
             await session.rollback()
 
     async def _query_in(
-        self, session: Session, now: datetime, function: AnyFunction, arguments: dict[str, Any], depth: int
+        self,
+        session: Session,
+        now: datetime,
+        function: AnyFunction,
+        arguments: dict[str, Any],
+        depth: int,
+        budget: Budget | None = None,
     ) -> Any:
         engine = self.engine
         transaction = Transaction(
             session, engine.store, engine.statements, engine.config, engine.clock, now, engine.clock.seed()
         )
-        return await self._in_scope(function, Scope(transaction, function.name, writable=False), arguments, depth)
+        try:
+            return await self._in_scope(function, Scope(transaction, function.name, writable=False), arguments, depth)
+        finally:
+            if budget is not None:
+                budget.read += transaction.bytes_read
 
     async def _mutation_once(
         self,
