@@ -36,7 +36,9 @@ class Config:
         max_rows_written: Rows one transaction may write.
         max_bytes_read: Bytes one transaction may read.
         max_bytes_written: Bytes one transaction may write.
-        max_jobs_scheduled: Jobs one transaction may schedule.
+        max_ranges_read: Ranges of indexes one transaction may read; a row by its id is one too.
+        max_jobs_scheduled: Jobs one transaction may schedule, and cancel.
+        max_bytes_scheduled: Size of the arguments of all jobs that one transaction schedules.
         max_row_bytes: Size of one row.
         max_argument_bytes: Size of the arguments of one call, and of one HTTP request.
         max_job_argument_bytes: Size of the arguments of one job.
@@ -64,7 +66,9 @@ class Config:
     max_rows_written: int = 16_000
     max_bytes_read: int = 16 * _MIB
     max_bytes_written: int = 16 * _MIB
+    max_ranges_read: int = 4_096
     max_jobs_scheduled: int = 1_000
+    max_bytes_scheduled: int = 16 * _MIB
     max_row_bytes: int = _MIB
     max_argument_bytes: int = 16 * _MIB
     max_job_argument_bytes: int = 4 * _MIB

@@ -227,7 +227,10 @@ class DatabaseUnavailable(TryAgain):
 
 
 class DatabaseBusy(TryAgain):
-    """A lock of the database was held by others, or a statement ran, for too long."""
+    """A lock of the database was held by others, or a statement ran, for too long.
+
+    ``facts["slow"]`` is true if it was the statement: another attempt will take as long.
+    """
 
     code = "database_busy"
 

@@ -73,6 +73,11 @@ class Coded(Table, source="coded", key="code", managed=False):
     id: int  # type: ignore[assignment]  # a column of its own, that is no key
 
 
+class Leaf(Table, source="leaf", key="leaf_id", managed=False):
+    leaf_id: int
+    legacy: int
+
+
 app = App()
 write, read, _ = tell_in(app)
 
@@ -92,6 +97,7 @@ create table orders (
 create index orders_by_customer on orders (customer, price);
 create table legacy (id integer primary key, parent integer references legacy (id), name varchar(20));
 create table coded (code text primary key, id integer);
+create table leaf (leaf_id integer primary key, legacy integer references legacy (id) on delete cascade);
 """
 POSTGRES_TABLES = """
 create table countries (code varchar(2) primary key, name varchar(20) not null);
@@ -109,6 +115,7 @@ create table orders (
 create index orders_by_customer on orders (customer, price);
 create table legacy (id bigint primary key, parent bigint references legacy (id), name varchar(20));
 create table coded (code text primary key, id integer);
+create table leaf (leaf_id bigint primary key, legacy bigint references legacy (id) on delete cascade);
 """
 
 Execute = Callable[[str], Awaitable[list[Any]]]
@@ -352,6 +359,21 @@ async def test_a_decimal_survives_a_numeric_column_of_sqlite(sqlite_url: str) ->
         stored = await backend.run_query(read, lambda ctx: ctx.db.query(Order).collect())
         assert [row.price for row in stored] == [Decimal("0.1"), Decimal("0.2")]
         assert await backend.run_query(read, lambda ctx: ctx.db.query(Order).sum("price")) == Decimal("0.3")
+
+
+async def test_what_a_write_changes_elsewhere_is_seen(database_url: str, execute: Execute, tables: str) -> None:
+    await execute(tables)
+    await execute("insert into legacy values (1, null, 'x')")
+    await execute("insert into leaf values (7, 1)")
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            assert await ctx.db.get(Leaf, Id("7")) is not None
+            await ctx.db.delete(Legacy, Id("1"))
+            assert await ctx.db.get(Leaf, Id("7")) is None
+            assert await ctx.db.query(Leaf).collect() == []
+
+        await backend.run_mutation(write, story)
 
 
 async def test_a_key_named_id_and_a_column_named_id_stay_what_they_are(

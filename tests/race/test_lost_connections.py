@@ -17,6 +17,7 @@ from stage.server import Server, server
 from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseBusy, DatabaseUnavailable, Overloaded
+from penstock.jobs.states import JobState
 from penstock.testing import gate
 
 SOON = 20.0
@@ -93,12 +94,13 @@ def test_connections_lost_while_idle_are_not_noticed(postgres_url: str) -> None:
     asyncio.run(story())
 
 
-def test_a_connection_lost_in_the_middle_of_a_query_costs_one_more_run(postgres_url: str) -> None:
+@pytest.mark.parametrize("function", [ledger.balance_twice, ledger.balance_twice_or_nothing])
+def test_a_connection_lost_in_the_middle_of_a_query_costs_one_more_run(postgres_url: str, function: Any) -> None:
     async def story() -> None:
         async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
             await backend.run_mutation(ledger.open_account, owner="ada", balance=7)
             with ledger.held_between(1) as held:
-                call = asyncio.create_task(backend.run_query(ledger.balance_twice, owner="ada"))
+                call = asyncio.create_task(backend.run_query(function, owner="ada"))
                 await held.arrived()
                 await end_all_connections(admin)
                 held.open()
@@ -201,6 +203,49 @@ def test_a_statement_that_is_too_slow_is_stopped_in_the_database_too(postgres_ur
     asyncio.run(story())
 
 
+def test_a_job_waits_for_a_lock_for_as_long_as_it_takes_and_fails_if_it_is_slow_itself(postgres_url: str) -> None:
+    async def story() -> None:
+        async with (
+            ledger.app.open(postgres_url, services=("worker",), statement_timeout=0.2) as backend,
+            administrator(postgres_url) as admin,
+            administrator(postgres_url) as holder,
+        ):
+            with gate("worker.claimed", most=1) as claimed:
+                waiting = await backend.scheduler.run_after(timedelta(0), ledger.enter, what="x")
+                await claimed.arrived()
+                async with holder.transaction():
+                    await holder.execute("lock table entry in access exclusive mode")
+                    claimed.open()
+                    seen: set[object] = set()
+
+                    async def waited_three_times() -> bool:
+                        seen.update(
+                            await admin.fetchval(
+                                "select array_agg(xact_start) from pg_stat_activity where wait_event_type = 'Lock'"
+                            )
+                            or ()
+                        )
+                        return len(seen) >= 3
+
+                    await until(waited_three_times)
+
+            async def done() -> bool:
+                status = await backend.job(waiting)
+                return status is not None and status.state is JobState.SUCCESS
+
+            await until(done)
+            slow = await backend.scheduler.run_after(timedelta(0), ledger.enter_slowly, what="y", seconds=600.0)
+
+            async def failed() -> bool:
+                status = await backend.job(slow)
+                return status is not None and status.state is JobState.FAILED
+
+            await until(failed)
+            assert await backend.run_query(ledger.entries, what="y") == []
+
+    asyncio.run(story())
+
+
 def test_a_caller_that_goes_away_stops_its_statement_in_the_database(postgres_url: str) -> None:
     async def story() -> None:
         async with (
@@ -243,7 +288,7 @@ def test_a_lost_transaction_does_not_hold_its_locks_for_ever(postgres_url: str) 
                 held.open()
                 await call
             session = await backend.engine.store.begin_read()
-            names, rows = await session.fetch_read_only("show idle_in_transaction_session_timeout", (), 1)
+            names, rows = await session.fetch_read_only("show idle_in_transaction_session_timeout", (), 1, 1000)
             assert (names, rows[0][0]) == (["idle_in_transaction_session_timeout"], "1min")
             await session.rollback()
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table
 from penstock.app import Backend, ServiceName
 from penstock.clock import SystemClock
+from penstock.errors import TryAgain
 from penstock.sync import MutationCtx as SyncMutationCtx
 from penstock.testing.gates import Gate
 
@@ -174,6 +175,15 @@ async def balance_twice(ctx: QueryCtx, owner: str) -> list[int | None]:
 
 
 @app.query
+async def balance_twice_or_nothing(ctx: QueryCtx, owner: str) -> list[int | None]:
+    """What it is told of a failure it takes for an answer."""
+    try:
+        return await ctx.run_query(balance_twice, owner)
+    except TryAgain:
+        return []
+
+
+@app.query
 async def balance_anew(ctx: QueryCtx, owner: str) -> int | None:
     return await balance(ctx, owner=owner)
 
@@ -181,6 +191,13 @@ async def balance_anew(ctx: QueryCtx, owner: str) -> int | None:
 @app.query
 async def sleep_in_the_database(ctx: QueryCtx, seconds: float) -> None:
     """PostgreSQL only."""
+    await ctx.sql("select pg_sleep(:seconds)", seconds=seconds)
+
+
+@app.internal_mutation
+async def enter_slowly(ctx: MutationCtx, what: str, seconds: float) -> None:
+    """PostgreSQL only."""
+    await ctx.db.insert(Entry(what=what))
     await ctx.sql("select pg_sleep(:seconds)", seconds=seconds)
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from penstock.calls.engine import Engine
 from penstock.calls.turns import Turns
-from penstock.errors import Conflict, DatabaseFull, DatabaseUnavailable, TryAgain
+from penstock.errors import Conflict, DatabaseBusy, DatabaseFull, DatabaseUnavailable, TryAgain
 from penstock.jobs.retry import Retry, backoff
 from penstock.store.contract import Session
 
@@ -54,8 +54,8 @@ class Attempts:
                 uncertain = error.facts.get("uncertain", False)
                 if not for_ever and (last or uncertain or machine.monotonic() > until):
                     raise
-            except DatabaseFull:
-                if not for_ever:
+            except (DatabaseBusy, DatabaseFull) as error:
+                if not for_ever or error.facts.get("slow", False):
                     raise
             await self._pause(attempt)
             attempt += 1

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from penstock.calls.engine import apart
-from penstock.calls.run import Encode, QueryRun, Runner
+from penstock.calls.run import Encode, QueryRun, Runner, contained
 from penstock.errors import CallTimeout, FunctionNotFound, InputError, LimitExceeded, Overloaded
 from penstock.functions.function import AnyFunction, FunctionKind
 
@@ -69,7 +69,7 @@ class Dispatch:
             if function.kind is FunctionKind.MUTATION:
                 return await self._mutation(function, args, finish, timer)
             run = self._runner.query if function.kind is FunctionKind.QUERY else self._runner.action
-            result = await run(function, await _checked(function, args))
+            result = await contained(function, run(function, await _checked(function, args)))
         return finish(result) if finish else result
 
     async def call_queries(self, calls: Sequence[tuple[str, bytes | str, Encode]]) -> list[bytes | Exception]:
@@ -146,7 +146,7 @@ class Dispatch:
             timer.reschedule(None)
             return answer
 
-        return await self._runner.mutation(function, begin, finish=end)
+        return await contained(function, self._runner.mutation(function, begin, finish=end))
 
 
 async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:

@@ -160,7 +160,7 @@ class Runner:
         ctx = ActionCtx(self, calls, depth, cancelled)
         try:
             if function.is_async:
-                result = await _contained(function, function.handler(ctx, **arguments))
+                result = await function.handler(ctx, **arguments)
             else:
                 twin = SyncActionCtx(ctx, asyncio.get_running_loop())
                 result = await self._in_thread(function, twin, arguments, depth)
@@ -216,7 +216,8 @@ class Runner:
         """Ask for jobs to be canceled, in a transaction of its own."""
 
         async def write(transaction: Transaction) -> None:
-            transaction.cancels.extend(ids)
+            for job_id in ids:
+                transaction.add_cancel(job_id)
 
         await self.write(write)
 
@@ -267,7 +268,7 @@ class Runner:
             for function, arguments, encode in runs:
                 try:
                     budget.check()
-                    result = await self._query_in(session, now, function, arguments, 0, budget)
+                    result = await contained(function, self._query_in(session, now, function, arguments, 0, budget))
                     found.append(budget.take(encode(result)))  # what has been encoded need not be held any more
                 except TryAgain:
                     raise
@@ -293,7 +294,7 @@ class Runner:
             session, engine.store, engine.statements, engine.config, engine.clock, now, engine.clock.seed()
         )
         try:
-            return await self._in_scope(function, Scope(transaction, function.name, writable=False), arguments, depth)
+            return await self._in_transaction(transaction, function, arguments, depth, writable=False)
         finally:
             if budget is not None:
                 budget.read += transaction.bytes_read
@@ -313,13 +314,7 @@ class Runner:
         session = await self._attempts.begin_write(for_ever=settle is not None)
         try:
             transaction = Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed)
-            scope = Scope(transaction, function.name, writable=True)
-            try:
-                result = await self._in_scope(function, scope, arguments, depth)
-            except Exception:
-                if transaction.failure is not None:
-                    raise transaction.failure from None
-                raise
+            result = await self._in_transaction(transaction, function, arguments, depth, writable=True)
             if points.armed:
                 await points.reach("mutation.ran", function=function.name)
             answer = finish(result) if finish else result
@@ -328,12 +323,27 @@ class Runner:
             await session.rollback()
         return answer
 
+    async def _in_transaction(
+        self, transaction: Transaction, function: AnyFunction, arguments: dict[str, Any], depth: int, *, writable: bool
+    ) -> Any:
+        """Run the function that a transaction is for. What ended the transaction cannot be swallowed by it."""
+        scope = Scope(transaction, function.name, writable=writable)
+        try:
+            result = await self._in_scope(function, scope, arguments, depth)
+        except Exception:
+            if transaction.failure is not None:
+                raise transaction.failure from None
+            raise
+        if transaction.failure is not None:
+            raise transaction.failure
+        return result
+
     async def _in_scope(self, function: AnyFunction, scope: Scope, arguments: dict[str, Any], depth: int) -> Any:
         _check_depth(function, depth)
         ctx = MutationCtx(self, scope, depth) if scope.writable else QueryCtx(self, scope, depth)
         try:
             if function.is_async:
-                result = await _contained(function, function.handler(ctx, **arguments))
+                result = await function.handler(ctx, **arguments)
             else:
                 loop = asyncio.get_running_loop()
                 twin = SyncMutationCtx(ctx, loop) if isinstance(ctx, MutationCtx) else SyncQueryCtx(ctx, loop)
@@ -345,12 +355,11 @@ class Runner:
         return function.signature.check_result(result)
 
     async def _in_thread(self, function: AnyFunction, ctx: Any, arguments: dict[str, Any], depth: int) -> Any:
-        run = self.engine.in_thread(function.kind, depth, lambda: function.handler(ctx, **arguments))
-        return await _contained(function, run)
+        return await self.engine.in_thread(function.kind, depth, lambda: function.handler(ctx, **arguments))
 
 
-async def _contained(function: AnyFunction, run: Awaitable[Any]) -> Any:
-    """What a function returns; what it raises is its own failure, and does not end the task or the process around it.
+async def contained(function: AnyFunction, run: Awaitable[Any]) -> Any:
+    """What a call from outside returns; what its function raises does not end the task or the process around it.
 
     Raises:
         UsageError: It raised SystemExit, or CancelledError though nobody has cancelled this task.

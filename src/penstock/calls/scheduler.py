@@ -144,7 +144,7 @@ class Scheduler:
     async def _cancel(self, job: JobId) -> None:
         uuid = job_uuid(job)
         if self._scope is not None:
-            self._scope.transaction.cancels.append(uuid)
+            self._scope.transaction.add_cancel(uuid)
         else:
             await self._runner.request_cancel([uuid])
 

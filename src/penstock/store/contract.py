@@ -20,6 +20,7 @@ from penstock.schema.table import TableDefinition
 from penstock.store.dialect import Dialect
 
 Row = Sequence[Any]
+PIECE_ROWS = 256
 SettleLost = Callable[[list[Job]], list[Settlement]]
 
 
@@ -48,8 +49,13 @@ class Session(Protocol):
     async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each of many rows."""
 
-    async def fetch_read_only(self, sql: str, args: Sequence[Any], limit: int) -> tuple[list[str], Sequence[Row]]:
-        """Run any SQL that only reads; its column names and at most `limit` + 1 rows. Writing is refused."""
+    async def fetch_read_only(
+        self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
+    ) -> tuple[list[str], Sequence[Row]]:
+        """Run any SQL that only reads; its column names and at most `limit` + 1 rows. Writing is refused.
+
+        It reads in pieces of `PIECE_ROWS`, and no further than the one that brings it beyond `most_bytes`.
+        """
 
     async def savepoint(self, name: str) -> None:
         """Remember this point of the transaction."""

@@ -18,6 +18,9 @@ from penstock.values import WORD_BYTES, text_bytes, total_bytes
 
 Comparison = Literal["=", ">", ">=", "<", "<=", "is null", "is not null"]
 BOUNDED_LIMIT = 256
+_PIECE_BYTES = 4 * 1024 * 1024
+_LIKELY_ROW_BYTES = 4096
+_LEAST_PIECE, _LARGEST_PIECE = 16, 4096
 
 
 class Condition(NamedTuple):
@@ -55,6 +58,7 @@ class TableStatements:
         ]
         self._blobs = [place for place, column in enumerate(definition.columns) if column.kind is Kind.BYTES]
         self._words = len(definition.columns) - len(self._texts) - len(self._blobs)
+        self._row_bytes = float(_LIKELY_ROW_BYTES)
         self._unique = tuple(index for index in definition.indexes.values() if index.unique)
         self.unique_columns = {name for index in self._unique for name in index.columns}
         self.indexed_text = [
@@ -83,6 +87,16 @@ class TableStatements:
     def decode_fields(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """The fields of rows as the driver gave them."""
         return self._decode(rows)
+
+    def note_size(self, rows: int, size: int) -> None:
+        """Learn from rows that were read how large rows of this table are: larger ones count at once."""
+        if rows:
+            self._row_bytes = max(size / rows, 0.9 * self._row_bytes)
+
+    def piece_rows(self, count: int) -> int:
+        """How many of `count` rows to read at once, so that they likely have no more than 4 MiB."""
+        likely = int(_PIECE_BYTES / self._row_bytes)
+        return count if count <= likely else max(_LEAST_PIECE, min(likely, _LARGEST_PIECE))
 
     def bytes_of(self, rows: Sequence[Row]) -> int:
         """About how large rows are, as `values.total_bytes` counts: column by column, which is quicker."""
@@ -184,13 +198,16 @@ class TableStatements:
     def aggregate(
         self, conditions: tuple[Condition, ...], what: str, column: str | None, groups: tuple[str, ...]
     ) -> Statement:
-        """Count, sum, min or max over rows that meet all conditions, in groups."""
+        """Count, sum, min or max over rows that meet all conditions; in groups, the limit is the last parameter."""
 
         def build() -> str:
             grouped = ", ".join(map(self.dialect.quote, groups))
             sql = f"select {grouped + ', ' if groups else ''}{self._aggregated(what, column)} from {self.table}"
             sql += self._where(conditions)
-            return f"{sql} group by {grouped} order by {grouped}" if groups else sql
+            if not groups:
+                return sql
+            limit = self._p(1 + sum(condition.takes_value for condition in conditions))
+            return f"{sql} group by {grouped} order by {grouped} limit {limit}"
 
         return self._cached(("aggregate", conditions, what, column, groups), build, bounded=False)
 

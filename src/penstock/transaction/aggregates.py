@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from datetime import timedelta
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 from penstock.changes.readset import RangeRead
@@ -14,6 +15,7 @@ from penstock.store.contract import Row
 from penstock.store.statements import TableStatements
 from penstock.transaction.segments import Segment
 from penstock.transaction.transaction import Scope
+from penstock.values import total_bytes
 
 _ZERO: dict[Kind, Any] = {
     Kind.INTEGER: 0,
@@ -25,7 +27,10 @@ _ORDERED = frozenset(Kind) - {Kind.BOOLEAN, Kind.JSON, Kind.UUID, Kind.BYTES}
 
 
 class Groups:
-    """Rows in groups of equal columns. Each verb gives a dict from the group's value, or tuple of values."""
+    """Rows in groups of equal columns. Each verb gives a dict from the group's value, or tuple of values.
+
+    Each group counts as a row that is read.
+    """
 
     def __init__(
         self,
@@ -92,8 +97,11 @@ async def _run(
     conditions, args = segment.conditions(read.columns)
     transaction = scope.transaction
     async with scope.lock:
-        rows = await transaction.fetch(statements.aggregate(conditions, what, column, groups), args)
-    transaction.read_set.note(read)
+        statement = statements.aggregate(conditions, what, column, groups)
+        rows = await transaction.fetch(statement, (*args, transaction.rows_left + 1) if groups else args)
+    transaction.note_range(read)
+    if groups:
+        transaction.count_read(len(rows), total_bytes(chain.from_iterable(rows)))
     return list(rows)
 
 

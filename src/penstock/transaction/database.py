@@ -249,4 +249,7 @@ class DatabaseWriter(DatabaseReader):
 
     def _note(self, definition: TableDefinition, key: Any, old: Row | None, new: Row | None) -> None:
         self._transaction.note_write(RowChange(definition.name, key, old, new))
-        self._transaction.rows[definition.table, key] = new
+        if definition.managed:
+            self._transaction.rows[definition.table, key] = new
+        else:
+            self._transaction.rows.clear()  # the user's triggers and cascades may have changed any row

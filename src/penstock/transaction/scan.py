@@ -16,8 +16,8 @@ from penstock.schema.table import Table
 from penstock.store.contract import Row
 from penstock.store.statements import TableStatements
 from penstock.transaction.aggregates import Groups, aggregate
+from penstock.transaction.operands import segment_of
 from penstock.transaction.pages import Page, decode_cursor, encode_cursor, fingerprint
-from penstock.transaction.ranges import Range
 from penstock.transaction.rows import read_rows
 from penstock.transaction.segments import Direction, Segment, after
 from penstock.transaction.transaction import Scope
@@ -80,7 +80,7 @@ class Scan(Generic[T]):
         definition = self._statements.definition
         if definition.indexes.get(index.name) is not index:
             raise ValueInvalid(f"{index!r} is not an index of table {self._table.__name__}.")
-        segment = _segment(self._statements, index, columns)
+        segment = segment_of(self._statements, index, columns)
         return Scan(self._scope, self._table, index, segment, self._direction, self._filters)
 
     def order(self, direction: Direction) -> Scan[T]:
@@ -196,6 +196,23 @@ class Scan(Generic[T]):
         self._transaction.note_rows(self._statements, self._read_of(noted), rows)
         return rows
 
+    async def _read_most(self, count: int) -> Sequence[Row]:
+        """Up to `count` rows: at once if they are likely small, else in pieces, which the limits end in time."""
+        count = min(count, self._all_left)
+        piece = self._statements.piece_rows(count)
+        rows = await self._read(self._segment, piece)
+        if len(rows) < piece or piece == count:
+            return rows
+        found, pending = list(rows), self._after(self._segment, rows[-1])
+        while pending and len(found) < count:
+            segment = pending.pop(0)
+            piece = self._statements.piece_rows(count - len(found))
+            rows = await self._read(segment, piece)
+            found += rows
+            if len(rows) == piece:
+                pending = [*self._after(segment, rows[-1]), *pending]
+        return found
+
     def _up_to(self, segment: Segment, row: Row) -> Segment:
         """The part of a segment up to a row's value of its next column: nothing beyond it was seen."""
         order, place = self._order, len(segment.prefix)
@@ -242,7 +259,7 @@ class Scan(Generic[T]):
         if count == 0:
             return []
         if not self._filters:
-            return self._decode(await self._read(self._segment, min(count, self._all_left)))
+            return self._decode(await self._read_most(count))
         found: list[T] = []
         async for row, _ in self._rows([self._segment], max(count, _FIRST_PIECE)):
             found.append(row)
@@ -266,7 +283,7 @@ class Scan(Generic[T]):
     async def _collect(self) -> list[T]:
         if self._filters:
             return [row async for row, _ in self._rows([self._segment])]
-        return self._decode(await self._read(self._segment, self._all_left))
+        return self._decode(await self._read_most(self._all_left))
 
     @property
     def _all_left(self) -> int:
@@ -328,59 +345,6 @@ class Scan(Generic[T]):
                 f"{what} is done by the database, which cannot run a Python filter.",
                 fix="Narrow with with_index, or add up in an async for.",
             )
-
-
-def _segment(statements: TableStatements, index: Index, columns: dict[str, Any]) -> Segment:
-    """The segment that values and a range of an index's columns describe."""
-    names = index.columns[: len(columns)]
-    for name in names:
-        if name not in columns:
-            raise _misfit(index, name, columns)
-    prefix: list[Any] = []
-    for name in names:
-        value = columns[name]
-        if not isinstance(value, Range):
-            prefix.append(_operand(statements, name, value))
-            continue
-        if name != names[-1]:
-            following = names[len(prefix) + 1]
-            raise ValueInvalid(f"Index {index.name}: {following} follows a range.", fix="A range may only stand last.")
-        if value == Range():
-            raise ValueInvalid(f"Index {index.name}: the range of {name} has no bound.")
-        return Segment(tuple(prefix), _bound(statements, name, value.lower), _bound(statements, name, value.upper))
-    return Segment(tuple(prefix))
-
-
-def _misfit(index: Index, name: str, columns: dict[str, Any]) -> ValueInvalid:
-    """Why these columns are not the first ones of an index, of which `name` is one that is missing."""
-    unknown = columns.keys() - set(index.columns)
-    if unknown:
-        return ValueInvalid(f"Index {index.name} has no column {', '.join(sorted(unknown))}.", fix=f"It is {index!r}.")
-    return ValueInvalid(
-        f"Index {index.name}: {name} is left out, but a later column is given.", fix=f"It is {index!r}."
-    )
-
-
-def _bound(statements: TableStatements, name: str, given: tuple[Any, bool] | None) -> Bound | None:
-    if given is None:
-        return None
-    value, inclusive = given
-    if value is None:
-        raise ValueInvalid(f"{statements.definition.name}.{name}: a bound cannot be None.")
-    return Bound(_operand(statements, name, value), inclusive)
-
-
-def _operand(statements: TableStatements, name: str, value: Any) -> Any:
-    """A value to compare a column with, checked as the column's values are."""
-    column = statements.definition.column(name)
-    if value is None:
-        return None
-    try:
-        checked = column.check(value)
-    except ValueError as error:
-        kind = type(value).__name__
-        raise ValueInvalid(f"{statements.definition.name}.{name}: this {kind} is not a value of its column.") from error
-    return statements.encode_one(name, column.encode(checked))
 
 
 def _natural(count: int, what: str) -> int:

@@ -31,7 +31,7 @@ from penstock.schema.table import Table, definition_of
 from penstock.store.contract import Row, Session, Statement, Store
 from penstock.store.statements import Statements, TableStatements
 from penstock.transaction.tracking import Calls
-from penstock.values import total_bytes
+from penstock.values import text_bytes, total_bytes
 
 T = TypeVar("T")
 
@@ -49,9 +49,9 @@ class Transaction:
     """
 
     __slots__ = (
-        "_bytes_read", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
-        "_seed", "cancels", "clock", "failure", "jobs", "now", "read_set", "rows", "session", "statements", "store",
-        "write_set",
+        "_bytes_read", "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written",
+        "_savepoints", "_seed", "cancels", "clock", "failure", "jobs", "now", "read_set", "rows", "session",
+        "statements", "store", "write_set",
     )  # fmt: skip
 
     def __init__(
@@ -79,7 +79,7 @@ class Transaction:
         self._seed = seed
         self._random: Random | None = None
         self._savepoints = 0
-        self._rows_read = self._rows_written = self._bytes_read = self._bytes_written = 0
+        self._rows_read = self._rows_written = self._bytes_read = self._bytes_written = self._bytes_scheduled = 0
 
     @property
     def random(self) -> Random:
@@ -129,11 +129,11 @@ class Transaction:
         """
         self.read_set.note_everything()
         try:
-            names, rows = await self.session.fetch_read_only(sql, args, self.rows_left)
+            names, rows = await self.session.fetch_read_only(sql, args, self.rows_left, self.bytes_left)
         except (Conflict, DatabaseUnavailable) as error:
             self.failure = error
             raise
-        self._count_read(len(rows), total_bytes(chain.from_iterable(rows)))
+        self.count_read(len(rows), total_bytes(chain.from_iterable(rows)))
         return names, rows
 
     # ----- what was read and written
@@ -144,21 +144,43 @@ class Transaction:
         Raises:
             LimitExceeded: The transaction has read too much.
         """
-        self.read_set.ranges.append(read)
-        self._count_read(len(rows), statements.bytes_of(rows))
+        size = statements.bytes_of(rows)
+        statements.note_size(len(rows), size)
+        self.note_range(read)
+        self.count_read(len(rows), size)
 
-    def _count_read(self, rows: int, size: int) -> None:
+    def note_range(self, read: RangeRead) -> None:
+        """Note a range that was looked at.
+
+        Raises:
+            LimitExceeded: The transaction has looked at too many.
+        """
+        self.read_set.ranges.append(read)
+        if len(self.read_set.ranges) > self._config.max_ranges_read:
+            raise self._exceeded("read", "ranges", self._config.max_ranges_read, _READ_LESS)
+
+    def count_read(self, rows: int, size: int) -> None:
+        """Count rows that were read.
+
+        Raises:
+            LimitExceeded: The transaction has read too much.
+        """
         self._rows_read += rows
         self._bytes_read += size
         if self._rows_read > self._config.max_rows_read:
-            raise _exceeded("read", "rows", self._config.max_rows_read, _READ_LESS)
+            raise self._exceeded("read", "rows", self._config.max_rows_read, _READ_LESS)
         if self._bytes_read > self._config.max_bytes_read:
-            raise _exceeded("read", "bytes", self._config.max_bytes_read, _READ_LESS)
+            raise self._exceeded("read", "bytes", self._config.max_bytes_read, _READ_LESS)
 
     @property
     def rows_left(self) -> int:
         """How many more rows may be read."""
         return max(0, self._config.max_rows_read - self._rows_read)
+
+    @property
+    def bytes_left(self) -> int:
+        """How many more bytes may be read."""
+        return max(0, self._config.max_bytes_read - self._bytes_read)
 
     def check_size(self, table: str, row: Row) -> int:
         """About how large a row is that is to be written.
@@ -184,9 +206,9 @@ class Transaction:
         self._bytes_written += 0 if row is None else self.check_size(table, row)
         self._rows_written += 1
         if self._rows_written > self._config.max_rows_written:
-            raise _exceeded("written", "rows", self._config.max_rows_written, "Write in several transactions.")
+            raise self._exceeded("written", "rows", self._config.max_rows_written, "Write in several transactions.")
         if self._bytes_written > self._config.max_bytes_written:
-            raise _exceeded("written", "bytes", self._config.max_bytes_written, "Write in several transactions.")
+            raise self._exceeded("written", "bytes", self._config.max_bytes_written, "Write in several transactions.")
 
     def note_write(self, change: RowChange) -> None:
         """Note a row that was written, and how it stands now."""
@@ -198,9 +220,30 @@ class Transaction:
         Raises:
             LimitExceeded: The transaction has scheduled too many.
         """
-        if len(self.jobs) >= self._config.max_jobs_scheduled:
-            raise _exceeded("scheduled", "jobs", self._config.max_jobs_scheduled, "Schedule in several transactions.")
+        config, fix = self._config, "Schedule in several transactions."
+        self._bytes_scheduled += text_bytes(job.args)
+        if len(self.jobs) >= config.max_jobs_scheduled:
+            raise self._exceeded("scheduled", "jobs", config.max_jobs_scheduled, fix)
+        if self._bytes_scheduled > config.max_bytes_scheduled:
+            raise self._exceeded("scheduled", "bytes of arguments", config.max_bytes_scheduled, fix)
         self.jobs.append(job)
+
+    def add_cancel(self, job_id: UUID) -> None:
+        """Ask that a job be canceled when this transaction commits.
+
+        Raises:
+            LimitExceeded: The transaction has asked for too many.
+        """
+        if len(self.cancels) >= self._config.max_jobs_scheduled:
+            fix = "Cancel in several transactions."
+            raise self._exceeded("asked to cancel", "jobs", self._config.max_jobs_scheduled, fix)
+        self.cancels.append(job_id)
+
+    def _exceeded(self, done: str, what: str, limit: int, fix: str) -> LimitExceeded:
+        """The error of a transaction that does too much; it cannot be swallowed, since more would follow."""
+        error = LimitExceeded(f"One transaction has {done} more than {limit} {what}.", fix=fix, limit=limit)
+        self.failure = error
+        return error
 
     # ----- sub-transactions
 
@@ -273,7 +316,3 @@ class Scope(Calls):
             finally:
                 _holds.reset(token)
                 self._hold = None
-
-
-def _exceeded(done: str, what: str, limit: int, fix: str) -> LimitExceeded:
-    return LimitExceeded(f"One transaction has {done} more than {limit} {what}.", fix=fix, limit=limit)

@@ -29,6 +29,7 @@ _SETTINGS = {
 }
 _ANSWER_LATER = 5.0
 _IDLE_AT_LEAST = 60.0
+_WAIT_PART = 0.9  # of statement_timeout
 _CLOSE_WAIT = 5.0
 _WATCH_EVERY = 1.0
 
@@ -213,8 +214,12 @@ async def _close(connection: Connection) -> None:
 
 
 def _limits(statement_timeout: float) -> dict[str, str]:
-    """How long the server lets a statement run, and a transaction idle, whose client may be gone or stuck."""
+    """How long the server lets a statement run, and wait, and a transaction idle, whose client may be gone or stuck.
+
+    Waiting ends before running does, so that who waits for others is told from who is slow.
+    """
     return {
+        "lock_timeout": f"{max(1.0, statement_timeout * _WAIT_PART * 1000):.0f}",
         "statement_timeout": f"{statement_timeout * 1000:.0f}",
         "idle_in_transaction_session_timeout": f"{max(statement_timeout, _IDLE_AT_LEAST) * 1000:.0f}",
     }

@@ -33,7 +33,7 @@ _UNAVAILABLE = {"57P01", "57P02", "57P03", "57P05", "53300", "25P03"}
 _MEANINGS: dict[str, tuple[type[PenstockError], str, str]] = {
     "40": (Conflict, "Another transaction was first: {text}.", ""),
     "55P03": (DatabaseBusy, "A lock was held for too long: {text}.", "Try again."),
-    "57014": (DatabaseBusy, "The database was too slow: {text}.", "Try again; or raise statement_timeout."),
+    "57014": (DatabaseBusy, "A statement was stopped: {text}.", "Try again; or raise statement_timeout."),
     "53100": (DatabaseFull, "The database has no room left: {text}.", "Free or add space, then try again."),
     "53200": (DatabaseFull, "The database has no memory left: {text}.", "Try again with less at once."),
     "42501": (
@@ -97,7 +97,9 @@ def _by_state(error: asyncpg.PostgresError) -> PenstockError:
         return Conflict(f"A table was changed meanwhile: {text}.")
     for prefix, (kind, what, fix) in _MEANINGS.items():
         if state.startswith(prefix):
-            return kind(what.format(text=text, table=error.table_name), fix=fix, sqlstate=state, table=error.table_name)
+            facts = {"slow": True} if state == "57014" and "statement timeout" in text else {}
+            said = what.format(text=text, table=error.table_name)
+            return kind(said, fix=fix, sqlstate=state, table=error.table_name, **facts)
     return DataError(f"The database refused a statement: {text}.", sqlstate=state)
 
 

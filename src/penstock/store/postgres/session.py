@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import asyncpg
 
 from penstock.errors import ContextError, DatabaseUnavailable, DataError
-from penstock.store.contract import Row, Statement
+from penstock.store.contract import PIECE_ROWS, Row, Statement
 from penstock.store.postgres.connections import Connection, Connections
 from penstock.store.postgres.errors import is_connection_lost, translate, was_not_sent
+from penstock.values import total_bytes
 
 BEGIN_READ = "begin isolation level repeatable read read only"
 BEGIN_WRITE = "begin isolation level serializable"
@@ -99,7 +101,9 @@ class PostgresSession:
         finally:
             self.asked_at = None
 
-    async def fetch_read_only(self, sql: str, args: Sequence[Any], limit: int) -> tuple[list[str], Sequence[Row]]:
+    async def fetch_read_only(
+        self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
+    ) -> tuple[list[str], Sequence[Row]]:
         """Run any SQL that only reads; its column names and at most `limit` + 1 rows."""
         connection = self._use()
         await self._plain("savepoint read_only; set transaction read only; set local enable_seqscan = on")
@@ -110,7 +114,14 @@ class PostgresSession:
             rows: list[Row] = []
             if names:
                 cursor = await statement.cursor(*args)
-                rows = await cursor.fetch(limit + 1)
+                size = 0
+                while len(rows) <= limit and size <= most_bytes:
+                    self.asked_at = self._connections.now
+                    piece = await cursor.fetch(min(PIECE_ROWS, limit + 1 - len(rows)))
+                    rows += piece
+                    if len(piece) < PIECE_ROWS:
+                        break
+                    size += total_bytes(chain.from_iterable(piece))
         except BaseException as error:
             raise await self._read_only_failed(error) from error
         finally:

@@ -69,7 +69,8 @@ def _by_code(code: int, error: sqlite3.Error) -> PenstockError:
     if isinstance(error, sqlite3.DataError | sqlite3.InterfaceError):
         return ValueInvalid(f"SQLite cannot take a value: {error}.")
     kind, what, fix = _MEANINGS.get(code, (DataError, "The database refused a statement: {error}.", ""))
-    return kind(what.format(error=error), fix=fix)
+    facts = {"slow": True} if code == sqlite3.SQLITE_INTERRUPT else {}
+    return kind(what.format(error=error), fix=fix, **facts)
 
 
 def _unique(error: sqlite3.Error) -> UniqueViolation:

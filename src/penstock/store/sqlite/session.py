@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from itertools import chain
 from typing import Any, TypeVar
 
 from penstock.errors import ConfigError, ContextError, DataError
-from penstock.store.contract import Row, Statement
+from penstock.store.contract import PIECE_ROWS, Row, Statement
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import translate
+from penstock.values import total_bytes
 
 # What SQLite's own read-only mode lets pass, such as COMMIT, would end a transaction that others share.
 _QUERY = re.compile(r"(\s|--[^\n]*(\n|$)|/\*.*?\*/)*(select|with|values|explain)\b", re.IGNORECASE | re.DOTALL)
@@ -20,13 +23,20 @@ T = TypeVar("T")
 
 
 class SqliteSession:
-    """A transaction that has begun; subclasses end it."""
+    """A transaction that has begun; subclasses end it.
+
+    Attributes:
+        writable: Whether its connection writes, when no statement forbids it.
+    """
+
+    writable = False
 
     def __init__(self, connection: sqlite3.Connection, executor: Executor, timeout: float) -> None:
         self._connection = connection
         self._executor = executor
         self._timeout = timeout
         self._ended = False
+        self._under_way: set[asyncio.Task[Any]] = set()
 
     async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
         """Run a statement; its rows."""
@@ -55,26 +65,36 @@ class SqliteSession:
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise translate(error) from error
 
-    async def fetch_read_only(self, sql: str, args: Sequence[Any], limit: int) -> tuple[list[str], Sequence[Row]]:
+    async def fetch_read_only(
+        self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
+    ) -> tuple[list[str], Sequence[Row]]:
         """Run any SQL that only reads; its column names and at most `limit` + 1 rows."""
         connection = self._use()
         if not _QUERY.match(sql):
             raise DataError("ctx.sql takes a query that returns rows.", fix="Write with ctx.db.")
 
         def read() -> tuple[list[str], Sequence[Row]]:
-            cursor = connection.execute(sql, args)
-            return [column[0] for column in cursor.description or ()], cursor.fetchmany(limit + 1)
+            connection.execute("pragma query_only = on")
+            try:
+                cursor = connection.execute(sql, args)
+                rows: list[Row] = []
+                size = 0
+                while len(rows) <= limit and size <= most_bytes:
+                    piece = cursor.fetchmany(min(PIECE_ROWS, limit + 1 - len(rows)))
+                    if not piece:
+                        break
+                    rows += piece
+                    size += total_bytes(chain.from_iterable(piece))
+                return [column[0] for column in cursor.description or ()], rows
+            finally:
+                connection.execute(f"pragma query_only = {not self.writable:d}")
 
-        was: int = connection.execute("pragma query_only").fetchone()[0]
-        connection.execute("pragma query_only = on")
         try:
             return await self._in_thread(read)
         except sqlite3.Warning as error:  # two statements; later versions of Python say it with another class
             raise DataError(f"ctx.sql: {error}") from error
         except (ConfigError, DataError) as error:
             raise DataError(f"ctx.sql: {error.__cause__}.", fix="It only reads; write with ctx.db.") from error
-        finally:
-            connection.execute(f"pragma query_only = {was}")
 
     async def savepoint(self, name: str) -> None:
         """Remember this point of the transaction."""
@@ -86,6 +106,7 @@ class SqliteSession:
 
     async def rollback_to(self, name: str) -> None:
         """Undo all since a savepoint, and forget it."""
+        await self._leave()
         self._plain(f"rollback to {name}")
         self._plain(f"release {name}")
 
@@ -100,8 +121,36 @@ class SqliteSession:
         except sqlite3.Error as error:
             raise translate(error) from error
 
+    async def _leave(self) -> None:
+        """Interrupt what is still under way in threads, whose callers are gone, and wait until the connection is free.
+
+        A statement on the event loop would wait for the thread's, and all else with it.
+        """
+        cancelled: asyncio.CancelledError | None = None
+        while self._under_way:
+            for task in self._under_way:
+                task.cancel()
+            try:
+                await asyncio.wait(self._under_way)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
     async def _in_thread(self, work: Callable[[], T]) -> T:
+        task = asyncio.get_running_loop().create_task(
+            run_in_thread(self._executor, self._connection, work, self._timeout)
+        )
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
         try:
-            return await run_in_thread(self._executor, self._connection, work, self._timeout)
+            return await task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            raise ContextError(
+                "The function that made this call has ended, and the call with it.", fix="Await all calls of a ctx."
+            ) from None
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise translate(error) from error

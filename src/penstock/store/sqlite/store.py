@@ -169,6 +169,12 @@ class ReadSession(SqliteSession):
             return
         self._ended = True
         try:
+            await self._leave()
+        finally:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        try:
             self._connection.execute("rollback")
         except sqlite3.Error:
             self._connection.close()
@@ -178,6 +184,8 @@ class ReadSession(SqliteSession):
 
 class WriteSession(SqliteSession):
     """A turn on the write connection."""
+
+    writable = True
 
     def __init__(self, writer: Writer, executor: ThreadPoolExecutor, timeout: float) -> None:
         super().__init__(writer.connection, executor, timeout)
@@ -203,4 +211,7 @@ class WriteSession(SqliteSession):
         if not self._ended:
             self._ended = True
             cancelled = isinstance(sys.exception(), asyncio.CancelledError)
-            await self._writer.undo(wait=not cancelled)
+            try:
+                await self._leave()
+            finally:
+                await self._writer.undo(wait=not cancelled)

@@ -353,7 +353,7 @@ class Sessions(Suite):
         for begin in (bench.store.begin_read, bench.store.begin_write):
             session = await begin()
             sql = f"select title, amount as much from {bench.notes.table} order by title"
-            names, rows = await session.fetch_read_only(sql, (), 1)
+            names, rows = await session.fetch_read_only(sql, (), 1, 1000)
             assert (names, values(rows)) == (["title", "much"], [("a", 1), ("b", 2)])
             await session.rollback()
 
@@ -361,7 +361,7 @@ class Sessions(Suite):
     async def test_reading_sql_sees_the_transaction_and_does_not_disturb_it(self, bench: Bench) -> None:
         async def write(session: Session) -> None:
             await bench.insert(session, "mine", 5)
-            _, rows = await session.fetch_read_only(f"select amount from {bench.notes.table}", (), 10)
+            _, rows = await session.fetch_read_only(f"select amount from {bench.notes.table}", (), 10, 1000)
             assert values(rows) == [(5,)]
             await bench.insert(session, "more")
 
@@ -388,7 +388,7 @@ class Sessions(Suite):
                 "-- nothing",
             ):
                 with pytest.raises(DataError):
-                    await session.fetch_read_only(sql, (), 10)
+                    await session.fetch_read_only(sql, (), 10, 1000)
             await bench.insert(session, "more")
 
         await bench.writing(write)
