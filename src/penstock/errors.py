@@ -107,9 +107,15 @@ class ResultInvalid(UsageError):
 
 
 class InputError(PenstockError):
-    """A caller sent something that cannot be taken; nothing was done."""
+    """A caller sent something that cannot be taken; nothing was done.
+
+    Attributes:
+        at_the_door: Whether a call from outside was refused before its function ran, so that its caller may read why.
+            Inside of a function it is the function that sent something wrong, and its text may tell of the data.
+    """
 
     code = "input"
+    at_the_door: bool = False
 
 
 class FunctionNotFound(InputError):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import pytest
 import uvicorn
+from pydantic import AfterValidator
 
 from penstock import (
     ActionCtx,
@@ -67,6 +69,11 @@ async def all_books(ctx: QueryCtx) -> list[Book]:
 
 
 @app.query
+async def read_all(ctx: QueryCtx) -> int:
+    return len(await ctx.db.query(Book).collect())
+
+
+@app.query
 async def find(ctx: QueryCtx, title: str) -> Book | None:
     return await ctx.db.query(Book).with_index(Book.by_title, title=title).unique()
 
@@ -112,6 +119,11 @@ async def typed(ctx: QueryCtx, number: int = 0, real: float = 0.0, when: datetim
 
 
 @app.query
+async def total(ctx: QueryCtx, numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+@app.query
 async def now(ctx: QueryCtx) -> datetime:
     return ctx.now()
 
@@ -133,6 +145,37 @@ async def add_and_exit(ctx: MutationCtx, title: str) -> None:
     raise SystemExit(SECRET)
 
 
+@app.query
+async def leave(ctx: QueryCtx) -> None:
+    sys.exit(SECRET)
+
+
+@app.query
+def leave_in_thread(ctx: sync.QueryCtx) -> None:
+    sys.exit(SECRET)
+
+
+@app.action
+async def leave_in_action(ctx: ActionCtx) -> None:
+    sys.exit(SECRET)
+
+
+@app.query
+async def cancel_within(ctx: QueryCtx) -> None:
+    await _cancelled()
+
+
+@app.action
+async def cancel_within_action(ctx: ActionCtx) -> None:
+    await _cancelled()
+
+
+async def _cancelled() -> None:
+    task = asyncio.create_task(asyncio.Event().wait())
+    task.cancel()
+    await task
+
+
 @app.mutation
 async def add_and_return_nonsense(ctx: MutationCtx, title: str) -> Any:
     await ctx.db.insert(Book(title=title))
@@ -142,6 +185,32 @@ async def add_and_return_nonsense(ctx: MutationCtx, title: str) -> Any:
 @app.mutation
 async def call_internal_wrongly(ctx: MutationCtx) -> None:
     await ctx.run_mutation(hidden, number=SECRET)  # type: ignore[arg-type]  # wrong on purpose
+
+
+@app.mutation
+async def add_what_is_too_large(ctx: MutationCtx) -> None:
+    await ctx.db.insert(Book(title=SECRET * 100_000))
+
+
+@app.query
+async def ask_for_a_wrong_id(ctx: QueryCtx) -> Book | None:
+    return await ctx.db.get(Book, Id(SECRET))
+
+
+@app.query
+async def call_itself_wrongly(ctx: QueryCtx, again: bool = True) -> None:
+    await ctx.run_query(call_itself_wrongly, again=SECRET)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def _stars(given: int) -> int:
+    if not 1 <= given <= 5:
+        raise ValueError("a book has one to five stars")
+    return given
+
+
+@app.mutation
+async def rate(ctx: MutationCtx, stars: Annotated[int, AfterValidator(_stars)]) -> int:
+    return stars
 
 
 @app.mutation

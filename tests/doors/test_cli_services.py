@@ -222,6 +222,7 @@ async def wait_apart(ctx: ActionCtx) -> None:
 
 def test_a_worker_ends_although_a_function_does_not(console: Console, database_url: str) -> None:
     console.write("endless.py", ENDLESS)
+    console.ok("migrate", "--database", database_url)
     console.ok("run", "begin", "--database", database_url)
     with console.start("worker", "--database", database_url) as process:
         stop_in_the_middle(process)

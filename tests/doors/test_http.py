@@ -114,6 +114,8 @@ def test_a_batch_reads_one_snapshot(door: Door) -> None:
                 {"path": "doors.http_fixtures:now"},
                 {"path": "doors.http_fixtures:find", "args": [{"title": "Emma"}], "format": "convex_encoded_json"},
                 {"path": "doors.http_fixtures:fail"},
+                {"path": "doors.http_fixtures:leave"},
+                {"path": "doors.http_fixtures:cancel_within"},
                 {"path": "doors.http_fixtures:break_the_transaction"},
                 {"path": "doors.http_fixtures:sell", "args": {"title": "Emma"}},
                 {"path": "doors.http_fixtures:hidden", "args": {"number": 1}},
@@ -125,10 +127,10 @@ def test_a_batch_reads_one_snapshot(door: Door) -> None:
             assert response.status_code == 200
             assert SECRET not in response.text
             results = response.json()["results"]
-            assert [result["status"] for result in results] == ["success"] * 3 + ["error"] * 5 + ["success"] * 2
+            assert [result["status"] for result in results] == ["success"] * 3 + ["error"] * 7 + ["success"] * 2
             assert (results[0]["value"], results[-1]["value"]) == (1, 1)
             assert results[1] == results[-2], "one time for all"
-            assert results[6]["errorMessage"] == "Could not find public function for 'doors.http_fixtures:hidden'."
+            assert results[8]["errorMessage"] == "Could not find public function for 'doors.http_fixtures:hidden'."
             assert (await api.post("/api/query_batch", {"queries": []})).json() == {"results": []}
 
     asyncio.run(story())
@@ -154,6 +156,30 @@ def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> None:
             results = (await api.post("/api/query_batch", {"queries": queries})).json()["results"]
             assert [result["value"] for result in results] == [0, 0, 0]
             assert await api.value("query", "count") == 1
+
+    asyncio.run(story())
+
+
+def test_the_queries_of_a_batch_share_one_budget(door: Door) -> None:
+    async def results(api: Api, *queries: dict[str, Any]) -> list[Any]:
+        response = await api.post("/api/query_batch", {"queries": list(queries)})
+        return [found.get("value", found.get("errorMessage")) for found in response.json()["results"]]
+
+    async def story() -> None:
+        async with door(max_bytes_read=10_000) as api:
+            echo = {"path": "doors.http_fixtures:echo", "args": {"value": "x" * 4000}}
+            count = {"path": "doors.http_fixtures:count"}
+            refused = "LimitExceeded: The queries of this batch have {} more than 10000 bytes together."
+            *first, third, last = await results(api, echo, echo, echo, count)
+            assert first == ["x" * 4000] * 2
+            for message in (third, last):
+                assert message.startswith(refused.format("returned"))
+            await api.value("mutation", "add", title="Emma", cover="A" * 8000)
+            read = {"path": "doors.http_fixtures:read_all"}
+            *first, third = await results(api, read, read, count)
+            assert first == [1, 1]
+            assert third.startswith(refused.format("read"))
+            assert await results(api, read, count) == [1, 1], "the next batch has its own"
 
     asyncio.run(story())
 
@@ -208,7 +234,6 @@ def test_wrong_calls_are_told_what_is_wrong(door: Door) -> None:
             assert (await api.error("query", "by_id", book="author_01jd3k4v5w6x7y8z9a0b1c2d3e")).startswith(
                 "ArgumentsInvalid"
             )
-            assert (await api.error("mutation", "add", title="a\0b")).startswith("ValueInvalid")
             assert "is a query, and was called as a mutation" in await api.error("mutation", "count")
             assert await api.value("query", "count") == 0
 
@@ -242,6 +267,15 @@ def test_secrets_of_functions_stay_in_the_log(door: Door, caplog: pytest.LogCapt
                 ("action", "time_out_by_itself", {}),
                 ("query", "name_a_secret", {}),
                 ("query", "cast_a_secret", {}),
+                ("query", "leave", {}),
+                ("query", "leave_in_thread", {}),
+                ("action", "leave_in_action", {}),
+                ("query", "cancel_within", {}),
+                ("action", "cancel_within_action", {}),
+                ("mutation", "add", {"title": "a\0b"}),
+                ("mutation", "add_what_is_too_large", {}),
+                ("query", "ask_for_a_wrong_id", {}),
+                ("query", "call_itself_wrongly", {}),
             ):
                 caplog.clear()
                 response = await api.post(f"/api/{kind}", {"path": f"doors.http_fixtures:{name}", "args": args})
@@ -252,6 +286,16 @@ def test_secrets_of_functions_stay_in_the_log(door: Door, caplog: pytest.LogCapt
                 assert request_id in record.getMessage()
                 assert record.exc_info
             assert await api.value("query", "count") == 0, "what failed has left nothing"
+
+    asyncio.run(story())
+
+
+def test_what_validators_of_arguments_say_reaches_the_caller(door: Door) -> None:
+    async def story() -> None:
+        async with door() as api:
+            message = await api.error("mutation", "rate", stars=7)
+            assert message.endswith("invalid arguments: stars: Value error, a book has one to five stars.")
+            assert "7" not in message
 
     asyncio.run(story())
 
@@ -344,6 +388,19 @@ def test_readiness_ends_with_the_database_and_with_the_server(near_door: Door) -
             assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
             assert (await api.http.get("/healthz")).status_code == 200
             api.asgi.opening.draining = False
+
+    asyncio.run(story())
+
+
+def test_a_server_whose_connections_are_all_in_use_is_ready(door: Door) -> None:
+    async def story() -> None:
+        async with door(max_connections=1) as api:
+            held = api.hold("Emma")
+            adding = asyncio.create_task(api.value("mutation", "wait_and_add", title="Emma"))
+            await held.running.wait()
+            assert (await api.http.get("/readyz")).json() == {"status": "ready"}
+            held.may_go_on.set()
+            await adding
 
     asyncio.run(story())
 

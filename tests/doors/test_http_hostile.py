@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.functions.signature import Signature
 from penstock.testing import gate
+from penstock.wire.incoming import Message
 
 if TYPE_CHECKING:
     from doors.http_fixtures import Api, Door
@@ -236,6 +240,53 @@ def test_the_limit_of_a_body_is_exact(near_door: Door) -> None:
             await refused(api, 413, "RequestTooLarge", fits + " ")
             query = {"path": "doors.http_fixtures:echo", "args": json.dumps({"value": "x" * 1000})}
             assert (await api.http.get("/api/query", params=query)).status_code == 413
+
+    asyncio.run(story())
+
+
+def test_large_bodies_are_read_and_checked_beside_the_event_loop(
+    near_door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop has to answer others while the check of a large body waits in its thread."""
+    checking, may_go_on = threading.Event(), threading.Event()
+    read, check = Message.__init__, Signature.check_json
+
+    def read_apart(message: Message, text: bytes | str) -> None:
+        assert (threading.current_thread() is threading.main_thread()) == (len(text) < MIB)
+        read(message, text)
+
+    def hold(signature: Signature, text: bytes | str) -> dict[str, Any]:
+        if len(text) > MIB:
+            checking.set()
+            assert may_go_on.wait(30)
+        return check(signature, text)
+
+    monkeypatch.setattr(Message, "__init__", read_apart)
+    monkeypatch.setattr(Signature, "check_json", hold)
+
+    async def story() -> None:
+        async with near_door() as api:
+            for kind, name in (("query", "find"), ("mutation", "add"), ("action", "restock")):
+                checking.clear()
+                may_go_on.clear()
+                large = asyncio.create_task(api.call(kind, name, title="x" * (2 * MIB)))
+                await asyncio.to_thread(checking.wait, 30)
+                assert isinstance(await api.value("query", "count"), int)
+                may_go_on.set()
+                assert (await large)["status"] == ("success" if kind == "query" else "error")
+
+    asyncio.run(story())
+
+
+def test_a_large_body_full_of_mistakes_is_refused_in_few_words(near_door: Door) -> None:
+    async def story() -> None:
+        async with near_door() as api:
+            numbers = ", ".join(["1.5"] * 500_000)
+            body = f'{{"path": "doors.http_fixtures:total", "args": {{"numbers": [{numbers}]}}}}'
+            message = (await api.post("/api/query", body)).json()["errorMessage"]
+            assert message.endswith("invalid arguments: numbers.0: Input should be a valid integer.")
+            names = {f"name{number}": 1 for number in range(1001)}
+            await refused(api, 400, "BadRequest", {"path": "doors.http_fixtures:total", "args": names})
 
     asyncio.run(story())
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -12,6 +14,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -20,7 +23,9 @@ from starlette.routing import Mount
 
 from penstock import App, ConfigError, MutationCtx, QueryCtx, Table, asgi_app
 from penstock.client import AsyncClient, ServerUnreachable
+from penstock.config import Config
 from penstock.errors import DatabaseUnavailable, TryAgain
+from penstock.server import connections, run
 from penstock.server.run import _url, serve
 from penstock.testing import gate
 
@@ -431,6 +436,96 @@ def test_a_server_in_this_process_ends_on_a_signal(sqlite_url: str) -> None:
         assert not caught.value.facts["uncertain"]
 
     asyncio.run(story())
+
+
+@asynccontextmanager
+async def served(database: str) -> AsyncIterator[str]:
+    """The URL of a server in this process, for the time of a block."""
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    config = app.config(database=database)
+    serving = asyncio.create_task(serve(app, config, host="127.0.0.1", port=0, services=(), ready=told.set_result))
+    url = await told
+    try:
+        yield url
+    finally:
+        signal.raise_signal(signal.SIGTERM)
+        await serving
+
+
+async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    found = urlsplit(url)
+    return await asyncio.open_connection(found.hostname, found.port)
+
+
+ASK = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+
+
+def test_a_connection_without_a_request_is_closed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.05)
+
+    async def story() -> None:
+        async with served(sqlite_url) as url:
+            for sent in (b"", ASK):  # nothing, or headers that do not end
+                reader, writer = await connect(url)
+                writer.write(sent)
+                assert await reader.read() == b""
+                writer.close()
+            reader, writer = await connect(url)
+            writer.write(ASK + b"\r\n")
+            answer = await reader.readuntil(b"}")
+            assert b" 200 " in answer
+            writer.write(ASK)
+            assert await reader.read() == b"", "nor does a second request take as long as it likes"
+            writer.close()
+
+    asyncio.run(story())
+
+
+def test_a_request_takes_longer_than_its_headers_may(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.05)
+
+    async def story() -> None:
+        async with served(sqlite_url) as url, AsyncClient(url) as client:
+            with gate("mutation.ran") as ran:
+                writing = asyncio.create_task(client.mutation("test_serving:write", text="a"))
+                await ran.arrived()
+                reader, writer = await connect(url)
+                assert await reader.read() == b"", "the time of those who say nothing is over"
+                writer.close()
+                ran.open()
+                await writing
+
+    asyncio.run(story())
+
+
+def test_connections_beyond_the_limit_are_closed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "most_connections", lambda config: 2)
+
+    async def story() -> None:
+        async with served(sqlite_url) as url:
+            idle = [await connect(url) for _ in range(2)]
+            for _, writer in idle:
+                writer.write(ASK)
+            reader, writer = await connect(url)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+            for reader, writer in idle:
+                writer.write(b"\r\n")
+                assert b" 200 " in await reader.readuntil(b"}")
+                writer.close()
+
+    asyncio.run(story())
+
+
+def test_connections_leave_files_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"files": 1024}
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limits["files"], 0))
+    assert connections.most_connections(Config()) == 1024 - 120
+    limits["files"] = 64
+    assert connections.most_connections(Config()) == 32
+    limits["files"] = resource.RLIM_INFINITY
+    assert connections.most_connections(Config()) is None
 
 
 def test_a_url_says_where_the_server_listens() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -190,12 +191,52 @@ def test_arguments_of_another_type_are_refused(name: str) -> None:
             EVERYTHING.check({"text": "a", name: value})
 
 
+def collections(
+    ctx: Any,
+    items: list[int] | None = None,
+    numbers: dict[str, int] | None = None,
+    names: set[str] | None = None,
+    pair: tuple[int, ...] = (),
+) -> None: ...
+
+
+COLLECTIONS = Signature(collections, "module:collections")
+
+
 def test_each_mistake_is_told_but_not_endlessly_and_never_with_its_value() -> None:
     with pytest.raises(ArgumentsInvalid) as caught:
-        EVERYTHING.check({"text": "a", "items": [{"name": 666}] * 1000})
+        EVERYTHING.check({"text": "a", "items": [{"name": 666}], **{f"x{number}": 666 for number in range(900)}})
     assert len(caught.value.facts["errors"]) == 20
+    assert "; 881 more errors." in str(caught.value)
     assert len(str(caught.value)) < 2000
     assert "666" not in str(caught.value) + repr(caught.value.facts)
+
+
+def test_a_collection_is_refused_for_its_first_mistake() -> None:
+    wrong = {
+        "items": [1.5, 1.5], "numbers": {"a": 1.5, "b": 1.5}, "names": {1, 2}, "pair": ["a", "b"]
+    }  # fmt: skip
+    with pytest.raises(ArgumentsInvalid) as caught:
+        COLLECTIONS.check_json(json.dumps({**wrong, "names": [1, 2]}))
+    assert len(caught.value.facts["errors"]) == 4
+    with pytest.raises(ArgumentsInvalid) as caught:
+        COLLECTIONS.check({**wrong, "pair": ("a", "b")})
+    assert len(caught.value.facts["errors"]) == 4
+
+
+def test_whole_floats_do_not_hide_another_mistake_in_a_collection() -> None:
+    with pytest.raises(ArgumentsInvalid, match=r"invalid arguments: items\.1: Input should be a valid integer\.$"):
+        COLLECTIONS.check_json('{"items": [1.0, "x"]}')
+    assert COLLECTIONS.check_json('{"items": [1.0, 2]}') == {"items": [1, 2]}
+
+
+def test_very_many_mistakes_are_counted_and_not_listed() -> None:
+    with pytest.raises(ArgumentsInvalid, match=r"invalid arguments: 2000 errors\.$") as caught:
+        COLLECTIONS.check({f"x{number}": number for number in range(2000)})
+    assert caught.value.facts["errors"] == []
+    with pytest.raises(ArgumentsInvalid) as caught:
+        COLLECTIONS.check({"x" * 100_000: 1})
+    assert len(str(caught.value)) < 500
 
 
 def test_arguments_without_annotation_may_be_anything() -> None:

@@ -6,11 +6,13 @@ Owns who may call what. Leaves transports to the doors.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from penstock.calls.run import Runner
+from penstock.calls.containment import contained
+from penstock.calls.run import Encode, QueryRun, Runner
+from penstock.calls.threads import apart
 from penstock.errors import CallTimeout, FunctionNotFound, InputError, LimitExceeded, Overloaded
 from penstock.functions.function import AnyFunction, FunctionKind
 
@@ -61,24 +63,31 @@ class Dispatch:
             Overloaded: This process has as many calls under way as it takes on.
             CallTimeout: It took too long.
         """
-        function = self.find(path, kind, internal=internal)
-        self._check_size(path, args)
+        with _at_the_door():
+            function = self.find(path, kind, internal=internal)
+            self._check_size(path, args)
         async with self._admitted(path) as timer:
             if function.kind is FunctionKind.MUTATION:
                 return await self._mutation(function, args, finish, timer)
             run = self._runner.query if function.kind is FunctionKind.QUERY else self._runner.action
-            result = await run(function, function.signature.check_json(args))
+            result = await contained(function, run(function, await _checked(function, args)))
         return finish(result) if finish else result
 
-    async def call_queries(self, calls: Sequence[tuple[str, bytes | str]]) -> list[Any]:
-        """Call public queries by their paths and JSON arguments, in one snapshot; for each its result or its error.
+    async def call_queries(self, calls: Sequence[tuple[str, bytes | str, Encode]]) -> list[bytes | Exception]:
+        """Call public queries in one snapshot; for each its answer or its error.
+
+        They take one place among the calls at once: they run one after another, and have one budget of bytes.
+
+        Args:
+            calls: Of each its path, its JSON arguments, and what makes an answer of its result.
 
         Raises:
             Overloaded: This process has as many calls under way as it takes on.
             CallTimeout: Together they took too long.
             DatabaseUnavailable: The database was lost.
         """
-        found: list[Any] = [self._prepared(path, args) for path, args in calls]
+        size = sum(len(args) for _, args, _ in calls)
+        found: list[Any] = await apart(size, lambda: [self._prepared(*call) for call in calls])
         runs = {place: run for place, run in enumerate(found) if not isinstance(run, Exception)}
         async with self._admitted("A batch of queries"):
             results = await self._runner.queries(list(runs.values()))
@@ -88,12 +97,13 @@ class Dispatch:
 
     # ----- steps
 
-    def _prepared(self, path: str, args: bytes | str) -> tuple[AnyFunction, dict[str, Any]] | InputError:
+    def _prepared(self, path: str, args: bytes | str, encode: Encode) -> QueryRun | InputError:
         """A query and its checked arguments, or why it cannot be called."""
         try:
-            function = self.find(path, FunctionKind.QUERY)
-            self._check_size(path, args)
-            return function, function.signature.check_json(args)
+            with _at_the_door():
+                function = self.find(path, FunctionKind.QUERY)
+                self._check_size(path, args)
+                return function, function.signature.check_json(args), encode
         except InputError as error:
             return error
 
@@ -126,9 +136,9 @@ class Dispatch:
     ) -> Any:
         deadline = timer.when()
 
-        def begin() -> dict[str, Any]:
+        async def begin() -> dict[str, Any]:
             timer.reschedule(deadline)
-            return function.signature.check_json(args)
+            return await _checked(function, args)
 
         def end(result: Any) -> Any:
             answer = finish(result) if finish else result
@@ -137,4 +147,19 @@ class Dispatch:
             timer.reschedule(None)
             return answer
 
-        return await self._runner.mutation(function, begin, finish=end)
+        return await contained(function, self._runner.mutation(function, begin, finish=end))
+
+
+async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
+    with _at_the_door():
+        return await apart(len(args), lambda: function.signature.check_json(args))
+
+
+@contextmanager
+def _at_the_door() -> Iterator[None]:
+    """Mark what is refused here as the caller's."""
+    try:
+        yield
+    except InputError as error:
+        error.at_the_door = True
+        raise

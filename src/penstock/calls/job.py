@@ -10,8 +10,10 @@ import asyncio
 import logging
 import traceback
 from datetime import timedelta
+from typing import Any
 
 from penstock.calls.run import Runner
+from penstock.calls.threads import apart
 from penstock.errors import LeaseLost, LimitExceeded, NonRetryableError, Overloaded
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
@@ -33,7 +35,7 @@ async def run_job(runner: Runner, job: Job, lease: int, cancelled: asyncio.Event
         if function.kind.value == "mutation":
             await _run_mutation(runner, function, job, lease)
             return None
-        arguments = function.signature.check_json(job.args)
+        arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
         result = await runner.action(function, arguments, cancelled=cancelled)
         return Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
     except LeaseLost:
@@ -77,7 +79,10 @@ async def _run_mutation(runner: Runner, function: AnyFunction, job: Job, lease: 
         outcome = Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
         return settle(job, outcome, runner.now(), 0.0, keep(runner))
 
-    await runner.mutation(function, lambda: function.signature.check_json(job.args), lease=lease, settle=settled)
+    async def check() -> dict[str, Any]:
+        return await apart(len(job.args), lambda: function.signature.check_json(job.args))
+
+    await runner.mutation(function, check, lease=lease, settle=settled)
 
 
 def keep(runner: Runner) -> timedelta:

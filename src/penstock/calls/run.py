@@ -12,6 +12,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID
 
 from penstock.calls.attempts import Attempts
+from penstock.calls.budget import Budget
+from penstock.calls.containment import contained
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
@@ -41,6 +43,8 @@ _DEEPEST = 64
 
 SettleResult = Callable[[Any], Settlement]
 Finish = Callable[[Any], Any]
+Encode = Callable[[Any], bytes]
+QueryRun = tuple[AnyFunction, dict[str, Any], Encode]  # a query, its checked arguments, how its result leaves
 
 
 class Runner:
@@ -83,7 +87,11 @@ class Runner:
         _expect(function, FunctionKind.MUTATION)
         given = function.signature.bind(args, kwargs)
         copied = copier(given)
-        return cast("R", await self.mutation(function, lambda: function.signature.check(copied(given)), depth))
+
+        async def check() -> dict[str, Any]:
+            return function.signature.check(copied(given))
+
+        return cast("R", await self.mutation(function, check, depth))
 
     async def run_action(
         self,
@@ -104,9 +112,9 @@ class Runner:
             lambda: self._query_once(function, arguments, depth), function.name, writes=False
         )
 
-    async def queries(self, runs: Sequence[tuple[AnyFunction, dict[str, Any]]]) -> list[Any]:
-        """Run queries on checked arguments in one snapshot, at one time; for each its result, or what it raised."""
-        in_thread = next((function for function, _ in runs if not function.is_async), None)
+    async def queries(self, runs: Sequence[QueryRun]) -> list[bytes | Exception]:
+        """Run queries in one snapshot, at one time; for each its answer, or what it raised."""
+        in_thread = next((function for function, _, _ in runs if not function.is_async), None)
         async with self.engine.thread(in_thread, 0) as thread:
             return await self._attempts.run(
                 lambda: self._queries_once(runs, thread), "A batch of queries", writes=False
@@ -115,7 +123,7 @@ class Runner:
     async def mutation(
         self,
         function: AnyFunction,
-        check: Callable[[], dict[str, Any]],
+        check: Callable[[], Awaitable[dict[str, Any]]],
         depth: int = 0,
         *,
         lease: int | None = None,
@@ -139,7 +147,9 @@ class Runner:
         async with self.engine.thread(function, depth) as thread:
 
             async def once() -> Any:
-                return await self._mutation_once(function, check(), now, seed, depth, lease, settle, finish, thread)
+                return await self._mutation_once(
+                    function, await check(), now, seed, depth, lease, settle, finish, thread
+                )
 
             return await self._attempts.run(once, function.name, for_ever=settle is not None)
 
@@ -260,16 +270,19 @@ class Runner:
             finally:
                 await session.rollback()
 
-    async def _queries_once(
-        self, runs: Sequence[tuple[AnyFunction, dict[str, Any]]], thread: Place | None
-    ) -> list[Any]:
+    async def _queries_once(self, runs: Sequence[QueryRun], thread: Place | None) -> list[bytes | Exception]:
         session, now = await self.engine.store.begin_read(), self.now()
-        found: list[Any] = []
+        found: list[bytes | Exception] = []
+        budget = Budget(self.engine.config.max_bytes_read)
         try:
             await session.savepoint("query")
-            for function, arguments in runs:
+            for function, arguments, encode in runs:
                 try:
-                    found.append(await self._query_in(session, now, function, arguments, 0, thread))
+                    budget.check()
+                    result = await contained(
+                        function, self._query_in(session, now, function, arguments, 0, thread, budget)
+                    )
+                    found.append(budget.take(encode(result)))  # what has been encoded need not be held any more
                 except TryAgain:
                     raise
                 except Exception as error:  # noqa: BLE001 - one query's failure is its own answer
@@ -288,13 +301,18 @@ class Runner:
         arguments: dict[str, Any],
         depth: int,
         thread: Place | None,
+        budget: Budget | None = None,
     ) -> Any:
         engine = self.engine
         transaction = Transaction(
             session, engine.store, engine.statements, engine.config, engine.clock, now, engine.clock.seed()
         )
-        scope = Scope(transaction, function.name, writable=False)
-        return await self._in_transaction(scope, function, arguments, depth, thread)
+        try:
+            scope = Scope(transaction, function.name, writable=False)
+            return await self._in_transaction(scope, function, arguments, depth, thread)
+        finally:
+            if budget is not None:
+                budget.read += transaction.bytes_read
 
     async def _mutation_once(
         self,

@@ -20,6 +20,9 @@ from penstock.errors import Overloaded
 
 R = TypeVar("R")
 
+_LARGE = 256 * 1024
+_MOMENT = 1.0  # seconds in which what was given up mostly ends: its statement is cut off, and its next call refused
+
 
 class Threads:
     """A number of threads, started when first needed.
@@ -39,6 +42,8 @@ class Threads:
         self._line: deque[tuple[Place, asyncio.Future[None]]] = deque()
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._given_up: list[str] = []
+        self._stuck = False
+        self._soon_stuck: asyncio.TimerHandle | None = None
         self._taken: list[str] = []
         self._empty = asyncio.Event()
 
@@ -50,7 +55,7 @@ class Threads:
             **facts: Facts of the error if there is none.
 
         Raises:
-            Overloaded: On entering: all threads run functions whose callers have given up.
+            Overloaded: On entering: for longer than a moment, all threads run functions whose callers have given up.
         """
         return Place(self, what, facts)
 
@@ -65,6 +70,8 @@ class Threads:
 
     def close(self) -> None:
         """End the threads; one whose function still runs is left to itself."""
+        if self._soon_stuck is not None:
+            self._soon_stuck.cancel()
         for _ in range(self._started):
             self._work.put(None)
 
@@ -89,26 +96,31 @@ class Threads:
     def give_up(self, place: Place) -> None:
         """Its caller has gone, but its work goes on."""
         self._given_up.append(place.what)
-        if self._stuck:
-            while self._line:
-                waiting, turn = self._line.popleft()
-                if not turn.done():
-                    turn.set_exception(self._refusal(waiting))
+        if len(self._given_up) == self._count and not self._patient:
+            self._soon_stuck = asyncio.get_running_loop().call_later(_MOMENT, self._refuse_all)
 
     def release(self, place: Place, *, given_up: bool = False) -> None:
         """Its work has ended."""
         self._taken.remove(place.what)
         if given_up:
             self._given_up.remove(place.what)
+        self._stuck = False
+        if self._soon_stuck is not None:
+            self._soon_stuck.cancel()
+            self._soon_stuck = None
         if not self._taken:
             self._empty.set()
         self._hand_on()
 
     # ----- steps
 
-    @property
-    def _stuck(self) -> bool:
-        return len(self._given_up) == self._count and not self._patient
+    def _refuse_all(self) -> None:
+        """Who waits, and who comes until a thread is free, would wait for nobody knows how long."""
+        self._stuck = True
+        while self._line:
+            waiting, turn = self._line.popleft()
+            if not turn.done():
+                turn.set_exception(self._refusal(waiting))
 
     async def _stand_in_line(self, place: Place) -> None:
         if self._stuck:
@@ -181,6 +193,11 @@ class Place:
         self._future = future
         self._threads.submit(lambda: _do(future, lambda: context.run(work)))
         return await asyncio.wrap_future(future)
+
+
+async def apart(size: int, work: Callable[[], R]) -> R:
+    """Do work that takes longer the more bytes there are, such as checking them; in a thread if there are many."""
+    return work() if size <= _LARGE else await asyncio.to_thread(work)
 
 
 def _work(given: SimpleQueue[Callable[[], None] | None]) -> None:

@@ -6,7 +6,6 @@ and from jobs), and are checked strictly in both forms: a string is no number.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import typing
 from collections.abc import Callable, Mapping
@@ -24,6 +23,8 @@ _STRICT = ConfigDict(strict=True, extra="forbid", ser_json_bytes="base64", val_j
 _RESULT = ConfigDict(strict=True, ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _MAX_ERRORS = 20
+_MANY_ERRORS = 1000  # of which not even a list is made: millions of them would take seconds and gigabytes
+_LONGEST_PATH = 200
 
 
 class Signature:
@@ -78,11 +79,13 @@ class Signature:
         try:
             return self._arguments.validate_json(text)  # type: ignore[no-any-return]
         except ValidationError as error:
-            if any(detail["type"] == "int_type" for detail in _details(error)):
-                with contextlib.suppress(ValidationError):
-                    whole = to_json(_with_whole_numbers(from_json(text)))
-                    return self._arguments.validate_json(whole)  # type: ignore[no-any-return]
-            raise self._refusal(error) from None
+            refused = error
+        if _misses_whole_numbers(refused):
+            try:
+                return self._arguments.validate_json(to_json(_with_whole_numbers(from_json(text))))  # type: ignore[no-any-return]
+            except ValidationError as error:
+                refused = error
+        raise self._refusal(refused)
 
     def check_result(self, value: Any) -> Any:
         """What the function returned, checked.
@@ -99,7 +102,7 @@ class Signature:
             try:
                 return self._result.validator.validate_python(value)
             except ValidationError as error:
-                details = _describe(error)
+                details = _describe(error, _details(error)[:_MAX_ERRORS])
                 raise ResultInvalid(
                     f"{self.name} returned what its annotation does not allow: {details}.", function=self.name
                 ) from None
@@ -124,10 +127,9 @@ class Signature:
         return from_json(text) if self._result is None else self._result.validate_json(text, strict=False)
 
     def _refusal(self, error: ValidationError) -> ArgumentsInvalid:
+        details = _details(error)[:_MAX_ERRORS]
         return ArgumentsInvalid(
-            f"{self.name}: invalid arguments: {_describe(error)}.",
-            function=self.name,
-            errors=_details(error)[:_MAX_ERRORS],
+            f"{self.name}: invalid arguments: {_describe(error, details)}.", function=self.name, errors=details
         )
 
 
@@ -188,14 +190,25 @@ def _result_adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
     return adapter
 
 
+def _misses_whole_numbers(error: ValidationError) -> bool:
+    """Whether an integer was asked for where a float stands that is one."""
+    return error.error_count() <= _MANY_ERRORS and any(
+        detail["type"] == "int_type" and _is_whole(detail["input"])
+        for detail in error.errors(include_url=False, include_context=False)
+    )
+
+
 def _with_whole_numbers(value: Any) -> Any:
     """JSON's value with integers in place of floats that are integers and lost no digits."""
     if isinstance(value, dict):
         return {key: _with_whole_numbers(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_with_whole_numbers(item) for item in value]
-    whole = isinstance(value, float) and value.is_integer() and abs(value) <= MAX_PLAIN_INTEGER
-    return int(value) if whole else value
+    return int(value) if _is_whole(value) else value
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer() and abs(value) <= MAX_PLAIN_INTEGER
 
 
 def _build(name: str, build: Callable[[], Any]) -> Any:
@@ -207,13 +220,17 @@ def _build(name: str, build: Callable[[], Any]) -> Any:
         raise DeclarationError(f"{name}: its annotations cannot be checked: {error}.") from error
 
 
-def _details(error: ValidationError) -> Any:
+def _details(error: ValidationError) -> list[Any]:
+    """Each error; none if there are very many."""
+    if error.error_count() > _MANY_ERRORS:
+        return []
     return error.errors(include_url=False, include_context=False, include_input=False)
 
 
-def _describe(error: ValidationError) -> str:
+def _describe(error: ValidationError, details: list[Any]) -> str:
     parts = []
-    for detail in _details(error)[:_MAX_ERRORS]:
+    for detail in details:
         path = ".".join(map(str, detail["loc"])) or "value"
-        parts.append(f"{path}: {detail['msg']}")
-    return "; ".join(parts)
+        parts.append(f"{path[:_LONGEST_PATH]}: {detail['msg']}")
+    more = error.error_count() - len(details)
+    return "; ".join([*parts, f"{more} {'more ' if parts else ''}errors"] if more else parts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, core_schema
 
 from penstock.errors import DeclarationError
 from penstock.values import INT64_MAX, INT64_MIN
@@ -18,11 +18,24 @@ _OPAQUE = frozenset(
 )
 _BY_NAME = frozenset({"fields", "choices"})
 _CLASSES = frozenset({"model", "dataclass", "typed-dict"})
+_COLLECTIONS = {
+    kind: "fail_fast" in shape.__annotations__  # of dicts not every pydantic knows it
+    for kind, shape in {
+        "list": core_schema.ListSchema,
+        "set": core_schema.SetSchema,
+        "frozenset": core_schema.FrozenSetSchema,
+        "tuple": core_schema.TupleSchema,
+        "dict": core_schema.DictSchema,
+    }.items()
+}
 _BASE64 = {"ser_json_bytes": "base64", "val_json_bytes": "base64"}
 
 
 def tighten(schema: CoreSchema) -> CoreSchema:
-    """The same schema, refusing naive datetimes and integers over 64 bits where it does not say otherwise."""
+    """The same schema, refusing naive datetimes and integers over 64 bits where it does not say otherwise.
+
+    A collection is refused for its first wrong item: a list of each of millions would take seconds and gigabytes.
+    """
     return cast("CoreSchema", _tighten(schema))
 
 
@@ -47,6 +60,8 @@ def _tighten(node: Any) -> Any:
             copy["ge"] = INT64_MIN
         if not copy.keys() & {"le", "lt"}:
             copy["le"] = INT64_MAX
+    elif _COLLECTIONS.get(str(copy.get("type"))):
+        copy.setdefault("fail_fast", True)
     return copy
 
 

@@ -1,6 +1,6 @@
 """Answers to errors: what a caller may see of them, under which status, and what only the log gets.
 
-Owns the line between the two. Callers see what they did wrong and what functions raise for them with
+Owns the line between the two. Callers see what was wrong with the call itself, and what functions raise for them with
 `ApplicationError`; of everything else they see a request id, which stands in the log with the whole story.
 """
 
@@ -13,9 +13,9 @@ from pydantic_core import to_json
 
 from penstock.errors import (
     ApplicationError,
-    ArgumentsInvalid,
     CallTimeout,
     Conflict,
+    CursorInvalid,
     DatabaseBusy,
     DatabaseFull,
     DatabaseUnavailable,
@@ -30,7 +30,6 @@ from penstock.server.requests import Refused
 from penstock.wire.outgoing import Format, encode_result
 
 _LONGEST_DATA = 2000
-_KNOWN_CAUSES = frozenset({"builtins", "binascii", "pydantic_core", "penstock"})
 
 
 @dataclass(slots=True)
@@ -109,7 +108,7 @@ def function_error(error: BaseException, exchange: Exchange, form: Format, *, de
         except ResultInvalid as unsayable:
             unsayable.__cause__ = error
             error = unsayable
-    elif _is_callers(error, exchange.function):
+    elif _is_callers(error):
         return to_json({"status": "error", "errorMessage": _callers_text(error)})
     _log(error, exchange)
     text = f"[Request ID: {exchange.request_id}] Server Error"
@@ -128,15 +127,13 @@ def _application_error(error: ApplicationError, exchange: Exchange, form: Format
     return b'{"status":"error","errorMessage":' + to_json(text) + b',"errorData":' + data + b"}"
 
 
-def _is_callers(error: BaseException, function: str) -> bool:
+def _is_callers(error: BaseException) -> bool:
     """Whether the caller sent something that cannot be taken, and may read what is said of it.
 
-    What one function sent to another is not the caller's; and a database driver's refusal may quote what it holds.
+    Once its function runs, what is wrong is the function's, and what is said of it may tell of tables and values. Only
+    a cursor is handed through to the query that it belongs to, and what is said of it tells of nothing.
     """
-    if isinstance(error, ArgumentsInvalid):
-        return error.facts.get("function") == function.replace("/", ".")
-    cause = type(error.__cause__).__module__.partition(".")[0]
-    return isinstance(error, InputError) and cause in _KNOWN_CAUSES
+    return isinstance(error, CursorInvalid) or (isinstance(error, InputError) and error.at_the_door)
 
 
 def _callers_text(error: BaseException) -> str:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -72,7 +71,9 @@ class Api:
         calls, exchange = await read_queries(request, self._config), exchange_of(request)
         dispatch = await self._dispatch()
         try:
-            found = await dispatch.call_queries([(call.path, call.args) for call in calls])
+            found = await dispatch.call_queries(
+                [(call.path, call.args, partial(encode_result, form=call.form)) for call in calls]
+            )
         except TryAgain as error:
             return _response(answer_error(error, exchange, Format.CLEAN, dev=self._config.dev))
         results = [self._answer_query(call, result, exchange) for call, result in zip(calls, found, strict=True)]
@@ -86,18 +87,14 @@ class Api:
         encode = partial(encode_result, form=call.form)
         try:
             return _json(success(await dispatch.call(call.path, kind, call.args, finish=encode)))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
             return _response(answer_error(error, exchange, call.form, dev=self._config.dev))
 
-    def _answer_query(self, call: Call, result: Any, exchange: Exchange) -> bytes:
-        exchange.function = call.path
-        error = result
+    def _answer_query(self, call: Call, result: bytes | Exception, exchange: Exchange) -> bytes:
         if not isinstance(result, Exception):
-            try:
-                return success(encode_result(result, call.form))
-            except Exception as raised:  # noqa: BLE001 - a result may compute fields, and raise anything
-                error = raised
-        return function_error(error, exchange, call.form, dev=self._config.dev)
+            return success(result)
+        exchange.function = call.path
+        return function_error(result, exchange, call.form, dev=self._config.dev)
 
     async def _dispatch(self) -> Dispatch:
         return (await _opened(self._opening)).dispatch

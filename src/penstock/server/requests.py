@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive
 
+from penstock.calls.threads import apart
 from penstock.config import Config
 from penstock.errors import InputError, LimitExceeded
 from penstock.wire.incoming import Message
@@ -59,26 +60,21 @@ class Call:
 
 async def read_call(request: Request, config: Config) -> Call:
     """The call in a request's body: ``{path, args, format}``."""
-    message = await _read_message(request, config)
-    return _call_of(message, message.value)
+    body = await _read_body(request, config)
+    return await apart(len(body), lambda: _call_in(body))
 
 
 async def read_named_call(request: Request, config: Config) -> Call:
     """A call whose function is named by the URL: ``a/b/fn`` is the function ``fn`` of the module ``a.b``."""
-    message = await _read_message(request, config)
+    body = await _read_body(request, config)
     module, _, name = request.path_params["function"].rpartition("/")
-    return _call_of(message, {**message.value, "path": f"{module}:{name}"})
+    return await apart(len(body), lambda: _call_in(body, f"{module}:{name}"))
 
 
 async def read_queries(request: Request, config: Config) -> list[Call]:
     """The calls of a batch: ``{queries: [{path, args, format}]}``."""
-    message = await _read_message(request, config)
-    queries = message.value.get("queries")
-    if not isinstance(queries, list) or not all(isinstance(query, dict) for query in queries):
-        raise Refused(400, "BadRequest", "queries must be an array of objects.")
-    if len(queries) > _MOST_QUERIES:
-        raise Refused(400, "TooManyQueries", f"A batch may have {_MOST_QUERIES} queries, not {len(queries)}.")
-    return [_call_of(message, query) for query in queries]
+    body = await _read_body(request, config)
+    return await apart(len(body), lambda: _queries_in(body))
 
 
 def query_in_url(request: Request, config: Config) -> Call:
@@ -94,17 +90,35 @@ def query_in_url(request: Request, config: Config) -> Call:
 # ----- bodies
 
 
-async def _read_message(request: Request, config: Config) -> Message:
-    _check_headers(request.headers)
-    try:
-        async with asyncio.timeout(config.call_timeout):
-            body = await _read_body(request.headers, request.receive, config.max_argument_bytes)
-    except TimeoutError as error:
-        raise Refused(408, "RequestTimeout", "The body did not arrive in time.", {"connection": "close"}) from error
+def _call_in(body: bytes, path: str | None = None) -> Call:
+    message = _object_in(body)
+    return _call_of(message, message.value if path is None else {**message.value, "path": path})
+
+
+def _queries_in(body: bytes) -> list[Call]:
+    message = _object_in(body)
+    queries = message.value.get("queries")
+    if not isinstance(queries, list) or not all(isinstance(query, dict) for query in queries):
+        raise Refused(400, "BadRequest", "queries must be an array of objects.")
+    if len(queries) > _MOST_QUERIES:
+        raise Refused(400, "TooManyQueries", f"A batch may have {_MOST_QUERIES} queries, not {len(queries)}.")
+    return [_call_of(message, query) for query in queries]
+
+
+def _object_in(body: bytes) -> Message:
     message = _parse(body)
     if not isinstance(message.value, dict):
         raise Refused(400, "BadRequest", "The body must be a JSON object.")
     return message
+
+
+async def _read_body(request: Request, config: Config) -> bytes:
+    _check_headers(request.headers)
+    try:
+        async with asyncio.timeout(config.call_timeout):
+            return await _receive_body(request.headers, request.receive, config.max_argument_bytes)
+    except TimeoutError as error:
+        raise Refused(408, "RequestTimeout", "The body did not arrive in time.", {"connection": "close"}) from error
 
 
 def _check_headers(headers: Headers) -> None:
@@ -122,7 +136,7 @@ def _check_headers(headers: Headers) -> None:
         raise Refused(415, "UnsupportedEncoding", "Send the body as it is, not compressed.")
 
 
-async def _read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
+async def _receive_body(headers: Headers, receive: Receive, limit: int) -> bytes:
     """The body, counted while it arrives."""
     declared = headers.get("content-length", "")
     too_large = declared.isdecimal() and int(declared) > limit

@@ -24,6 +24,7 @@ from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.observe.logs import event
 from penstock.server.asgi import Asgi, asgi_app
+from penstock.server.connections import limited_connections, most_connections
 
 _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep a connection, so that none sends into a closed one
@@ -70,6 +71,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 asgi,
+                http=limited_connections(most_connections(config)),
                 lifespan="off",
                 log_config=None,
                 log_level=logging.WARNING,

@@ -1,4 +1,7 @@
-"""Pages and their cursors. A cursor is a place in one query's order; it is opaque, and refused by any other query."""
+"""Pages and their cursors. A cursor is a place in one query's order, and refused by any other query.
+
+It is no secret: whoever holds it can read from it the values of the last row in the columns of that order.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ class Page(BaseModel, Generic[T]):
     Attributes:
         page: The rows.
         is_done: Whether no row follows.
-        continue_cursor: The cursor of the next page.
+        continue_cursor: The cursor of the next page. It holds the last row's values in the columns of the query's
+            order, and is not encrypted.
     """
 
     model_config = ConfigDict(

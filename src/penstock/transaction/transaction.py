@@ -88,6 +88,11 @@ class Transaction:
             self._random = random_of(self._seed)
         return self._random
 
+    @property
+    def bytes_read(self) -> int:
+        """How many bytes have been read."""
+        return self._bytes_read
+
     def table(self, table: type[Table]) -> TableStatements:
         """The statements of a table."""
         return self.statements.of(table, definition_of(table))

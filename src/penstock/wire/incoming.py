@@ -16,6 +16,7 @@ from penstock.errors import ArgumentsInvalid, InputError, LimitExceeded, ValueIn
 from penstock.wire.tags import read_tag
 
 MAX_NESTING = 64
+_MOST_ARGUMENTS = 1000  # more than any function has, and few enough to tell of each that it is unknown
 
 
 class Message:
@@ -28,7 +29,7 @@ class Message:
         InputError: It is no JSON: NaN, infinity, lone surrogates, and nesting beyond all reason are none either.
     """
 
-    __slots__ = ("_plain", "value")
+    __slots__ = ("_deep", "_tagged", "value")
 
     def __init__(self, text: bytes | str) -> None:
         try:
@@ -36,7 +37,8 @@ class Message:
             self.value: Any = from_json(raw, allow_inf_nan=False, cache_strings="keys")
         except ValueError as error:
             raise InputError(f"This is not valid JSON: {error}.") from error
-        self._plain = b'"$' not in raw and b"\\u0024" not in raw and raw.count(b"{") + raw.count(b"[") <= MAX_NESTING
+        self._tagged = b'"$' in raw or b"\\u0024" in raw
+        self._deep = raw.count(b"{") + raw.count(b"[") > MAX_NESTING
 
     def arguments(self, args: Any) -> bytes:
         """Arguments in this message as the JSON text that a signature checks.
@@ -45,7 +47,7 @@ class Message:
             args: An object, an array of one object, or None if there are none.
 
         Raises:
-            ArgumentsInvalid: It is neither.
+            ArgumentsInvalid: It is neither, or has more names than any function has parameters.
             ValueInvalid: A tag is unknown or malformed, or a number is too large.
             LimitExceeded: They are nested deeper than 64 levels.
         """
@@ -57,17 +59,36 @@ class Message:
             raise ArgumentsInvalid(
                 "args must be an object, or an array with one object.", fix='Send {"name": value, …}.'
             )
-        if not self._plain:
+        if len(args) > _MOST_ARGUMENTS:
+            raise ArgumentsInvalid(f"args has {len(args)} names; a call has {_MOST_ARGUMENTS} arguments at most.")
+        if self._tagged:
             return to_json(_resolve(args, 1))
+        if self._deep:
+            _check_nesting(args)
         text = to_json(args)
         return to_json(_resolve(args, 1)) if b"Infinity" in text else text  # 1e999 is one
+
+
+def _check_nesting(value: Any) -> None:
+    """Refuse a value that is nested too deeply; level by level, as making a new one of millions of parts takes long."""
+    level = [value]
+    for _ in range(MAX_NESTING):
+        level = [
+            item
+            for parent in level
+            for item in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(item, (dict, list))
+        ]
+        if not level:
+            return
+    raise _too_deep()
 
 
 def _resolve(value: Any, depth: int) -> Any:
     """A value with tags resolved: integers and floats as JSON numbers, bytes as base 64."""
     if isinstance(value, dict | list):
         if depth > MAX_NESTING:
-            raise LimitExceeded(f"The arguments are nested deeper than {MAX_NESTING} levels.", limit=MAX_NESTING)
+            raise _too_deep()
         if isinstance(value, list):
             return [_resolve(item, depth + 1) for item in value]
         if any(key.startswith("$") for key in value):
@@ -85,3 +106,7 @@ def _tagged(value: dict[str, Any]) -> Any:
     ((name, content),) = value.items()
     found = read_tag(name, content)
     return base64.b64encode(found).decode("ascii") if isinstance(found, bytes) else found
+
+
+def _too_deep() -> LimitExceeded:
+    return LimitExceeded(f"The arguments are nested deeper than {MAX_NESTING} levels.", limit=MAX_NESTING)

@@ -70,8 +70,8 @@ class PostgresStore:
         return await begin(self._connections, BEGIN_WRITE)
 
     async def ping(self) -> None:
-        """Raise unless the database answers."""
-        session = await self.begin_read()
+        """Raise unless the database answers; calls may hold all connections that are for them."""
+        session = await begin(self._for_services, BEGIN_READ)
         try:
             await session.fetch(self._queries["ping"].statement)
         finally:
