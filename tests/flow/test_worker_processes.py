@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from flow import process_actions
 from stage import ledger
 from stage.processes import Process, processes
+from stage.waits import until
 
 from penstock import Backend, JobId, JobState, JobStatus
-from penstock.clock import SystemClock
 from penstock.testing import TestApp
 
 NOW = timedelta(0)
-
-
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
-        while not await true():
-            await SystemClock().sleep(0.01)
 
 
 async def succeeded(backend: Backend, count: int) -> None:

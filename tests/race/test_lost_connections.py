@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 from stage import ledger
+from stage.administrators import administrator, end_all_connections
 from stage.proxy import Moment, Proxy
 from stage.server import Server, server
+from stage.waits import until
 
 from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseBusy, DatabaseUnavailable, Overloaded
 from penstock.jobs.states import JobState
 from penstock.testing import gate
-
-SOON = 20.0
-
-
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until something is true; fail if that takes long."""
-    async with asyncio.timeout(SOON):
-        while not await true():
-            await SystemClock().sleep(0.01)
 
 
 async def answer(true: bool) -> bool:
@@ -41,27 +32,6 @@ async def finished(backend: Backend, count: int) -> None:
         return (await backend.job_counts()).get("success", 0) == count
 
     await until(all_have)
-
-
-@asynccontextmanager
-async def administrator(url: str) -> AsyncIterator[Any]:
-    """A connection beside those of penstock."""
-    connection = await asyncpg.connect(url, server_settings={"application_name": "administrator"})
-    try:
-        yield connection
-    finally:
-        await connection.close()
-
-
-async def end_all_connections(admin: Any) -> None:
-    """End every connection of penstock's to this database, and wait until they are gone."""
-    mine = "from pg_stat_activity where datname = current_database() and application_name = 'penstock'"
-    await admin.fetch(f"select pg_terminate_backend(pid) {mine}")
-
-    async def gone() -> bool:
-        return bool(await admin.fetchval(f"select count(*) = 0 {mine}"))
-
-    await until(gone)
 
 
 def test_a_connection_lost_before_the_commit_costs_one_more_run(postgres_url: str) -> None:
@@ -284,7 +254,11 @@ def test_a_lost_transaction_does_not_hold_its_locks_for_ever(postgres_url: str) 
                 call = asyncio.create_task(backend.run_mutation(ledger.enter, what="idle"))
                 await held.arrived()
                 idle = "state = 'idle in transaction' and datname = current_database()"
-                assert await admin.fetchval(f"select count(*) from pg_stat_activity where {idle}") == 1
+
+                async def is_idle() -> bool:
+                    return bool(await admin.fetchval(f"select count(*) = 1 from pg_stat_activity where {idle}"))
+
+                await until(is_idle)
                 held.open()
                 await call
             session = await backend.engine.store.begin_read()

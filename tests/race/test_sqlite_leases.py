@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from stage import ledger
+from stage.waits import until
 
 from penstock.app import Backend
-from penstock.clock import SystemClock
 from penstock.errors import DatabaseBusy, DatabaseUnavailable
 from penstock.services.worker import Worker
 from penstock.testing import TestClock
@@ -22,13 +22,6 @@ from penstock.testing import TestClock
 NOW = timedelta(0)
 A_THIRD = timedelta(seconds=10)
 MORE_THAN_ALL = timedelta(seconds=31)
-
-
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until something is true; fail if it takes long."""
-    async with asyncio.timeout(30):
-        while not await true():
-            await SystemClock().sleep(0.01)
 
 
 @asynccontextmanager

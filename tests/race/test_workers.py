@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from stage import ledger
 from stage.processes import processes
+from stage.waits import until
 
 from penstock.app import Backend
 from penstock.clock import SystemClock
@@ -20,19 +21,8 @@ from penstock.jobs.job import JobStatus
 from penstock.services.worker import Worker
 from penstock.testing import TestClock, gate, raising
 
-SOON = 30.0
 SHORT_LEASE = 1.0
 NOW = timedelta(0)
-
-
-async def until(true: Callable[[], Awaitable[bool]]) -> float:
-    """Wait until something is true, and say how long that took; fail if it takes long."""
-    clock = SystemClock()
-    begun = clock.monotonic()
-    async with asyncio.timeout(SOON):
-        while not await true():
-            await clock.sleep(0.01)
-    return clock.monotonic() - begun
 
 
 async def ended(backend: Backend, count: int) -> list[JobStatus]:

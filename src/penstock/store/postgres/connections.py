@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 import asyncpg
@@ -33,6 +34,7 @@ _IDLE_AT_LEAST = 60.0
 _WAIT_PART = 0.9  # of statement_timeout
 _CLOSE_WAIT = 5.0
 _WATCH_EVERY = 1.0
+_LINGER = 0.005
 
 
 class Watched(Protocol):
@@ -69,6 +71,8 @@ class Connections:
         self._free: list[Connection] = []
         self._waiting: deque[asyncio.Future[Connection | None]] = deque()
         self._open = 0
+        self._lingering: set[Connection] = set()
+        self._linger_timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
         self._watched: set[Watched] = set()
@@ -104,12 +108,38 @@ class Connections:
             Overloaded: None was free in time.
             DatabaseUnavailable: The database cannot be reached.
         """
+        while True:
+            connection, lingers = await self.acquire_lingering()
+            ended = not lingers
+            try:
+                ended = ended or await _end_snapshot(connection)
+            finally:
+                if not ended:
+                    self.release(connection, broken=True)
+            if ended:
+                return connection
+
+    async def acquire_lingering(self) -> tuple[Connection, bool]:
+        """A connection, and whether a snapshot is still open on it, which its new holder ends.
+
+        Raises:
+            ContextError: The store is not open.
+            Overloaded: None was free in time.
+            DatabaseUnavailable: The database cannot be reached.
+        """
+        connection = await self._acquire()
+        lingers = connection in self._lingering
+        self._lingering.discard(connection)
+        return connection, lingers
+
+    async def _acquire(self) -> Connection:
         if self._closed:
             raise not_open()
         while self._free:
             connection = self._free.pop()
             if not connection.is_closed():
                 return connection
+            self._lingering.discard(connection)
             self._open -= 1
         if self._open < self._size:
             self._open += 1
@@ -117,19 +147,29 @@ class Connections:
             connection = await self._wait_in_line()
             if connection is not None and not connection.is_closed():
                 return connection
+            self._lingering.discard(connection)
         try:
             return await self._connect(None)  # its sessions are watched, which costs less than a timer each time
         except BaseException:
             self._pass_on(None)
             raise
 
-    def release(self, connection: Connection, *, broken: bool = False) -> None:
-        """Give a connection back; a broken one is dropped."""
+    def release(self, connection: Connection, *, broken: bool = False, lingering: bool = False) -> None:
+        """Give a connection back; a broken one is dropped.
+
+        Args:
+            connection: The connection.
+            broken: Whether it cannot be used again.
+            lingering: Whether a snapshot is still open on it. Who gets it next ends that together with beginning, which
+                saves a round trip (see `acquire_lingering`); if nobody does within a moment, it is ended here.
+        """
         if broken or self._closed or connection.is_closed():
             self._drop(connection)
             self._pass_on(None)
-        else:
-            self._pass_on(connection)
+            return
+        if lingering:
+            self._lingering.add(connection)
+        self._pass_on(connection)
 
     def watch(self, session: Watched) -> None:
         """Cut this session's connection if the server leaves a statement unanswered."""
@@ -152,7 +192,9 @@ class Connections:
     def drop_free(self) -> None:
         """Drop all free connections: one of them was found broken, so the database has probably restarted."""
         while self._free:
-            self._free.pop().terminate()
+            connection = self._free.pop()
+            self._lingering.discard(connection)
+            connection.terminate()
             self._open -= 1
 
     async def close(self) -> None:
@@ -162,11 +204,14 @@ class Connections:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
             self._watcher = None
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
         free, self._free = self._free, []
         self._open -= len(free)
         for connection in free:
             self._drop(connection)
-        await asyncio.gather(*self._closing)
+        while self._closing:
+            await asyncio.gather(*self._closing)
 
     async def _wait_in_line(self) -> Connection | None:
         """A connection that somebody gave back, or None for the place of one that is gone."""
@@ -189,10 +234,14 @@ class Connections:
 
     def _drop(self, connection: Connection) -> None:
         """Close a connection, so that what it still does in the database is stopped there too."""
+        self._lingering.discard(connection)
         if not connection.is_closed():
-            closing = asyncio.get_running_loop().create_task(_close(connection))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._beside(_close(connection))
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     def _pass_on(self, connection: Connection | None) -> None:
         """Give a connection, or the place of one that is gone, to the first in line."""
@@ -203,8 +252,35 @@ class Connections:
                 return
         if connection is None:
             self._open -= 1
-        else:
-            self._free.append(connection)
+            return
+        self._free.append(connection)
+        if connection in self._lingering and self._linger_timer is None:
+            self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_snapshots)
+
+    def _end_snapshots(self) -> None:
+        """End the snapshots of connections that nobody uses: the server keeps for them what others delete."""
+        self._linger_timer = None
+        for connection in [connection for connection in self._free if connection in self._lingering]:
+            self._free.remove(connection)
+            self._lingering.discard(connection)
+            self._beside(self._end_and_release(connection))
+
+    async def _end_and_release(self, connection: Connection) -> None:
+        broken = True
+        try:
+            broken = not await _end_snapshot(connection)
+        finally:
+            self.release(connection, broken=broken)
+
+
+async def _end_snapshot(connection: Connection) -> bool:
+    """End the snapshot that is open on a connection; whether the connection can still be used."""
+    try:
+        async with asyncio.timeout(_CLOSE_WAIT):
+            await connection.execute("rollback")
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+        return False
+    return True
 
 
 async def _close(connection: Connection) -> None:

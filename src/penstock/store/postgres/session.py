@@ -29,9 +29,10 @@ async def begin(connections: Connections, how: str) -> PostgresSession:
     """Start a transaction, on another connection if the first one turns out to be gone."""
     stale = 0
     while True:
-        session = PostgresSession(connections, await connections.acquire())
+        connection, lingers = await connections.acquire_lingering()
+        session = PostgresSession(connections, connection, read_only=how is BEGIN_READ)
         try:
-            await session.begin(how)
+            await session.begin(f"rollback; {how}" if lingers else how)
         except DatabaseUnavailable:
             connections.drop_free()
             stale += 1
@@ -44,12 +45,13 @@ async def begin(connections: Connections, how: str) -> PostgresSession:
 class PostgresSession:
     """A transaction that has begun."""
 
-    __slots__ = ("_connection", "_connections", "_doubtful", "asked_at")
+    __slots__ = ("_connection", "_connections", "_doubtful", "_read_only", "asked_at")
 
-    def __init__(self, connections: Connections, connection: Connection) -> None:
+    def __init__(self, connections: Connections, connection: Connection, *, read_only: bool) -> None:
         self._connections = connections
         self._connection: Connection | None = connection
         self._doubtful = False
+        self._read_only = read_only
         self.asked_at: float | None = None
         connections.watch(self)
 
@@ -133,6 +135,7 @@ class PostgresSession:
 
     async def _read_only_failed(self, error: BaseException) -> BaseException:
         """What a failure means; the transaction goes on without what failed, if its connection still can."""
+        self.asked_at = None
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             await self._plain(_END_READ_ONLY)
             return DataError("ctx.sql only reads.", fix="Write with ctx.db.")
@@ -181,6 +184,9 @@ class PostgresSession:
         if connection is None:
             return
         broken = self._doubtful or connection.is_closed()
+        if self._read_only and not broken and self.asked_at is None:
+            self._end(broken=False, lingering=True)
+            return
         if not broken:
             self.asked_at = self._connections.now
             try:
@@ -195,6 +201,8 @@ class PostgresSession:
     def _use(self) -> Connection:
         if self._connection is None:
             raise ContextError("This transaction has ended.", fix="Use a ctx only while its function runs.")
+        # A statement that its function left behind is still being answered: this one will be refused by the driver.
+        self._doubtful |= self.asked_at is not None
         return self._connection
 
     async def _plain(self, sql: str) -> None:
@@ -212,10 +220,10 @@ class PostgresSession:
         self._doubtful |= isinstance(error, asyncio.CancelledError | TimeoutError) or is_connection_lost(error)
         return translate(error)
 
-    def _end(self, *, broken: bool) -> None:
+    def _end(self, *, broken: bool, lingering: bool = False) -> None:
         if self._connection is not None:
             self._connections.unwatch(self)
-            self._connections.release(self._connection, broken=broken)
+            self._connections.release(self._connection, broken=broken, lingering=lingering)
             self._connection = None
 
 

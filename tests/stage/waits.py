@@ -1,0 +1,20 @@
+"""Waiting for what becomes true by itself, and fails the test if it does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from penstock.clock import SystemClock
+
+SOON = 30.0
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> float:
+    """Wait until something is true, and say how many seconds that took; fail if it takes long."""
+    clock = SystemClock()
+    begun = clock.monotonic()
+    async with asyncio.timeout(SOON):
+        while not await true():
+            await clock.sleep(0.01)
+    return clock.monotonic() - begun
