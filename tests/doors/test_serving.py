@@ -23,6 +23,7 @@ from starlette.routing import Mount
 
 from penstock import App, ConfigError, MutationCtx, QueryCtx, Table, asgi_app
 from penstock.client import AsyncClient, ServerUnreachable
+from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.server import connections, run
@@ -119,6 +120,25 @@ def test_a_backend_that_is_given_is_left_open(database_url: str) -> None:
                 async with api.lifespan(), caller(api) as http:
                     assert (await http.post("/api/query", json=READ)).json()["value"] == []
             assert await backend.run_query(read) == []
+
+    asyncio.run(story())
+
+
+def test_the_calls_and_the_services_of_a_mounted_server_have_one_grace_time(sqlite_url: str) -> None:
+    async def story() -> None:
+        api = asgi_app(app, config=app.config(database=sqlite_url))
+        with gate("mutation.ran", most=1) as held:
+            async with api.lifespan(), caller(api) as http:
+                engine = (await api.opening.backend()).engine
+                body = {"path": "test_serving:write", "args": {"text": "a"}}
+                call = asyncio.create_task(http.post("/api/mutation", json=body))
+                await held.arrived()
+                ending = asyncio.create_task(api.opening.end())
+                await SystemClock().sleep(0)
+                assert engine.grace_left() < api.opening.config.grace, "it began with the end, not after the calls"
+                held.open()
+                await ending
+                assert (await call).json()["status"] == "success"
 
     asyncio.run(story())
 

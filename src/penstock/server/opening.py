@@ -80,11 +80,14 @@ class Opening:
 
     async def idle(self) -> None:
         """Wait until no request is under way, for as long as stopping may take."""
-        await self._clock.wait(self._idle, self.config.grace)
+        seconds = self.config.grace if self._backend is None else self._backend.engine.grace_left()
+        await self._clock.wait(self._idle, seconds)
 
     async def end(self) -> None:
         """Take on no more calls, wait for those under way, and close what was opened here."""
         self.draining = True
+        if self._held is not None and self._backend is not None:
+            self._backend.engine.begin_stop()
         await self.idle()
         held, self._held = self._held, None
         if held is not None:

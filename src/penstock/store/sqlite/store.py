@@ -105,7 +105,7 @@ class SqliteStore:
 
     async def ping(self) -> None:
         """Raise unless the database answers."""
-        session = await self.begin_read()
+        session = await self._begin_service_read()
         try:
             await session.fetch(self._queries["ping"].statement)
         finally:
