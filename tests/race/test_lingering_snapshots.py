@@ -60,7 +60,7 @@ async def test_a_caller_in_line_who_goes_away_leaves_no_snapshot_open(postgres_u
         store = backend.engine.store
         session = await store.begin_read()
         waiting = asyncio.create_task(store.begin_read())
-        while not store._connections._waiting:  # type: ignore[attr-defined]
+        while not store._connections._line._waiting:  # type: ignore[attr-defined]
             await SystemClock().sleep(0)
         await session.rollback()  # which hands its connection to the one who waits
         waiting.cancel()

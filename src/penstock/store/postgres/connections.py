@@ -1,22 +1,22 @@
 """Connections to PostgreSQL: opened when needed, used again, dropped when broken.
 
-Owns the count of connections and who waits for one. asyncpg's own pool resets each connection at each release, a
-round trip that sessions, which always end their transaction, do not need.
+Owns how connections are opened, ended and watched; `store.line` knows who gets one. asyncpg's own pool resets each
+connection at each release, a round trip that sessions, which always end their transaction, do not need.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
 import asyncpg
 
 from penstock.clock import SystemClock
-from penstock.errors import DatabaseUnavailable, Overloaded
+from penstock.errors import DatabaseUnavailable
 from penstock.store.contract import not_open
+from penstock.store.line import Line
 from penstock.store.postgres.errors import is_connection_lost, translate
 
 Connection = Any  # asyncpg has no type information
@@ -63,14 +63,11 @@ class Connections:
     def __init__(self, url: str, *, size: int, wait: float, statement_timeout: float) -> None:
         self._url = url
         self._clock = SystemClock()
-        self._size = size
         self._wait = wait
         self._settings = _SETTINGS | _limits(statement_timeout)
         # The server stops a slow statement by itself; this is for a server that does not answer any more.
         self.answer_timeout = statement_timeout + _ANSWER_LATER
-        self._free: list[Connection] = []
-        self._waiting: deque[asyncio.Future[Connection | None]] = deque()
-        self._open = 0
+        self._line: Line[Connection] = Line(size, wait)
         self._lingering: set[Connection] = set()
         self._linger_timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -135,23 +132,14 @@ class Connections:
     async def _acquire(self) -> Connection:
         if self._closed:
             raise not_open()
-        while self._free:
-            connection = self._free.pop()
-            if not connection.is_closed():
-                return connection
-            self._lingering.discard(connection)
-            self._open -= 1
-        if self._open < self._size:
-            self._open += 1
-        else:
-            connection = await self._wait_in_line()
-            if connection is not None and not connection.is_closed():
-                return connection
-            self._lingering.discard(connection)
+        connection = await self._line.take()
+        if connection is not None and not connection.is_closed():
+            return connection
+        self._lingering.discard(connection)
         try:
             return await self._connect(None)  # its sessions are watched, which costs less than a timer each time
         except BaseException:
-            self._pass_on(None)
+            self._line.give(None)
             raise
 
     def release(self, connection: Connection, *, broken: bool = False, lingering: bool = False) -> None:
@@ -165,11 +153,13 @@ class Connections:
         """
         if broken or self._closed or connection.is_closed():
             self._drop(connection)
-            self._pass_on(None)
+            self._line.give(None)
             return
         if lingering:
             self._lingering.add(connection)
-        self._pass_on(connection)
+            if self._linger_timer is None:
+                self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_snapshots)
+        self._line.give(connection)
 
     def watch(self, session: Watched) -> None:
         """Cut this session's connection if the server leaves a statement unanswered."""
@@ -191,11 +181,9 @@ class Connections:
 
     def drop_free(self) -> None:
         """Drop all free connections: one of them was found broken, so the database has probably restarted."""
-        while self._free:
-            connection = self._free.pop()
+        for connection in self._line.drop_free():
             self._lingering.discard(connection)
             connection.terminate()
-            self._open -= 1
 
     async def close(self) -> None:
         """Close all free connections, and others as they are given back."""
@@ -206,31 +194,10 @@ class Connections:
             self._watcher = None
         if self._linger_timer is not None:
             self._linger_timer.cancel()
-        free, self._free = self._free, []
-        self._open -= len(free)
-        for connection in free:
+        for connection in self._line.drop_free():
             self._drop(connection)
         while self._closing:
             await asyncio.gather(*self._closing)
-
-    async def _wait_in_line(self) -> Connection | None:
-        """A connection that somebody gave back, or None for the place of one that is gone."""
-        turn: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            async with asyncio.timeout(self._wait):
-                return await turn
-        except BaseException as error:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-            if turn.done() and not turn.cancelled():
-                self._pass_on(turn.result())  # it came too late
-            if not isinstance(error, TimeoutError):
-                raise
-            raise Overloaded(
-                f"No database connection was free for {self._wait:g} seconds: all {self._size} are in use.",
-                fix="Raise max_connections, or look for transactions that stay open.",
-            ) from None
 
     def _drop(self, connection: Connection) -> None:
         """Close a connection, so that what it still does in the database is stopped there too."""
@@ -243,27 +210,14 @@ class Connections:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    def _pass_on(self, connection: Connection | None) -> None:
-        """Give a connection, or the place of one that is gone, to the first in line."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(connection)
-                return
-        if connection is None:
-            self._open -= 1
-            return
-        self._free.append(connection)
-        if connection in self._lingering and self._linger_timer is None:
-            self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_snapshots)
-
     def _end_snapshots(self) -> None:
         """End the snapshots of connections that nobody uses: the server keeps for them what others delete."""
         self._linger_timer = None
-        for connection in [connection for connection in self._free if connection in self._lingering]:
-            self._free.remove(connection)
+        for connection in self._line.take_free(self._lingering.__contains__):
             self._lingering.discard(connection)
             self._beside(self._end_and_release(connection))
+        if self._lingering:  # on their way to one who waited in line, and may go away
+            self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_snapshots)
 
     async def _end_and_release(self, connection: Connection) -> None:
         broken = True

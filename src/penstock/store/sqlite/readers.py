@@ -1,17 +1,15 @@
 """Connections that read a SQLite file: opened when needed, used again, closed when many stand idle.
 
-Owns the count of connections and who waits for one.
+Owns how connections are opened and closed; `store.line` knows who gets one.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-from collections import deque
 from collections.abc import Awaitable, Callable
 
-from penstock.errors import Overloaded
 from penstock.store.contract import not_open
+from penstock.store.line import Line
 
 _KEPT = 8  # idle connections kept open: each holds files open and pages in memory
 
@@ -27,11 +25,7 @@ class Readers:
 
     def __init__(self, connect: Callable[[], Awaitable[sqlite3.Connection]], *, size: int, wait: float) -> None:
         self._connect = connect
-        self._size = size
-        self._wait = wait
-        self._free: list[sqlite3.Connection] = []
-        self._waiting: deque[asyncio.Future[sqlite3.Connection | None]] = deque()
-        self._open = 0
+        self._line: Line[sqlite3.Connection] = Line(size, wait)
         self._closed = False
 
     async def acquire(self) -> sqlite3.Connection:
@@ -44,64 +38,29 @@ class Readers:
         """
         if self._closed:
             raise not_open()
-        if self._free:
-            return self._free.pop()
-        if self._open < self._size:
-            self._open += 1
-        else:
-            connection = await self._wait_in_line()
-            if connection is not None:
-                return connection
+        connection = await self._line.take()
+        if connection is not None:
+            return connection
         try:
             return await self._connect()
         except BaseException:
-            self._pass_on(None)
+            self._line.give(None)
             raise
 
     def release(self, connection: sqlite3.Connection, *, broken: bool = False) -> None:
         """Give a connection back; a broken one is closed."""
         if broken or self._closed:
             connection.close()
-            self._pass_on(None)
-        else:
-            self._pass_on(connection)
+            self._line.give(None)
+            return
+        self._line.give(connection)
+        self._close_free(_KEPT)
 
     def close(self) -> None:
         """Close all free connections, and others as they are given back."""
         self._closed = True
-        while self._free:
-            self._free.pop().close()
-            self._open -= 1
+        self._close_free(0)
 
-    async def _wait_in_line(self) -> sqlite3.Connection | None:
-        """A connection that somebody gave back, or None for the place of one that is gone."""
-        turn: asyncio.Future[sqlite3.Connection | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            async with asyncio.timeout(self._wait):
-                return await turn
-        except BaseException as error:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-            if turn.done() and not turn.cancelled():
-                self._pass_on(turn.result())  # it came too late
-            if not isinstance(error, TimeoutError):
-                raise
-            raise Overloaded(
-                f"No database connection was free for {self._wait:g} seconds: all {self._size} are in use.",
-                fix="Raise max_connections, or look for queries that take long.",
-            ) from None
-
-    def _pass_on(self, connection: sqlite3.Connection | None) -> None:
-        """Give a connection, or the place of one that is gone, to the first in line."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(connection)
-                return
-        if connection is not None and len(self._free) < _KEPT:
-            self._free.append(connection)
-            return
-        self._open -= 1
-        if connection is not None:
+    def _close_free(self, keep: int) -> None:
+        for connection in self._line.drop_free(keep):
             connection.close()

@@ -1,0 +1,87 @@
+"""Places for things that are dear, such as connections: a number of them, and a line of those who wait for one.
+
+Owns who gets what next. Leaves making the things, and ending them, to its users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from penstock.errors import Overloaded
+
+T = TypeVar("T")
+
+
+class Line(Generic[T]):
+    """At most `size` things; those who find none free wait in line, first come, first served.
+
+    Args:
+        size: How many things at most.
+        wait: Seconds to wait in line before giving up.
+    """
+
+    def __init__(self, size: int, wait: float) -> None:
+        self._size = size
+        self._wait = wait
+        self._held = 0
+        self._free: list[T] = []
+        self._waiting: deque[asyncio.Future[T | None]] = deque()
+
+    async def take(self) -> T | None:
+        """A thing that was given back, or None: there is a place for a new one. Either is to be given back.
+
+        Raises:
+            Overloaded: None was free in time.
+        """
+        if self._free:
+            return self._free.pop()
+        if self._held < self._size:
+            self._held += 1
+            return None
+        return await self._wait_in_line()
+
+    def give(self, thing: T | None) -> None:
+        """Give a thing, or the place of one that is gone, to the first in line, or to whoever comes next."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(thing)
+                return
+        if thing is None:
+            self._held -= 1
+        else:
+            self._free.append(thing)
+
+    def take_free(self, fits: Callable[[T], bool]) -> list[T]:
+        """The free things that fit, each to be given back."""
+        found = [thing for thing in self._free if fits(thing)]
+        self._free = [thing for thing in self._free if not fits(thing)]
+        return found
+
+    def drop_free(self, keep: int = 0) -> list[T]:
+        """The free things beyond so many, whose places become free: those that were given back last."""
+        dropped = self._free[keep:]
+        del self._free[keep:]
+        self._held -= len(dropped)
+        return dropped
+
+    async def _wait_in_line(self) -> T | None:
+        turn: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            async with asyncio.timeout(self._wait):
+                return await turn
+        except BaseException as error:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            if turn.done() and not turn.cancelled():
+                self.give(turn.result())  # it came too late
+            if not isinstance(error, TimeoutError):
+                raise
+            raise Overloaded(
+                f"No database connection was free for {self._wait:g} seconds: all {self._size} are in use.",
+                fix="Raise max_connections, or look for queries and transactions that take long.",
+            ) from None
