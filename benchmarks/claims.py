@@ -20,7 +20,8 @@ from benchmarks.databases import StoreName, connect_sqlite
 from benchmarks.harness import Bar, Bench, Benchmark, alternate, spread
 from penstock import Backend
 from penstock.functions.function import AnyFunction
-from penstock.jobs.job import NewJob
+from penstock.jobs.job import DEFAULT_POOL, NewJob
+from penstock.store.contract import Room
 
 _BATCH = 100
 _AT_ONCE = 1000
@@ -86,7 +87,7 @@ async def _claimer(backend: Backend) -> Callable[[], Awaitable[float]]:
 
     async def claim() -> float:
         begun = time.perf_counter()
-        claim = await engine.store.jobs.claim(lease, _BATCH, engine.clock.now())
+        claim = await engine.store.jobs.claim(lease, _BATCH, [Room(DEFAULT_POOL, _BATCH)], engine.clock.now())
         taken = time.perf_counter() - begun
         if len(claim.jobs) != _BATCH:
             raise AssertionError(f"{len(claim.jobs)} jobs were claimed instead of {_BATCH}.")

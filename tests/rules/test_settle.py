@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.jobs.job import Job, Outcome
+from penstock.jobs.job import NO_OPTIONS, Job, Options, Outcome
 from penstock.jobs.retry import Retry
 from penstock.jobs.settle import MAX_LOSSES, settle
 from penstock.jobs.states import MOVES, JobEvent, JobState
@@ -17,7 +17,8 @@ from penstock.jobs.states import MOVES, JobEvent, JobState
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 JOB = Job(
     id=UUID(int=1), function="shop:send", kind="action", args="{}", run_at=NOW - timedelta(hours=1), pool="default",
-    priority=0, retry=None, attempt=1, enqueued_at=NOW - timedelta(hours=2), started_at=NOW - timedelta(minutes=1),
+    priority=0, options=NO_OPTIONS, on_complete=None, ending=None,
+    attempt=1, enqueued_at=NOW - timedelta(hours=2), started_at=NOW - timedelta(minutes=1),
 )  # fmt: skip
 RETRY = Retry(max_attempts=3, initial_backoff=10, base=2)
 
@@ -45,16 +46,16 @@ def test_a_job_without_retries_that_raised_has_failed() -> None:
 def test_a_job_that_raised_is_tried_until_its_attempts_are_used_up() -> None:
     waits = []
     for attempt in (1, 2):
-        found = settled(JobEvent.RAISED, replace(JOB, retry=RETRY, attempt=attempt), error="x")
+        found = settled(JobEvent.RAISED, replace(JOB, options=Options(retry=RETRY), attempt=attempt), error="x")
         assert (found.state, found.event, found.attempt) == (JobState.PENDING, JobEvent.RAISED, attempt)
         waits.append(found.run_at - NOW)
     assert waits == [timedelta(seconds=10), timedelta(seconds=20)]
-    last = settled(JobEvent.RAISED, replace(JOB, retry=RETRY, attempt=3), error="x")
+    last = settled(JobEvent.RAISED, replace(JOB, options=Options(retry=RETRY), attempt=3), error="x")
     assert (last.state, last.event, last.attempt) == (JobState.FAILED, JobEvent.EXHAUSTED, 3)
 
 
 def test_an_error_that_is_final_ends_the_job_whatever_is_left() -> None:
-    found = settled(JobEvent.RAISED, replace(JOB, retry=RETRY), retryable=False)
+    found = settled(JobEvent.RAISED, replace(JOB, options=Options(retry=RETRY)), retryable=False)
     assert (found.state, found.event) == (JobState.FAILED, JobEvent.EXHAUSTED)
 
 
@@ -69,9 +70,14 @@ def test_what_is_no_failure_uses_no_attempt(event: JobEvent) -> None:
     ("kind", "retry", "most"), [("action", None, 1), ("action", RETRY, 3), ("mutation", None, MAX_LOSSES)]
 )
 def test_a_lost_job_runs_again_if_that_can_do_no_harm(kind: Any, retry: Retry | None, most: int) -> None:
-    events = [settled(JobEvent.LOST, replace(JOB, kind=kind, retry=retry, attempt=n)).event for n in range(1, most + 2)]
+    events = [
+        settled(JobEvent.LOST, replace(JOB, kind=kind, options=Options(retry=retry), attempt=n)).event
+        for n in range(1, most + 2)
+    ]
     assert events == [JobEvent.LOST] * (most - 1) + [JobEvent.ABANDONED] * 2
-    ended = settled(JobEvent.LOST, replace(JOB, kind=kind, retry=retry, attempt=most), error="WorkerLost: …")
+    ended = settled(
+        JobEvent.LOST, replace(JOB, kind=kind, options=Options(retry=retry), attempt=most), error="WorkerLost: …"
+    )
     assert (ended.state, ended.error) == (JobState.FAILED, "WorkerLost: …")
 
 
@@ -82,14 +88,14 @@ def test_a_job_lost_once_runs_at_once_and_one_lost_again_waits() -> None:
 
 
 def test_a_canceled_job_ends_canceled() -> None:
-    found = settled(JobEvent.CANCELED, replace(JOB, retry=RETRY))
+    found = settled(JobEvent.CANCELED, replace(JOB, options=Options(retry=RETRY)))
     assert (found.state, found.event) == (JobState.CANCELED, JobEvent.CANCELED)
 
 
 def test_every_event_of_a_running_job_has_its_move() -> None:
     outcomes = {event for state, event in MOVES if state is JobState.RUNNING} - {JobEvent.EXHAUSTED, JobEvent.ABANDONED}
     for event in outcomes:
-        for job in (JOB, replace(JOB, retry=RETRY), replace(JOB, kind="mutation", attempt=99)):
+        for job in (JOB, replace(JOB, options=Options(retry=RETRY)), replace(JOB, kind="mutation", attempt=99)):
             found = settled(event, job)
             assert found.state is MOVES[JobState.RUNNING, found.event]
             assert (found.run_at >= NOW) == (found.state is JobState.PENDING)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.jobs.states import FINISHED, MOVES, JobEvent, JobState, diagram
+from penstock.jobs.states import FINISHED, MOVES, JobEvent, JobState, diagram, moved, moves
 
 
 def reachable(state: JobState) -> set[JobState]:
     found, left = {state}, [state]
     while left:
         here = left.pop()
-        left += [to for (start, _), to in MOVES.items() if start is here and to not in found]
+        left += [to for start, _, to in moves() if start is here and to not in found]
         found |= set(left)
     return found
 
@@ -26,7 +26,7 @@ def test_nothing_leads_out_of_an_end() -> None:
 
 
 def test_every_event_moves_something_and_only_a_claim_starts_a_job() -> None:
-    assert {event for _, event in MOVES} == set(JobEvent)
+    assert {event for _, event, _ in moves()} == set(JobEvent)
     assert [key for key, to in MOVES.items() if to is JobState.RUNNING] == [(JobState.PENDING, JobEvent.CLAIMED)]
     assert [event for state, event in MOVES if state is JobState.PENDING] == [JobEvent.CLAIMED, JobEvent.CANCELED]
 
@@ -34,9 +34,18 @@ def test_every_event_moves_something_and_only_a_claim_starts_a_job() -> None:
 def test_the_diagram_shows_every_move_and_every_end() -> None:
     lines = diagram().splitlines()
     assert lines[:2] == ["stateDiagram-v2", "    [*] --> pending: enqueued"]
-    for (state, event), to in MOVES.items():
+    for state, event, to in moves():
         assert f"    {state.value} --> {to.value}: {event.value}" in lines
     assert [line for line in lines if line.endswith("--> [*]")] == [
         f"    {state} --> [*]" for state in ("success", "failed", "canceled")
     ]
-    assert len(lines) == 2 + len(MOVES) + len(FINISHED)
+    assert len(lines) == 2 + len(set(moves())) + len(FINISHED)
+
+
+def test_with_an_on_complete_no_job_ends_before_it_was_called() -> None:
+    for (state, event), to in MOVES.items():
+        assert moved(state, event, on_complete=False) is to
+        assert moved(state, event, on_complete=True) is (JobState.COMPLETING if to in FINISHED else to)
+    assert {start for start, _, to in moves() if to in FINISHED} == {
+        JobState.PENDING, JobState.RUNNING, JobState.COMPLETING,
+    }  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AbstractAsyncContextManager, nullcontext
+from datetime import timedelta
 
 from penstock.calls.processes import Processes
 from penstock.calls.threads import Place, Threads
@@ -66,6 +67,11 @@ class Engine:
         if threads is None:
             threads = self._threads[name] = Threads(name, self.config.threads)
         return threads.place(function.name, function=function.name, depth=depth)
+
+    @property
+    def keep(self) -> timedelta:
+        """How long the status of a finished job is kept, unless the job says otherwise."""
+        return timedelta(seconds=self.config.job_status_ttl)
 
     def begin_stop(self) -> None:
         """Begin the grace time, unless it has begun."""

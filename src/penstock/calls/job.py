@@ -9,40 +9,134 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+from penstock.calls.completion import complete
 from penstock.calls.run import Runner
 from penstock.calls.threads import apart
-from penstock.errors import LeaseLost, LimitExceeded, NonRetryableError, Overloaded
-from penstock.functions.function import AnyFunction
+from penstock.errors import CallTimeout, LeaseLost, LimitExceeded, NonRetryableError, Overloaded
+from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
 from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent
 from penstock.observe.logs import event as log_event
 from penstock.wire.outgoing import encode_kept
 
+
+@dataclass(slots=True)
+class Running:
+    """A job under way.
+
+    Attributes:
+        job: The job; with its ending, once that is known and only its on_complete is left.
+        lease: The lease it runs under.
+        cancelled: Set when someone asked for it to stop.
+        begun: Whether it has begun to run.
+        stopped: Whether the worker has stopped it.
+        outcome: If it was stopped: what became of it, as far as is known.
+    """
+
+    job: Job
+    lease: int
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: bool = False
+    stopped: bool = False
+    outcome: Outcome | None = None
+    task: asyncio.Task[None] = field(init=False)
+
+
 _PARKED_FOR = timedelta(seconds=30)
 _LONGEST_ERROR = 10_000
 
 
-async def run_job(runner: Runner, job: Job, lease: int, cancelled: asyncio.Event) -> Outcome | None:
-    """Run a job under a lease; what became of it, or None if it has settled itself or is not ours any more."""
+async def run_job(runner: Runner, running: Running) -> Outcome | None:
+    """Run a job under its lease; what became of it, or None if it has settled itself or is not ours any more.
+
+    A job that ends, and has an on_complete, is settled with it. If that cannot be, `running.job` has the ending that is
+    to be kept, and what is returned became of the on_complete.
+    """
+    try:
+        outcome = await _attempt(runner, running) if running.job.ending is None else None
+        if outcome is None and running.job.ending is None:
+            return None
+        return await _complete(runner, running, outcome)
+    except LeaseLost:
+        job = running.job
+        log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=running.lease)
+        return None
+
+
+async def _attempt(runner: Runner, running: Running) -> Outcome | None:
+    """Run a job's function; what became of it, or None if it has settled itself."""
+    job = running.job
     function = runner.engine.registry.find(job.function)
     if function is None:
         return _parked(job, f"FunctionNotFound: no function {job.function} is declared in the program of this worker")
     try:
-        if function.kind.value == "mutation":
-            await _run_mutation(runner, function, job, lease)
-            return None
-        arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
-        result = await runner.action(function, arguments, cancelled=cancelled)
+        async with _time_limit(job):
+            if function.kind is FunctionKind.MUTATION:
+                await _run_mutation(runner, function, job, running.lease)
+                return None
+            arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
+            if function.kind is FunctionKind.QUERY:
+                result = await runner.query(function, arguments)
+            else:
+                result = await runner.action(function, arguments, cancelled=running.cancelled)
         return Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
     except LeaseLost:
-        log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=lease)
-        return None
+        raise
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
-        return _raised(job, error, cancelled)
+        return _raised(job, error, running.cancelled)
+
+
+async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -> Outcome | None:
+    """Run a job's on_complete, if its attempt was the last; what is left to be settled."""
+    engine, job = runner.engine, running.job
+    if outcome is not None:
+        settled = settle(job, outcome, runner.now(), engine.clock.random(), engine.keep)
+        if settled.ending is None:
+            return outcome
+        job = running.job = replace(job, ending=settled.ending)
+    assert job.ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
+    function = engine.registry.find(job.on_complete)
+    if function is None:
+        return _parked(job, f"FunctionNotFound: no function {job.on_complete} is declared, which is its on_complete")
+    try:
+        await complete(runner, function, job, job.ending, running.lease)
+    except LeaseLost:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever user code raises is kept with the job
+        log_event("job.on_complete_failed", logging.WARNING, job=job_id(job.id), function=job.on_complete, error=error)
+        return failure(error)
+    return None
+
+
+@asynccontextmanager
+async def _time_limit(job: Job) -> AsyncIterator[None]:
+    """End a job that takes longer than it may.
+
+    Raises:
+        CallTimeout: It did.
+    """
+    limit = job.options.timeout
+    if limit is None:
+        yield
+        return
+    timer = asyncio.timeout(limit)
+    try:
+        async with timer:
+            yield
+    except TimeoutError as error:
+        if not timer.expired():
+            raise
+        raise CallTimeout(
+            f"{job.function} took longer than the {limit:g} seconds that this job may take.",
+            fix="Raise its timeout, or do less in one job.",
+        ) from error
 
 
 def _raised(job: Job, error: Exception, cancelled: asyncio.Event) -> Outcome:
@@ -77,17 +171,12 @@ def failure(error: BaseException) -> Outcome:
 async def _run_mutation(runner: Runner, function: AnyFunction, job: Job, lease: int) -> None:
     def settled(result: object) -> Settlement:
         outcome = Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
-        return settle(job, outcome, runner.now(), 0.0, keep(runner))
+        return settle(job, outcome, runner.now(), 0.0, runner.engine.keep)
 
     async def check() -> dict[str, Any]:
         return await apart(len(job.args), lambda: function.signature.check_json(job.args))
 
     await runner.mutation(function, check, lease=lease, settle=settled)
-
-
-def keep(runner: Runner) -> timedelta:
-    """How long the status of a finished job is kept."""
-    return timedelta(seconds=runner.engine.config.job_status_ttl)
 
 
 def _result(runner: Runner, function: AnyFunction, result: object) -> str:

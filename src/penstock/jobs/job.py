@@ -52,12 +52,58 @@ def _check(given: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """What a job was asked for beside its function, as it is carried along.
+
+    Attributes:
+        retry: When to try again after a failure; None for one attempt.
+        name: What it is called in log events; its function's name by default.
+        timeout: Seconds that one attempt may take; None for no limit.
+        keep: Seconds for which its status is kept once it has ended; None for what the settings say.
+        on_complete_retry: When to call on_complete again after it raised.
+        context: What on_complete is given, as JSON.
+    """
+
+    retry: Retry | None = None
+    name: str | None = None
+    timeout: float | None = None
+    keep: float | None = None
+    on_complete_retry: Retry | None = None
+    context: str | None = None
+
+
+NO_OPTIONS = Options()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job ends, while its on_complete is still to run.
+
+    Attributes:
+        state: Success, failed or canceled.
+        result: For success: the result as JSON.
+        error: For failed: type and message.
+        traceback: For failed: where.
+        finished_at: When its last attempt ended.
+        calls: How often on_complete has raised so far.
+    """
+
+    state: JobState
+    finished_at: datetime
+    result: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class NewJob:
     """A job to be stored.
 
     Attributes:
         args: Arguments as a JSON object, checked against the function's signature.
-        retry: When to try again after a failure; None for one attempt.
+        priority: Those with a higher one start first.
+        on_complete: Name of the mutation that is run once, when it has ended.
     """
 
     id: UUID
@@ -67,7 +113,8 @@ class NewJob:
     run_at: datetime
     pool: str = DEFAULT_POOL
     priority: int = 0
-    retry: Retry | None = None
+    options: Options = NO_OPTIONS
+    on_complete: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +124,7 @@ class Job:
     Attributes:
         attempt: Which attempt this is, from 1.
         enqueued_at: When the transaction that enqueued it ran.
+        ending: How it ends, if only its on_complete is left to run.
     """
 
     id: UUID
@@ -86,7 +134,9 @@ class Job:
     run_at: datetime
     pool: str
     priority: int
-    retry: Retry | None
+    options: Options
+    on_complete: str | None
+    ending: Ending | None
     attempt: int
     enqueued_at: datetime
     started_at: datetime
@@ -121,7 +171,9 @@ class Settlement:
     Attributes:
         state: Its new state.
         attempt: Attempts that count so far.
-        run_at: For pending: when it may run again.
+        run_at: For pending and completing: when it may run again.
+        ending: For completing: how it ends.
+        on_complete_error: Type and message of what its on_complete raised for the last time.
     """
 
     id: UUID
@@ -134,6 +186,8 @@ class Settlement:
     result: str | None = None
     error: str | None = None
     traceback: str | None = None
+    ending: Ending | None = None
+    on_complete_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +207,8 @@ class JobStatus:
         result: What its function returned, if it succeeded; as JSON says it over HTTP, with integers as numbers.
         error: Type and message of its last error, or why it waits.
         traceback: Where that happened, once the job has ended.
+        pool: The pool it belongs to.
+        on_complete_error: Type and message of what its on_complete raised, if it raised each time.
     """
 
     id: JobId
@@ -167,3 +223,5 @@ class JobStatus:
     result: Any = None
     error: str | None = None
     traceback: str | None = None
+    pool: str = DEFAULT_POOL
+    on_complete_error: str | None = None

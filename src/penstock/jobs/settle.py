@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
-from penstock.jobs.job import Job, Outcome, Settlement
+from penstock.jobs.job import Ending, Job, Options, Outcome, Settlement
 from penstock.jobs.retry import Retry, backoff
-from penstock.jobs.states import MOVES, JobEvent, JobState
+from penstock.jobs.states import JobEvent, JobState, moved
 
 KEEP_STATUS = timedelta(days=7)
 MAX_LOSSES = 5
+FOR_EVER = timedelta(days=365 * 1000)
 _AFTER_LOSS = Retry(max_attempts=MAX_LOSSES, initial_backoff=1.0, base=2.0, max_backoff=60.0)
+_ON_COMPLETE = Retry(max_attempts=5, initial_backoff=0.25, base=2.0)
 
 
 def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timedelta = KEEP_STATUS) -> Settlement:
@@ -18,24 +21,93 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
 
     Args:
         job: The job and its attempt.
-        outcome: What became of the attempt.
+        outcome: What became of the attempt; of the call of its on_complete, if only that was left.
         now: The time of the decision.
         chance: A number in [0, 1), for the jitter of the next attempt's time.
-        keep: How long the status of a finished job is kept.
+        keep: How long the status of a finished job is kept, unless the job says otherwise.
     """
+    if job.ending is not None:
+        return _settle_call(job, job.ending, outcome, now, chance, keep)
     event = _event(job, outcome)
-    state = MOVES[JobState.RUNNING, event]
-    return Settlement(
+    state = moved(JobState.RUNNING, event, on_complete=job.on_complete is not None)
+    settled = Settlement(
         id=job.id,
         state=state,
         event=event,
         attempt=job.attempt - (event in {JobEvent.SNOOZED, JobEvent.HANDED_BACK}),
         run_at=now + _delay(job, outcome, event, chance) if state is JobState.PENDING else job.run_at,
         finished_at=now,
-        expires_at=now + keep,
+        expires_at=expiry(job.options, now, keep),
         result=outcome.result,
         error=outcome.error,
         traceback=outcome.traceback,
+    )
+    return _completing(settled, moved(JobState.RUNNING, event, on_complete=False), now)
+
+
+def settle_cancel(job: Job, now: datetime, keep: timedelta = KEEP_STATUS) -> Settlement:
+    """What is to be written about a pending job that is canceled. Its attempts stay as they are."""
+    settled = Settlement(
+        id=job.id,
+        state=moved(JobState.PENDING, JobEvent.CANCELED, on_complete=job.on_complete is not None),
+        event=JobEvent.CANCELED,
+        attempt=job.attempt,
+        run_at=job.run_at,
+        finished_at=now,
+        expires_at=expiry(job.options, now, keep),
+    )
+    return _completing(settled, JobState.CANCELED, now)
+
+
+def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: str | None = None) -> Settlement:
+    """What is to be written about a job once its on_complete has returned, or raised for the last time."""
+    return Settlement(
+        id=job.id,
+        state=ending.state,
+        event=JobEvent.COMPLETED,
+        attempt=job.attempt,
+        run_at=job.run_at,
+        finished_at=ending.finished_at,
+        expires_at=expiry(job.options, now, keep),
+        result=ending.result,
+        error=ending.error,
+        traceback=ending.traceback,
+        on_complete_error=error,
+    )
+
+
+def expiry(options: Options, now: datetime, keep: timedelta) -> datetime:
+    """Until when the status of a job is kept that ends now."""
+    return now + (keep if options.keep is None else min(timedelta(seconds=options.keep), FOR_EVER))
+
+
+def _completing(settled: Settlement, end: JobState, now: datetime) -> Settlement:
+    """The same, with the ending to be kept if on_complete comes first."""
+    if settled.state is not JobState.COMPLETING:
+        return settled
+    ending = Ending(end, now, settled.result, settled.error, settled.traceback)
+    return replace(settled, run_at=now, result=None, error=None, traceback=None, ending=ending)
+
+
+def _settle_call(
+    job: Job, ending: Ending, outcome: Outcome, now: datetime, chance: float, keep: timedelta
+) -> Settlement:
+    """What is to be written about a job whose on_complete was called, or was to be. Its ending stays what it is."""
+    raised = outcome.event in {JobEvent.RAISED, JobEvent.LOST}  # a callback that kills its worker ends too
+    calls, retry = ending.calls + raised, job.options.on_complete_retry or _ON_COMPLETE
+    if raised and (calls >= retry.max_attempts or not outcome.retryable):
+        return completed(job, ending, now, keep, outcome.error)
+    delay = timedelta(seconds=backoff(retry, calls, chance)) if raised else outcome.delay
+    return Settlement(
+        id=job.id,
+        state=JobState.COMPLETING,
+        event=outcome.event,
+        attempt=job.attempt,
+        run_at=now + delay,
+        finished_at=now,
+        expires_at=expiry(job.options, now, keep),
+        error=outcome.error,
+        ending=replace(ending, calls=calls),
     )
 
 
@@ -45,18 +117,19 @@ def _event(job: Job, outcome: Outcome) -> JobEvent:
     A lost mutation left no trace in the database, so it runs again; a worker that dies of it each time is stopped
     after a few losses. A lost action may have reached the outside world, so only its retry policy allows another run.
     """
+    retry = job.options.retry
     if outcome.event is JobEvent.RAISED:
-        left = job.retry is not None and job.attempt < job.retry.max_attempts
+        left = retry is not None and job.attempt < retry.max_attempts
         return JobEvent.RAISED if outcome.retryable and left else JobEvent.EXHAUSTED
     if outcome.event is JobEvent.LOST:
-        attempts = job.retry.max_attempts if job.retry else MAX_LOSSES if job.kind != "action" else 1
+        attempts = retry.max_attempts if retry else MAX_LOSSES if job.kind != "action" else 1
         return JobEvent.LOST if job.attempt < attempts else JobEvent.ABANDONED
     return outcome.event
 
 
 def _delay(job: Job, outcome: Outcome, event: JobEvent, chance: float) -> timedelta:
-    if event is JobEvent.RAISED and job.retry is not None:
-        return timedelta(seconds=backoff(job.retry, job.attempt, chance))
+    if event is JobEvent.RAISED and job.options.retry is not None:
+        return timedelta(seconds=backoff(job.options.retry, job.attempt, chance))
     if event is JobEvent.LOST and job.attempt > 1:
         return timedelta(seconds=backoff(_AFTER_LOSS, job.attempt, chance))
     return outcome.delay

@@ -10,6 +10,7 @@ class JobState(enum.Enum):
 
     PENDING = "pending"
     RUNNING = "running"
+    COMPLETING = "completing"  # how it ends is known, and its on_complete is still to run
     SUCCESS = "success"
     FAILED = "failed"
     CANCELED = "canceled"
@@ -27,9 +28,10 @@ class JobEvent(enum.Enum):
     HANDED_BACK = "handed_back"  # its worker stopped cleanly before starting it
     LOST = "lost"  # its worker died or lost its lease, and it may run again
     ABANDONED = "abandoned"  # its worker died or lost its lease, and it may not run again
+    COMPLETED = "completed"  # its on_complete has returned, or raised for the last time
 
 
-P, R, S, F, C = JobState
+P, R, E, S, F, C = JobState
 
 MOVES: dict[tuple[JobState, JobEvent], JobState] = {
     (P, JobEvent.CLAIMED): R,
@@ -44,12 +46,37 @@ MOVES: dict[tuple[JobState, JobEvent], JobState] = {
     (R, JobEvent.CANCELED): C,
 }
 
-FINISHED = frozenset(set(JobState) - {state for state, _ in MOVES})
+FINISHED = frozenset({S, F, C})
+
+# While its on_complete is due or under way: what leaves a job there. COMPLETED leads to the end that was known before.
+STAYS = (JobEvent.RAISED, JobEvent.SNOOZED, JobEvent.HANDED_BACK, JobEvent.LOST)
+
+
+def moved(state: JobState, event: JobEvent, *, on_complete: bool) -> JobState:
+    """The state that an event leads to, from pending or running.
+
+    Args:
+        state: Where the job stands.
+        event: What has happened.
+        on_complete: Whether the job has an on_complete, which comes before its end.
+    """
+    to = MOVES[state, event]
+    return JobState.COMPLETING if on_complete and to in FINISHED else to
+
+
+def moves() -> list[tuple[JobState, JobEvent, JobState]]:
+    """All moves there are, with and without an on_complete: from, event, to."""
+    return [
+        *((state, event, to) for (state, event), to in MOVES.items()),
+        *((state, event, JobState.COMPLETING) for (state, event), to in MOVES.items() if to in FINISHED),
+        *((JobState.COMPLETING, event, JobState.COMPLETING) for event in STAYS),
+        *((JobState.COMPLETING, JobEvent.COMPLETED, to) for to in JobState if to in FINISHED),
+    ]
 
 
 def diagram() -> str:
     """The state machine as a Mermaid diagram, for the docs."""
     lines = ["stateDiagram-v2", "    [*] --> pending: enqueued"]
-    lines += [f"    {state.value} --> {to.value}: {event.value}" for (state, event), to in MOVES.items()]
+    lines += [f"    {state.value} --> {to.value}: {event.value}" for state, event, to in moves()]
     lines += [f"    {state.value} --> [*]" for state in JobState if state in FINISHED]
     return "\n".join(lines)

@@ -11,19 +11,21 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from penstock.calls.job import failure, keep, run_job
+from penstock.calls.job import Running, failure, run_job
 from penstock.calls.run import Runner
 from penstock.errors import DatabaseUnavailable, TryAgain
-from penstock.jobs.job import Job, Outcome, Settlement, job_id
-from penstock.jobs.settle import settle
+from penstock.jobs.job import DEFAULT_POOL, Job, Outcome, Settlement, job_id
+from penstock.jobs.settle import settle, settle_cancel
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.services.service import Service
+from penstock.services.slots import Slots
+from penstock.store.contract import Room
 
 _CANCELS_AT_ONCE = 1000
 # Parts of the setting `lease`, which bounds the time from a worker's death to the take-over of its jobs.
@@ -36,27 +38,6 @@ _END_PART = 0.1
 _AGAIN_PART = 0.1
 
 
-@dataclass(slots=True)
-class Running:
-    """A job under way.
-
-    Attributes:
-        lease: The lease it runs under.
-        cancelled: Set when someone asked for it to stop.
-        begun: Whether it has begun to run.
-        stopped: Whether the worker has stopped it.
-        outcome: If it was stopped: what became of it, as far as is known.
-    """
-
-    job: Job
-    lease: int
-    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
-    begun: bool = False
-    stopped: bool = False
-    outcome: Outcome | None = None
-    task: asyncio.Task[None] = field(init=False)
-
-
 class Worker(Service):
     """Runs jobs.
 
@@ -64,6 +45,7 @@ class Worker(Service):
         runner: Runs functions.
         name: How this worker is called in its lease.
         jobs: How many jobs it runs at once.
+        pools: Names of the pools with a limit that its program declares.
 
     Attributes:
         lease: The number of its lease, while it has one.
@@ -73,7 +55,7 @@ class Worker(Service):
 
     name = "worker"
 
-    def __init__(self, runner: Runner, name: str, jobs: int) -> None:
+    def __init__(self, runner: Runner, name: str, jobs: int, pools: Sequence[str] = ()) -> None:
         super().__init__(runner.engine.clock)
         self.lease: int | None = None
         self.running: dict[UUID, Running] = {}
@@ -89,6 +71,8 @@ class Worker(Service):
         self._looked_at = -1e9
         self._outcomes: list[tuple[Job, Outcome]] = []
         self._astray = False
+        self._slots = Slots(self._store, self.clock, pools)
+        self._busy: Counter[str] = Counter()
 
     async def tick(self) -> float:
         """Keep the lease, settle what has ended, claim and start what may run."""
@@ -123,6 +107,7 @@ class Worker(Service):
         handed_back, lost = ended[JobEvent.HANDED_BACK], ended[JobEvent.LOST]
         log_event("worker.stopped", lease=self.lease, handed_back=handed_back, lost=lost)
         self.lease = None
+        self._slots.forget()
 
     async def _guarded_tick(self) -> float:
         """A tick; after one that failed the worker is back in time to renew its lease."""
@@ -183,6 +168,7 @@ class Worker(Service):
         log_event("worker.lease_lost", logging.ERROR, lease=self.lease, reason=reason, jobs=len(self.running))
         await self._stop_jobs()
         self.lease = None
+        self._slots.forget()
 
     # ----- the end of jobs
 
@@ -205,6 +191,7 @@ class Worker(Service):
     async def _end_jobs(self) -> list[Running]:
         """Stop all jobs; these. Nobody waits for long for one that does not let itself be stopped."""
         stopped, self.running = list(self.running.values()), {}
+        self._busy.clear()
         for running in stopped:
             running.stopped, running.outcome = True, _interrupted(running)
             running.task.cancel()
@@ -221,7 +208,7 @@ class Worker(Service):
         outcomes, self._outcomes = self._outcomes, []
         if not outcomes or self.lease is None:
             return set()
-        now, chance, kept = self.clock.now(), self.clock.random, keep(self._runner)
+        now, chance, kept = self.clock.now(), self.clock.random, self._runner.engine.keep
         settlements = [settle(job, outcome, now, chance(), kept) for job, outcome in outcomes]
         try:
             won = await self._store.jobs.settle(self.lease, settlements)
@@ -238,11 +225,7 @@ class Worker(Service):
     # ----- what concerns all workers
 
     async def _look_after_others(self) -> None:
-        """Carry out cancels, and now and then take over the jobs of leases that have run out."""
-        now = self.clock.now()
-        for asked in await self._store.jobs.cancel_pending(now, now + keep(self._runner), _CANCELS_AT_ONCE):
-            if asked in self.running:
-                self.running[asked].cancelled.set()
+        """Now and then take over the jobs of leases that have run out."""
         if self.clock.monotonic() - self._looked_at < self._bound * _LOOK_PART:
             return
         self._looked_at = self.clock.monotonic()
@@ -253,8 +236,18 @@ class Worker(Service):
                 count = await self._store.leases.rescue(lease, now, self._settle_lost)
                 log_event("worker.rescued", logging.WARNING, lease=lease, jobs=count)
 
+    async def _cancel(self) -> None:
+        """Carry out what anybody asked to be canceled."""
+        for asked in await self._store.jobs.cancel_pending(self.clock.now(), _CANCELS_AT_ONCE, self._settle_canceled):
+            if asked in self.running:
+                self.running[asked].cancelled.set()
+
+    def _settle_canceled(self, jobs: list[Job]) -> list[Settlement]:
+        now, kept = self.clock.now(), self._runner.engine.keep
+        return [settle_cancel(job, now, kept) for job in jobs]
+
     def _settle_lost(self, jobs: list[Job]) -> list[Settlement]:
-        now, kept = self.clock.now(), keep(self._runner)
+        now, kept = self.clock.now(), self._runner.engine.keep
         lost = Outcome(JobEvent.LOST, error="WorkerLost: the worker that ran this job died or lost its lease")
         return [settle(job, lost, now, self.clock.random(), kept) for job in jobs]
 
@@ -263,23 +256,30 @@ class Worker(Service):
     async def _claim(self) -> float:
         """Claim as many jobs as may start, and start them; seconds until the next look."""
         lease, free = self.lease, self._jobs - len(self.running)
-        if free <= 0 or lease is None or self._stopping:
+        if lease is None or self._stopping:
             return self._poll
+        again = await self._slots.balance(lease, max(0, free), self._busy)
+        if free <= 0:
+            await self._cancel()
+            return min(self._poll, again)
         if self._astray:
             await self._adopt(lease)
         self._astray = True  # until its answer has come
-        claim = await self._store.jobs.claim(lease, free, self.clock.now())
+        rooms = [Room(DEFAULT_POOL, free), *self._slots.rooms(free, self._busy)]
+        claim = await self._store.jobs.claim(lease, free, rooms, self.clock.now())
         self.next_run_at = claim.next_run_at
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
         for job in claim.jobs:
             self._start_job(job, lease)
         self._astray = False
+        if claim.cancels:
+            await self._cancel()
         if len(claim.jobs) == free:
-            return self._poll  # all places are taken: the first job to end wakes this worker
-        if claim.next_run_at is None:
-            return self._poll
-        return min(self._poll, max(0.0, (claim.next_run_at - self.clock.now()).total_seconds()))
+            return min(self._poll, again)  # all places are taken: the first job to end wakes this worker
+        if claim.next_run_at is not None:
+            again = min(again, max(0.0, (claim.next_run_at - self.clock.now()).total_seconds()))
+        return min(self._poll, again)
 
     async def _adopt(self, lease: int) -> None:
         """Start jobs that a claim has put under the lease although this worker never had its answer."""
@@ -293,16 +293,18 @@ class Worker(Service):
         running = Running(job, lease)
         running.task = asyncio.get_running_loop().create_task(self._run_job(running))
         self.running[job.id] = running
+        self._busy[job.pool] += job.ending is None
 
     async def _run_job(self, running: Running) -> None:
-        job, running.begun = running.job, True
+        claimed, running.begun = running.job, True
         outcome: Outcome | None
         try:
-            outcome = await run_job(self._runner, job, running.lease, running.cancelled)
+            outcome = await run_job(self._runner, running)
         except BaseException as error:
             if running.stopped and isinstance(error, asyncio.CancelledError):
                 raise
             outcome = failure(error)
+        job = running.job
         if points.armed:
             await points.reach("worker.outcome", job=job, outcome=outcome)
         if running.stopped:
@@ -310,12 +312,13 @@ class Worker(Service):
             return
         if outcome is not None:
             self._outcomes.append((job, outcome))
-        self.running.pop(job.id, None)
+        if self.running.pop(job.id, None) is not None:
+            self._busy[job.pool] -= claimed.ending is None
         self.wake.set()
 
 
 def _interrupted(running: Running) -> Outcome:
     """What is known of a job that was stopped midway: a mutation left no trace, an action that has begun may have."""
-    if running.job.kind == "mutation" or not running.begun:
+    if running.job.kind != "action" or not running.begun or running.job.ending is not None:
         return Outcome(JobEvent.HANDED_BACK)
     return Outcome(JobEvent.LOST, error="WorkerLost: the worker stopped before this job had ended")

@@ -7,7 +7,7 @@ converts. Errors of a driver leave a store only as errors of penstock's tree.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,7 +22,7 @@ from penstock.store.dialect import Dialect
 
 Row = Sequence[Any]
 PIECE_ROWS = 256
-SettleLost = Callable[[list[Job]], list[Settlement]]
+Settle = Callable[[list[Job]], list[Settlement]]
 
 
 def not_open() -> ContextError:
@@ -80,16 +80,105 @@ class Session(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """For how many more jobs of a pool a worker has room.
+
+    Attributes:
+        room: How many.
+        epoch: Of a pool with a limit: the number of that limit; if it has been changed, nothing is claimed.
+    """
+
+    pool: str
+    room: int
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """What one look for work found.
 
     Attributes:
         jobs: Jobs now running under the lease.
         next_run_at: When the next scheduled job is due, if there is one.
+        cancels: Whether anybody has asked for a cancel that may still be to be carried out.
     """
 
     jobs: list[Job]
     next_run_at: datetime | None
+    cancels: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """How a pool with a limit stands, as one worker sees it.
+
+    Attributes:
+        max_parallelism: Its limit; 0 while it is paused.
+        epoch: The number of this limit.
+        granted: How many slots all workers hold together.
+        held: How many this worker holds.
+        holders: How many workers hold slots or want some.
+        wanted: How many slots others want and do not have.
+        waiting: How many jobs are ready; counted no further than asked.
+    """
+
+    pool: str
+    max_parallelism: int
+    epoch: int
+    granted: int
+    held: int
+    holders: int
+    wanted: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """How a pool stands, as seen from outside.
+
+    Attributes:
+        declared: The limit that the program declared last.
+        max_parallelism: The limit that holds.
+        paused: Whether no job of it is started.
+        granted: How many slots workers hold.
+        ready: How many jobs may start now.
+        scheduled: How many start later.
+        running: How many run.
+    """
+
+    name: str
+    declared: int
+    max_parallelism: int
+    paused: bool
+    granted: int
+    ready: int
+    scheduled: int
+    running: int
+
+
+class Pools(Protocol):
+    """Pools at rest: their limits, and which worker holds how many slots."""
+
+    async def declare(self, limits: Mapping[str, int]) -> None:
+        """Make pools known; a limit that differs from the one declared before holds from now on."""
+
+    async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
+        """Change a limit, for all workers at once; False if there is no such pool."""
+
+    async def look(self, lease: int, pools: Sequence[str], most: int) -> list[PoolView]:
+        """How pools stand for a worker, counting waiting jobs up to `most`."""
+
+    async def acquire(self, lease: int, pool: str, count: int) -> int:
+        """Take up to this many more slots; how many the worker holds then. What it lacks, it is known to want.
+
+        The slots of all workers together are never more than the limit. None are given to a lease that was lost.
+        """
+
+    async def release(self, lease: int, pool: str, count: int) -> int:
+        """Give this many slots back, and want none; how many the worker holds then."""
+
+    async def list(self, session: Session) -> list[PoolRow]:
+        """All pools, by name."""
 
 
 class Jobs(Protocol):
@@ -101,8 +190,12 @@ class Jobs(Protocol):
     async def request_cancel(self, session: Session, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled; once it commits, those pending never start."""
 
-    async def claim(self, lease: int, limit: int, now: datetime) -> Claim:
-        """Move due jobs to ready, and up to `limit` ready jobs to running under a lease, oldest first."""
+    async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
+        """Move due jobs to ready, and up to `limit` ready jobs to running under a lease.
+
+        Those that wait for their on_complete come first. The others are taken in turns from the pools that have room,
+        of each the most urgent and oldest first.
+        """
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""
@@ -110,8 +203,8 @@ class Jobs(Protocol):
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
         """The same for one job, in the transaction that is its effect; False if the lease is lost."""
 
-    async def cancel_pending(self, now: datetime, expires_at: datetime, limit: int) -> list[UUID]:
-        """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
+    async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> list[UUID]:
+        """Carry out requests to cancel pending jobs as `settle` says; the running jobs for which a request stands."""
 
     async def find(self, session: Session, job_id: UUID, now: datetime) -> JobStatus | None:
         """One job, wherever it stands; None if unknown, or its time is over."""
@@ -144,7 +237,7 @@ class Leases(Protocol):
     async def expired(self, now: datetime) -> list[int]:
         """Leases that have run out, and leases that are gone while jobs still run under them."""
 
-    async def rescue(self, lease: int, now: datetime, settle: SettleLost) -> int:
+    async def rescue(self, lease: int, now: datetime, settle: Settle) -> int:
         """End an expired lease: settle the jobs that still run under it as `settle` decides; how many.
 
         A job whose own transaction is about to settle it is left to that transaction; the lease is expired until
@@ -221,6 +314,7 @@ class Store(Protocol):
     dialect: Dialect
     writers: int
     jobs: Jobs
+    pools: Pools
     leases: Leases
     catalog: Catalog
     signals: Signals

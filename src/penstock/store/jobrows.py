@@ -4,44 +4,74 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import asdict, astuple, fields
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from penstock.jobs.job import Job, JobStatus, job_id
+from penstock.jobs.job import NO_OPTIONS, Ending, Job, JobStatus, Options, job_id
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobState
 from penstock.values import decode_json
 
 SLOTS = 16
 LONG_SLOT = -1
+_OPTIONS = tuple(field.name for field in fields(Options))
+_RETRIES = ("retry", "on_complete_retry")
 _LONGEST_IN_RING = timedelta(days=SLOTS - 3)
 _EPOCH_ORDINAL = datetime(1970, 1, 1).toordinal()  # noqa: DTZ001 - only its day is used
 
 
-def retry_text(retry: Retry | None) -> str | None:
-    """A retry policy as stored."""
-    return None if retry is None else json.dumps(astuple(retry))
+def options_text(options: Options) -> str | None:
+    """A job's options as stored; None for those of most jobs, which have none."""
+    if options is NO_OPTIONS:
+        return None
+    given = {field: value for field in _OPTIONS if (value := getattr(options, field)) is not None}
+    return json.dumps({**given, **{field: astuple(given[field]) for field in _RETRIES if field in given}})
 
 
-def retry_of(text: str | None) -> Retry | None:
-    """A stored retry policy."""
-    return None if text is None else Retry(*json.loads(text))
+def options_of(text: str | None) -> Options:
+    """A job's stored options."""
+    if text is None:
+        return NO_OPTIONS
+    given = json.loads(text)
+    return Options(**{**given, **{field: Retry(*given[field]) for field in _RETRIES if field in given}})
+
+
+def ending_text(ending: Ending | None) -> str | None:
+    """How a job ends, as stored."""
+    if ending is None:
+        return None
+    return json.dumps(
+        {**asdict(ending), "state": ending.state.value, "finished_at": ending.finished_at.isoformat()},
+        ensure_ascii=False,
+    )
+
+
+def ending_of(text: str | None) -> Ending | None:
+    """How a job ends, from what was stored."""
+    if text is None:
+        return None
+    given = json.loads(text)
+    state, finished_at = JobState(given.pop("state")), datetime.fromisoformat(given.pop("finished_at"))
+    return Ending(state=state, finished_at=finished_at, **given)
 
 
 def job_of(row: Sequence[Any]) -> Job:
-    """A job from its row: id, function, kind, args, run_at, pool, priority, retry, attempt, enqueued_at, started_at."""
-    job_uuid, function, kind, args, run_at, pool, priority, retry, attempt, enqueued_at, started_at = row
+    """A job from its row, in the order of the query `running`."""
+    uuid, function, kind, args, run_at, pool, priority, options, on_complete, ending, *rest = row
+    attempt, enqueued_at, started_at = rest
     return Job(
-        job_uuid,
+        uuid,
         function,
         kind,
         args,
         run_at,
         pool,
         priority,
-        retry_of(retry),
+        options_of(options),
+        on_complete,
+        ending_of(ending),
         attempt,
         enqueued_at,
         started_at,
@@ -63,6 +93,8 @@ def status_of(row: Sequence[Any]) -> JobStatus:
         result,
         error,
         traceback,
+        pool,
+        on_complete_error,
     ) = row
     return JobStatus(
         id=job_id(UUID(int=uuid.int)),
@@ -77,6 +109,8 @@ def status_of(row: Sequence[Any]) -> JobStatus:
         result=None if result is None else decode_json(result),
         error=error,
         traceback=traceback,
+        pool=pool,
+        on_complete_error=on_complete_error,
     )
 
 

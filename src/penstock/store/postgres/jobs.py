@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
-from penstock.jobs.job import DEFAULT_POOL, JobStatus, NewJob, Settlement
-from penstock.store.contract import Claim, Row, Session, Statement
-from penstock.store.jobrows import expired_slot, job_of, retry_text, slot_of, status_of
+from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
+from penstock.store.contract import Claim, Room, Row, Session, Settle, Statement
+from penstock.store.jobrows import ending_text, expired_slot, job_of, options_text, slot_of, status_of
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import is_connection_lost, translate
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
 from penstock.store.queries import Query, load_queries
 
 _PROMOTE_MOST = 1000
+_REQUEST_KEPT = timedelta(minutes=1)
 # These two are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _TRUNCATE = "truncate penstock.finished_job_{slot}"
 _IMPATIENT = Statement("set local lock_timeout = '200ms'")
@@ -41,7 +44,8 @@ class PostgresJobs:
             "args": [job.args for job in jobs],
             "priorities": [job.priority for job in jobs],
             "run_ats": [job.run_at for job in jobs],
-            "retries": [retry_text(job.retry) for job in jobs],
+            "options": [options_text(job.options) for job in jobs],
+            "on_completes": [job.on_complete for job in jobs],
             "now": now,
         }
         await session.execute(query.statement, query.args(values))
@@ -51,17 +55,18 @@ class PostgresJobs:
         query = self._queries["request_cancel"]
         await session.execute(query.statement, query.args({"ids": list(ids), "now": now}))
 
-    async def claim(self, lease: int, limit: int, now: datetime) -> Claim:
+    async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
-        rows = await self._claim(lease, limit, now)
+        rows = await self._claim(lease, limit, rooms, now)
         next_run_at: datetime | None = rows[0][0]
+        taken = [job_of(row[2:]) for row in rows if row[2] is not None]
         if next_run_at is not None and next_run_at <= now:
             await self._run("promote", now=now, limit=_PROMOTE_MOST)
-            taken = sum(row[1] is not None for row in rows)
-            more = await self._claim(lease, limit - taken, now) if taken < limit else []
-            next_run_at = more[0][0] if more else next_run_at
-            rows = [*rows, *more]
-        return Claim([job_of(row[1:]) for row in rows if row[1] is not None], next_run_at)
+            if len(taken) < limit:
+                rows = await self._claim(lease, limit - len(taken), _left(rooms, taken), now)
+                next_run_at = rows[0][0]
+                taken += [job_of(row[2:]) for row in rows if row[2] is not None]
+        return Claim(taken, next_run_at, rows[0][1])
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""
@@ -77,12 +82,22 @@ class PostgresJobs:
         query = self._queries["settle"]
         return len(await session.fetch(query.statement, query.args({"lease": lease, **_settle_arrays(settlements)})))
 
-    async def cancel_pending(self, now: datetime, expires_at: datetime, limit: int) -> list[UUID]:
+    async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> list[UUID]:
         """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
-        rows = await self._run(
-            "cancel_pending", now=now, expires_at=expires_at, slot=slot_of(expires_at, now), limit=limit
-        )
-        return [row[0] for row in rows]
+        before = now - _REQUEST_KEPT
+        running = [row[0] for row in await self._run("cancel_running")]
+        if not await self._run("any_cancelable", before=before):
+            return running
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            jobs = [job_of(row) for row in await self._fetch(session, "cancelable", now=now, limit=limit)]
+            if jobs:
+                await self._fetch(session, "settle_pending", **_settle_arrays(settle(jobs)))
+            await self._fetch(session, "clear_old_requests", before=before)
+            await session.commit()
+        finally:
+            await session.rollback()
+        return running
 
     async def find(self, session: Session, job_id: UUID, now: datetime) -> JobStatus | None:
         """One job, wherever it stands."""
@@ -119,8 +134,20 @@ class PostgresJobs:
             await session.rollback()
         return count
 
-    async def _claim(self, lease: int, limit: int, now: datetime) -> Sequence[Row]:
-        return await self._run("claim", pool=DEFAULT_POOL, lease=lease, limit=limit, now=now)
+    async def _claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Sequence[Row]:
+        return await self._run(
+            "claim",
+            pools=[room.pool for room in rooms],
+            rooms=[min(room.room, limit) for room in rooms],
+            epochs=[room.epoch for room in rooms],
+            lease=lease,
+            limit=limit,
+            now=now,
+        )
+
+    async def _fetch(self, session: Session, name: str, **values: Any) -> Sequence[Row]:
+        query = self._queries[name]
+        return await session.fetch(query.statement, query.args(values))
 
     async def _run(self, name: str, **values: Any) -> Sequence[Row]:
         return await run(self._connections, self._queries[name], values)
@@ -157,4 +184,12 @@ def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "results": [item.result for item in settlements],
         "errors": [item.error for item in settlements],
         "tracebacks": [item.traceback for item in settlements],
+        "endings": [ending_text(item.ending) for item in settlements],
+        "on_complete_errors": [item.on_complete_error for item in settlements],
     }
+
+
+def _left(rooms: Sequence[Room], taken: Sequence[Job]) -> Sequence[Room]:
+    """The rooms that are left beside these jobs. Those that only wait for their on_complete need none."""
+    used = Counter(job.pool for job in taken if job.ending is None)
+    return [replace(room, room=room.room - used[room.pool]) for room in rooms]

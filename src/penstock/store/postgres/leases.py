@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.jobs.job import Job
-from penstock.store.contract import Row, SettleLost
+from penstock.store.contract import Row, Settle
 from penstock.store.jobrows import job_of
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import PostgresJobs, run
@@ -44,7 +44,7 @@ class PostgresLeases:
         """Leases that have run out."""
         return [row[0] for row in await self._run("expired", now=now)]
 
-    async def rescue(self, lease: int, now: datetime, settle: SettleLost) -> int:
+    async def rescue(self, lease: int, now: datetime, settle: Settle) -> int:
         """End an expired lease: settle every job that still runs under it; how many."""
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import builtins
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from penstock.jobs.job import DEFAULT_POOL, Job, JobStatus, NewJob, Settlement
-from penstock.jobs.states import JobState
-from penstock.store.contract import Claim, Row, Session
-from penstock.store.jobrows import job_of, retry_text, status_of
+from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
+from penstock.jobs.states import FINISHED, JobState
+from penstock.store.contract import Claim, Room, Row, Session, Settle
+from penstock.store.jobrows import ending_text, job_of, options_text, status_of
 from penstock.store.queries import Query, load_queries
 from penstock.store.sqlite.dialect import encode_datetime
 
@@ -21,10 +22,21 @@ if TYPE_CHECKING:
 
 _PROMOTE_MOST = 1000
 _REQUEST_KEPT = timedelta(minutes=1)
-_READY = ("id", "pool", "function", "kind", "args", "priority", "run_at", "retry", "attempt", "enqueued_at", "error")
-_CLAIMED = ("id", "function", "kind", "args", "run_at", "pool", "priority", "retry", "attempt", "enqueued_at", "error")
-_TAKEN = ("id", "pool", "function", "kind", "args", "priority", "retry", "enqueued_at", "started_at", "error")
-_CANCELED = ("id", "pool", "function", "kind", "args", "run_at", "attempt", "enqueued_at")
+_READY = (
+    "id", "pool", "function", "kind", "args", "priority", "run_at", "options", "on_complete", "ending", "attempt",
+    "enqueued_at", "error",
+)  # fmt: skip
+_CLAIMED = (
+    "id", "function", "kind", "args", "run_at", "pool", "priority", "options", "on_complete", "ending", "attempt",
+    "enqueued_at", "error",
+)  # fmt: skip
+_TAKEN = (
+    "id", "pool", "function", "kind", "args", "priority", "options", "on_complete", "enqueued_at", "started_at",
+    "error",
+)  # fmt: skip
+_CANCELED = (
+    "id", "pool", "function", "kind", "args", "priority", "run_at", "options", "on_complete", "attempt", "enqueued_at",
+)  # fmt: skip
 
 Begin = Callable[[], Awaitable[Any]]
 
@@ -48,7 +60,9 @@ class SqliteJobs:
                 "args": job.args,
                 "priority": job.priority,
                 "run_at": encode_datetime(job.run_at),
-                "retry": retry_text(job.retry),
+                "options": options_text(job.options),
+                "on_complete": job.on_complete,
+                "ending": None,
                 "attempt": 0,
                 "enqueued_at": encode_datetime(now),
                 "error": None,
@@ -60,18 +74,18 @@ class SqliteJobs:
         for job_id in ids:
             await self._execute(session, "request_cancel", {"id": job_id.bytes, "now": encode_datetime(now)})
 
-    async def claim(self, lease: int, limit: int, now: datetime) -> Claim:
+    async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
-        ready, next_run_at = await self._look()
+        ready, next_run_at, cancels = await self._look(rooms)
         due = next_run_at is not None and next_run_at <= now
         if not ready and not due:
-            return Claim([], next_run_at)
+            return Claim([], next_run_at, cancels)
         async with writing(self._begin_write) as session:
             if due:
                 await self._promote(session, now)
-            jobs = await self._start(session, lease, limit, now)
-            next_run_at = _time((await self._fetch(session, "next_run_at"))[0][0])
-        return Claim(jobs, next_run_at)
+            jobs = await self._start(session, lease, limit, rooms, now)
+            ((first, cancels),) = await self._fetch(session, "next_run_at")
+        return Claim(jobs, _time(first), bool(cancels))
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""
@@ -87,32 +101,28 @@ class SqliteJobs:
             "attempt": settlement.attempt,
             "run_at": encode_datetime(settlement.run_at),
         }
-        if settlement.state is JobState.PENDING:
+        values["ending"] = ending_text(settlement.ending)
+        if settlement.state is JobState.COMPLETING and settlement.run_at <= settlement.finished_at:
+            values["error"] = settlement.error
+            await self._execute(session, "enqueue", values)
+        elif settlement.state not in FINISHED:
             values["error"] = settlement.error or values["error"]
             await self._execute(session, "enqueue_scheduled", values)
-            return True
-        ended = {
-            "finished_at": encode_datetime(settlement.finished_at),
-            "expires_at": encode_datetime(settlement.expires_at),
-            "state": settlement.state.value,
-            "result": settlement.result,
-            "error": settlement.error,
-            "traceback": settlement.traceback,
-        }
-        await self._execute(session, "end", values | ended)
+        else:
+            await self._execute(session, "end", values | _ended(settlement))
         return True
 
-    async def cancel_pending(self, now: datetime, expires_at: datetime, limit: int) -> builtins.list[UUID]:
+    async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
         """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
         before = encode_datetime(now - _REQUEST_KEPT)
         async with reading(self._begin_read) as session:
             running = [UUID(bytes=row[0]) for row in await self._fetch(session, "cancel_running")]
-            pending = await self._fetch(session, "cancel_pending", limit=1)
-            if not pending and not await self._fetch(session, "any_old_request", before=before):
+            if not await self._fetch(session, "any_cancelable", before=before):
                 return running
         async with writing(self._begin_write) as session:
-            for (job_id,) in await self._fetch(session, "cancel_pending", limit=limit):
-                await self._cancel(session, job_id, now, expires_at)
+            rows = await self._fetch(session, "cancelable", now=encode_datetime(now), limit=limit)
+            for settlement in settle([job_from(row) for row in rows]):
+                await self._settle_pending(session, settlement)
             await self._execute(session, "clear_old_requests", {"before": before})
         return running
 
@@ -138,40 +148,53 @@ class SqliteJobs:
 
     # ----- steps
 
-    async def _look(self) -> tuple[bool, datetime | None]:
+    async def _look(self, rooms: Sequence[Room]) -> tuple[bool, datetime | None, bool]:
         async with reading(self._begin_read) as session:
-            ready = bool(await self._fetch(session, "any_ready", pool=DEFAULT_POOL))
-            return ready, _time((await self._fetch(session, "next_run_at"))[0][0])
+            ready = bool(await self._fetch(session, "any_ending"))
+            for room in rooms:
+                ready = ready or (room.room > 0 and bool(await self._fetch(session, "any_ready", pool=room.pool)))
+            ((first, cancels),) = await self._fetch(session, "next_run_at")
+            return ready, _time(first), bool(cancels)
 
     async def _promote(self, session: Session, now: datetime) -> None:
         rows = await self._fetch(session, "promote", now=encode_datetime(now), limit=_PROMOTE_MOST)
         for row in sorted(rows, key=lambda row: (row[6], row[0])):
             await self._execute(session, "enqueue", dict(zip(_READY, row, strict=True)))
 
-    async def _start(self, session: Session, lease: int, limit: int, now: datetime) -> builtins.list[Job]:
-        rows = await self._fetch(session, "claim", pool=DEFAULT_POOL, lease=lease, limit=limit)
+    async def _start(
+        self, session: Session, lease: int, limit: int, rooms: Sequence[Room], now: datetime
+    ) -> builtins.list[Job]:
+        rows = [*await self._fetch(session, "claim_ending", lease=lease, limit=limit)]
+        left, turn = limit - len(rows), [room for room in rooms if room.room > 0]
+        while left and turn:  # each pool gets its share, and then of what others have left
+            share, again = max(1, left // len(turn)), []
+            for room in turn[:left]:
+                most = min(share, room.room)
+                found = await self._fetch(session, "claim", pool=room.pool, lease=lease, epoch=room.epoch, limit=most)
+                rows += found
+                left -= len(found)
+                if len(found) == most < room.room:
+                    again.append(replace(room, room=room.room - most))
+            turn = again
         started_at, started = encode_datetime(now), []
-        for *row, _ in sorted(rows, key=lambda row: (-row[6], row[11])):
+        for *row, _ in sorted(rows, key=lambda row: (-row[6], row[13])):
             values = dict(zip(_CLAIMED, row, strict=True))
-            values |= {"attempt": values["attempt"] + 1, "lease": lease, "started_at": started_at}
+            values |= {"lease": lease, "started_at": started_at}
+            values["attempt"] += values["ending"] is None
             await self._execute(session, "start", values)
-            started.append(job_from((*row[:8], values["attempt"], row[9], started_at)))
+            started.append(job_from((*row[:10], values["attempt"], row[11], started_at)))
         return started
 
-    async def _cancel(self, session: Session, job_id: bytes, now: datetime, expires_at: datetime) -> None:
-        rows = await self._fetch(session, "take_ready", id=job_id)
-        rows = rows or await self._fetch(session, "take_scheduled", id=job_id)
+    async def _settle_pending(self, session: Session, settlement: Settlement) -> None:
+        job_id = settlement.id.bytes
+        rows = await self._fetch(session, "settle_pending", id=job_id)
+        rows = rows or await self._fetch(session, "settle_scheduled", id=job_id)
         for row in rows:
-            values = dict(zip(_CANCELED, row, strict=True)) | {
-                "started_at": None,
-                "finished_at": encode_datetime(now),
-                "expires_at": encode_datetime(expires_at),
-                "state": JobState.CANCELED.value,
-                "result": None,
-                "error": None,
-                "traceback": None,
-            }
-            await self._execute(session, "end", values)
+            values = dict(zip(_CANCELED, row, strict=True)) | {"started_at": None, "error": None}
+            if settlement.state is JobState.COMPLETING:
+                await self._execute(session, "enqueue", values | {"ending": ending_text(settlement.ending)})
+            else:
+                await self._execute(session, "end", values | _ended(settlement))
         await self._execute(session, "clear_request", {"id": job_id})
 
     async def _fetch(self, session: Session, name: str, **values: Any) -> Sequence[Row]:
@@ -185,6 +208,18 @@ class SqliteJobs:
 async def fetch(session: Session, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
     """Run a named query in a session."""
     return await session.fetch(query.statement, query.args(values))
+
+
+def _ended(settlement: Settlement) -> dict[str, Any]:
+    return {
+        "finished_at": encode_datetime(settlement.finished_at),
+        "expires_at": encode_datetime(settlement.expires_at),
+        "state": settlement.state.value,
+        "result": settlement.result,
+        "error": settlement.error,
+        "traceback": settlement.traceback,
+        "on_complete_error": settlement.on_complete_error,
+    }
 
 
 @asynccontextmanager
@@ -210,16 +245,8 @@ async def reading(begin_read: Begin) -> AsyncIterator[Session]:
 
 def job_from(row: Sequence[Any]) -> Job:
     """A job from its row, with times and the id in SQLite's form."""
-    return job_of(
-        (
-            UUID(bytes=row[0]),
-            *row[1:4],
-            datetime.fromisoformat(row[4]),
-            *row[5:9],
-            datetime.fromisoformat(row[9]),
-            datetime.fromisoformat(row[10]),
-        )
-    )
+    run_at, enqueued_at, started_at = (datetime.fromisoformat(row[place]) for place in (4, 11, 12))
+    return job_of((UUID(bytes=row[0]), *row[1:4], run_at, *row[5:11], enqueued_at, started_at))
 
 
 def _timed(row: Sequence[Any]) -> Sequence[Any]:

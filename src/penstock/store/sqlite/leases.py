@@ -14,7 +14,7 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.errors import DatabaseBusy
 from penstock.jobs.job import Job
-from penstock.store.contract import Row, SettleLost
+from penstock.store.contract import Row, Settle
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.extensions import Extensions
@@ -60,7 +60,9 @@ class SqliteLeases:
 
     async def give_back(self, lease: int) -> None:
         """End a lease under which no job runs any more."""
-        await self._write("give_back", lease=lease)
+        async with writing(self._begin_write) as session:
+            await fetch(session, self._queries["give_back"], {"lease": lease})
+            await fetch(session, self._queries["remove_slots"], {"lease": lease})
         self._extensions.forget(lease)
 
     async def expired(self, now: datetime) -> list[int]:
@@ -69,7 +71,7 @@ class SqliteLeases:
             rows = await fetch(session, self._queries["expired"], {"now": encode_datetime(now)})
             return [row[0] for row in rows if not self._is_extended(row[0], now)]
 
-    async def rescue(self, lease: int, now: datetime, settle: SettleLost) -> int:
+    async def rescue(self, lease: int, now: datetime, settle: Settle) -> int:
         """End an expired lease: settle every job that still runs under it; how many."""
         async with writing(self._begin_write) as session:
             held = await fetch(session, self._queries["lock_expired"], {"lease": lease, "now": encode_datetime(now)})
@@ -79,6 +81,7 @@ class SqliteLeases:
             for settlement in settle([job_from(row) for row in rows]):
                 await self._jobs.settle_within(session, lease, settlement)
             await fetch(session, self._queries["remove"], {"lease": lease})
+            await fetch(session, self._queries["remove_slots"], {"lease": lease})
         self._extensions.remove(lease)
         return len(rows)
 

@@ -22,6 +22,7 @@ from penstock.store.sqlite.errors import is_busy, translate
 from penstock.store.sqlite.extensions import Extensions
 from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.leases import SqliteLeases
+from penstock.store.sqlite.pools import SqlitePools
 from penstock.store.sqlite.readers import Readers
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
@@ -49,6 +50,7 @@ class SqliteStore:
         # Services have connections of their own: no number of calls may keep a worker from its leases.
         self._for_services = self._make_readers(_FOR_SERVICES)
         self.jobs = SqliteJobs(self._begin_service_read, self.begin_write)
+        self.pools = SqlitePools(self._begin_service_read, self.begin_write)
         self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)

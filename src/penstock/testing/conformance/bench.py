@@ -13,13 +13,23 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from uuid import UUID
 
 from penstock.clock import layout_uuid7
-from penstock.jobs.job import DEFAULT_POOL, Job, JobStatus, Kind, NewJob, Outcome, Settlement
+from penstock.jobs.job import (
+    DEFAULT_POOL,
+    NO_OPTIONS,
+    Job,
+    JobStatus,
+    Kind,
+    NewJob,
+    Options,
+    Outcome,
+    Settlement,
+)
 from penstock.jobs.retry import Retry
-from penstock.jobs.settle import settle
+from penstock.jobs.settle import settle, settle_cancel
 from penstock.jobs.states import JobEvent
 from penstock.schema.index import Index
 from penstock.schema.table import Table, definition_of
-from penstock.store.contract import Claim, Row, Session, Statement, Store
+from penstock.store.contract import Claim, Room, Row, Session, Statement, Store
 from penstock.store.migrate import push
 from penstock.store.statements import TableStatements
 
@@ -166,7 +176,7 @@ class Bench:
 
     async def cancel_pending(self, now: datetime = NOW, limit: int = 100) -> list[UUID]:
         """Carry out requests to cancel."""
-        return await self.store.jobs.cancel_pending(now, now + KEEP, limit)
+        return await self.store.jobs.cancel_pending(now, limit, cancel(now))
 
     async def lease(self, now: datetime = NOW, ttl: timedelta = TTL) -> int:
         """A new lease."""
@@ -174,7 +184,7 @@ class Bench:
 
     async def claim(self, lease: int, limit: int = 100, now: datetime = NOW) -> list[Job]:
         """Claim jobs."""
-        claim: Claim = await self.store.jobs.claim(lease, limit, now)
+        claim: Claim = await self.store.jobs.claim(lease, limit, rooms(limit), now)
         return claim.jobs
 
     async def claim_one(self, lease: int, now: datetime = NOW) -> Job:
@@ -247,6 +257,8 @@ def new_job(
     retry: Retry | None = None,
     now: datetime = NOW,
     args: str = "{}",
+    pool: str = DEFAULT_POOL,
+    on_complete: str | None = None,
 ) -> NewJob:
     """A job that may run after a delay in seconds; later ones have greater ids."""
     return NewJob(
@@ -255,10 +267,21 @@ def new_job(
         kind=kind,
         args=args,
         run_at=now + timedelta(seconds=delay),
-        pool=DEFAULT_POOL,
+        pool=pool,
         priority=priority,
-        retry=retry,
+        options=NO_OPTIONS if retry is None else Options(retry=retry),
+        on_complete=on_complete,
     )
+
+
+def rooms(limit: int) -> list[Room]:
+    """Room for so many jobs of the pool without a limit."""
+    return [Room(DEFAULT_POOL, limit)]
+
+
+def cancel(now: datetime = NOW) -> Callable[[list[Job]], list[Settlement]]:
+    """Decides about canceled jobs as a worker does."""
+    return lambda jobs: [settle_cancel(job, now, KEEP) for job in jobs]
 
 
 def ended(job: Job, event: JobEvent = JobEvent.RETURNED, *, now: datetime = NOW, **facts: Any) -> Settlement:

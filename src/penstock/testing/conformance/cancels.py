@@ -7,7 +7,19 @@ import asyncio
 from penstock.errors import TryAgain
 from penstock.jobs.states import JobEvent, JobState
 from penstock.store.contract import Session
-from penstock.testing.conformance.bench import AGAIN, NOW, Bench, Suite, after, ended, ids, new_job, story
+from penstock.testing.conformance.bench import (
+    AGAIN,
+    NOW,
+    Bench,
+    Suite,
+    after,
+    cancel,
+    ended,
+    ids,
+    new_job,
+    rooms,
+    story,
+)
 
 
 class Cancels(Suite):
@@ -122,11 +134,11 @@ class Cancels(Suite):
         async def cancel_all() -> None:
             for job in jobs:
                 await bench.request_cancel(job.id)
-                await self._patiently(lambda: other.jobs.cancel_pending(after(2), after(9000), 100))
+                await self._patiently(lambda: other.jobs.cancel_pending(after(2), 100, cancel(after(2))))
 
         async def claim_all() -> None:
             for _ in range(40):
-                await self._patiently(lambda: bench.store.jobs.claim(lease, 3, after(2)))
+                await self._patiently(lambda: bench.store.jobs.claim(lease, 3, rooms(3), after(2)))
 
         await asyncio.gather(cancel_all(), claim_all())
         counts = await bench.count(after(2))

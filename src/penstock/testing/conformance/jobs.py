@@ -10,10 +10,23 @@ from typing import Any
 import pytest
 
 from penstock.errors import TryAgain
-from penstock.jobs.job import Job, Settlement
+from penstock.jobs.job import Job, Options, Settlement
 from penstock.jobs.states import JobEvent, JobState
 from penstock.store.contract import Session, Statement, Store
-from penstock.testing.conformance.bench import AGAIN, KEEP, NOW, Bench, Suite, after, ended, ids, lose, new_job, story
+from penstock.testing.conformance.bench import (
+    AGAIN,
+    KEEP,
+    NOW,
+    Bench,
+    Suite,
+    after,
+    ended,
+    ids,
+    lose,
+    new_job,
+    rooms,
+    story,
+)
 
 
 class Listening:
@@ -48,7 +61,19 @@ class Jobs(Suite):
         assert (status.run_at, status.enqueued_at) == (NOW, NOW)
         claimed = await bench.claim_one(await bench.lease(), after(5))
         assert claimed == Job(
-            job.id, job.function, "action", job.args, NOW, job.pool, 3, AGAIN, 1, enqueued_at=NOW, started_at=after(5)
+            job.id,
+            job.function,
+            "action",
+            job.args,
+            NOW,
+            job.pool,
+            3,
+            Options(retry=AGAIN),
+            None,
+            None,
+            1,
+            enqueued_at=NOW,
+            started_at=after(5),
         )
 
     @story
@@ -122,7 +147,7 @@ class Jobs(Suite):
     async def _claim_patiently(self, store: Store, lease: int) -> list[Job]:
         while True:
             try:
-                return (await store.jobs.claim(lease, 7, NOW)).jobs
+                return (await store.jobs.claim(lease, 7, rooms(7), NOW)).jobs
             except TryAgain:
                 continue
 
@@ -156,17 +181,17 @@ class Jobs(Suite):
         await bench.enqueue(job)
         lease = await bench.lease()
         for moment, expected in ((0, []), (9.999999, []), (10, [job.id])):
-            claim = await bench.store.jobs.claim(lease, 5, after(moment))
+            claim = await bench.store.jobs.claim(lease, 5, rooms(5), after(moment))
             assert ids(claim.jobs) == expected
             assert claim.next_run_at == (None if expected else after(10))
 
     @story
     async def test_the_next_time_is_that_of_the_earliest(self, bench: Bench) -> None:
         lease = await bench.lease()
-        assert (await bench.store.jobs.claim(lease, 5, NOW)).next_run_at is None
+        assert (await bench.store.jobs.claim(lease, 5, rooms(5), NOW)).next_run_at is None
         await bench.enqueue(new_job(delay=20), new_job(delay=10), new_job(delay=30))
-        assert (await bench.store.jobs.claim(lease, 5, NOW)).next_run_at == after(10)
-        claim = await bench.store.jobs.claim(lease, 5, after(15))
+        assert (await bench.store.jobs.claim(lease, 5, rooms(5), NOW)).next_run_at == after(10)
+        claim = await bench.store.jobs.claim(lease, 5, rooms(5), after(15))
         assert (len(claim.jobs), claim.next_run_at) == (1, after(20))
 
     @story
@@ -180,7 +205,7 @@ class Jobs(Suite):
     async def test_more_due_jobs_than_places_wait_as_ready(self, bench: Bench) -> None:
         await bench.enqueue(*(new_job(delay=1) for _ in range(5)))
         lease = await bench.lease()
-        claim = await bench.store.jobs.claim(lease, 2, after(2))
+        claim = await bench.store.jobs.claim(lease, 2, rooms(2), after(2))
         assert (len(claim.jobs), claim.next_run_at) == (2, None)
         assert await bench.count() == {"ready": 3, "running": 2}
 
@@ -189,7 +214,7 @@ class Jobs(Suite):
         jobs = [new_job(delay=1) for _ in range(2500)]
         await bench.enqueue(*jobs)
         lease, claimed = await bench.lease(), []
-        while (claim := await bench.store.jobs.claim(lease, 600, after(2))).jobs:
+        while (claim := await bench.store.jobs.claim(lease, 600, rooms(600), after(2))).jobs:
             claimed += ids(claim.jobs)
         assert claimed == ids(jobs)
 

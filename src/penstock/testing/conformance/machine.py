@@ -25,7 +25,7 @@ from penstock.jobs.job import Job, Kind, NewJob, Settlement, job_id
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent, JobState
 from penstock.store.contract import Session
-from penstock.testing.conformance.bench import NOW, TTL, Bench, Suite, ended, lose, new_job
+from penstock.testing.conformance.bench import NOW, TTL, Bench, Suite, ended, lose, new_job, rooms
 
 _YEAR = timedelta(days=366)
 _MINUTE = timedelta(minutes=1)
@@ -152,7 +152,7 @@ class JobMachine(RuleBasedStateMachine):
     @rule(which=_INDEX, limit=st.integers(1, 4))
     def claim(self, which: int, limit: int) -> None:
         lease, model = self._some_lease(which), self.model
-        claim = self.runner.run(self.bench.store.jobs.claim(lease, limit, self.now))
+        claim = self.runner.run(self.bench.store.jobs.claim(lease, limit, rooms(limit), self.now))
         ready = [job.id for job in model.line("ready") if job.asked_at is None]
         promoted = {job.id for job in model.promote(self.now)}
         came = [job.id for job in model.line("ready") if job.id in promoted and job.asked_at is None]

@@ -127,7 +127,7 @@ class Settlements(Suite):
         assert await bench.claim(lease, now=after(9)) == []
         for attempt, moment in ((2, 10), (3, 40)):
             again = await bench.claim_one(lease, after(moment))
-            assert (again.attempt, again.retry, again.enqueued_at) == (attempt, AGAIN, NOW)
+            assert (again.attempt, again.options.retry, again.enqueued_at) == (attempt, AGAIN, NOW)
             await bench.settle(lease, ended(again, JobEvent.RAISED, now=after(moment), error=f"Flaky {attempt}"))
         status = await bench.status(job.id, after(40))
         assert (status.state, status.attempt, status.error) == (JobState.FAILED, 3, "Flaky 3")

@@ -7,7 +7,8 @@ create table penstock.migration (
 );
 
 -- Jobs that may start now. Written by transactions that enqueue (insert only) and by workers; read by workers.
--- Small whatever else is stored: claiming reads nothing but the head of ready_job_order.
+-- Small whatever else is stored: claiming reads nothing but the heads of its two indexes. A job with an ending waits only
+-- for its on_complete to run.
 create table penstock.ready_job (
     seq bigint generated always as identity,
     id uuid primary key,
@@ -17,12 +18,15 @@ create table penstock.ready_job (
     args text not null,
     priority smallint not null,
     run_at timestamptz not null,
-    retry text,
+    options text,
+    on_complete text,
+    ending text,
     attempt integer not null,
     enqueued_at timestamptz not null,
     error text
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, fillfactor = 80);
-create index ready_job_order on penstock.ready_job (pool, priority desc, seq);
+create index ready_job_order on penstock.ready_job (pool, priority desc, seq) where ending is null;
+create index ready_job_ending on penstock.ready_job (seq) where ending is not null;
 
 -- Jobs that may start later. Written by transactions that enqueue (insert only) and by workers; read by workers.
 create table penstock.scheduled_job (
@@ -33,7 +37,9 @@ create table penstock.scheduled_job (
     args text not null,
     priority smallint not null,
     run_at timestamptz not null,
-    retry text,
+    options text,
+    on_complete text,
+    ending text,
     attempt integer not null,
     enqueued_at timestamptz not null,
     error text
@@ -50,7 +56,9 @@ create table penstock.running_job (
     args text not null,
     priority smallint not null,
     run_at timestamptz not null,
-    retry text,
+    options text,
+    on_complete text,
+    ending text,
     attempt integer not null,
     enqueued_at timestamptz not null,
     started_at timestamptz not null,
@@ -66,7 +74,10 @@ create table penstock.finished_job (
     function text not null,
     kind text not null,
     args text not null,
+    priority smallint not null,
     run_at timestamptz not null,
+    options text,
+    on_complete text,
     attempt integer not null,
     enqueued_at timestamptz not null,
     started_at timestamptz,
@@ -76,6 +87,7 @@ create table penstock.finished_job (
     result text,
     error text,
     traceback text,
+    on_complete_error text,
     primary key (id, slot)
 ) partition by list (slot);
 create table penstock.finished_job_long partition of penstock.finished_job for values in (-1);
@@ -99,4 +111,24 @@ create table penstock.lease (
     worker text not null,
     started_at timestamptz not null,
     expires_at timestamptz not null
+);
+
+-- Pools whose parallelism is limited. Written by backends that start and by whoever changes a limit; read by workers.
+-- `declared` is what the program said last, `max_parallelism` what holds now; `epoch` rises with each change of it.
+create table penstock.pool (
+    name text primary key,
+    declared integer not null,
+    max_parallelism integer not null check (max_parallelism >= 0),
+    paused boolean not null default false,
+    epoch bigint not null default 1
+);
+
+-- Slots of a pool that a worker holds under its lease: it runs no more of the pool's jobs at once. Their sum never
+-- rises above max_parallelism. `wanted` is how many more it could use. Written and read by workers.
+create table penstock.slot (
+    pool text not null,
+    lease bigint not null,
+    held integer not null check (held >= 0),
+    wanted integer not null default 0,
+    primary key (pool, lease)
 );

@@ -3,14 +3,18 @@
 with new as materialized (
     select * from unnest(
         :ids::uuid[], :pools::text[], :functions::text[], :kinds::text[], :args::text[], :priorities::smallint[],
-        :run_ats::timestamptz[], :retries::text[]
-    ) with ordinality as t (id, pool, function, kind, args, priority, run_at, retry, place)
+        :run_ats::timestamptz[], :options::text[], :on_completes::text[]
+    ) with ordinality as t (id, pool, function, kind, args, priority, run_at, options, on_complete, place)
 ), later as (
-    insert into penstock.scheduled_job (id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at)
-    select id, pool, function, kind, args, priority, run_at, retry, 0, :now::timestamptz from new where run_at > :now
+    insert into penstock.scheduled_job
+        (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at)
+    select id, pool, function, kind, args, priority, run_at, options, on_complete, 0, :now::timestamptz
+    from new where run_at > :now
 )
-insert into penstock.ready_job (id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at)
-select id, pool, function, kind, args, priority, run_at, retry, 0, :now from new where run_at <= :now order by place;
+insert into penstock.ready_job
+    (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at)
+select id, pool, function, kind, args, priority, run_at, options, on_complete, 0, :now
+from new where run_at <= :now order by place;
 
 -- request_cancel: ask that jobs be canceled.
 insert into penstock.cancel_request (job_id, requested_at) select id, :now::timestamptz from unnest(:ids::uuid[]) as t (id);
@@ -21,31 +25,55 @@ with due as materialized (
     select id from penstock.scheduled_job where run_at <= :now order by run_at, id limit :limit for update skip locked
 ), moved as (
     delete from penstock.scheduled_job s using due where s.id = due.id
-    returning s.id, s.pool, s.function, s.kind, s.args, s.priority, s.run_at, s.retry, s.attempt, s.enqueued_at, s.error
+    returning s.id, s.pool, s.function, s.kind, s.args, s.priority, s.run_at, s.options, s.on_complete, s.ending,
+              s.attempt, s.enqueued_at, s.error
 )
-insert into penstock.ready_job (id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, error)
-select id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, error from moved order by run_at, id;
+insert into penstock.ready_job
+    (id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at, error)
+select id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at, error
+from moved order by run_at, id;
 
--- claim: give ready jobs of a pool to a lease, the most urgent first; each row begins with the next scheduled time.
+-- claim: give ready jobs to a lease: those that wait for their on_complete, then of each pool as many as it has room for.
+-- Each row begins with the next scheduled time and whether anybody has asked for a cancel. A pool whose limit was
+-- changed since the worker last looked at it gives nothing.
 -- Differs: SKIP LOCKED steps around other workers, and one statement moves the rows and looks at the schedule.
-with due as materialized (
+with ending as materialized (
     select r.id from penstock.ready_job r
-    where r.pool = :pool
-      and not exists (select from penstock.cancel_request c where c.job_id = r.id)
-      and exists (select from penstock.lease l where l.id = :lease)
-    order by r.priority desc, r.seq limit :limit for update of r skip locked
+    where r.ending is not null and exists (select from penstock.lease l where l.id = :lease)
+    order by r.seq limit :limit for update of r skip locked
+), room as materialized (
+    select t.pool, t.room from unnest(:pools::text[], :rooms::integer[], :epochs::bigint[]) as t (pool, room, epoch)
+    where exists (select from penstock.lease l where l.id = :lease)
+      and (t.epoch is null or exists (select from penstock.pool p where p.name = t.pool and p.epoch = t.epoch))
+), due as materialized (
+    select j.id, j.priority, j.seq, row_number() over (partition by room.pool order by j.priority desc, j.seq) as turn
+    from room cross join lateral (
+        select r.id, r.priority, r.seq from penstock.ready_job r
+        where r.pool = room.pool and r.ending is null
+          and not exists (select from penstock.cancel_request c where c.job_id = r.id)
+        order by r.priority desc, r.seq limit room.room for update of r skip locked
+    ) j
+), chosen as materialized (
+    select id from ending
+    union all
+    (select id from due order by turn, priority desc, seq limit :limit - (select count(*) from ending))
 ), taken as (
-    delete from penstock.ready_job r using due where r.id = due.id
-    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.run_at, r.retry, r.attempt, r.enqueued_at, r.error, r.seq
+    delete from penstock.ready_job r using chosen where r.id = chosen.id
+    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.run_at, r.options, r.on_complete, r.ending,
+              r.attempt + (r.ending is null)::integer as attempt, r.enqueued_at, r.error, r.seq
 ), started as (
-    insert into penstock.running_job
-        (id, lease, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, started_at, error)
-    select id, :lease, pool, function, kind, args, priority, run_at, retry, attempt + 1, enqueued_at, :now::timestamptz, error
+    insert into penstock.running_job (id, lease, pool, function, kind, args, priority, run_at, options, on_complete, ending,
+        attempt, enqueued_at, started_at, error)
+    select id, :lease, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at,
+           :now::timestamptz, error
     from taken
 )
-select schedule.next_run_at, t.id, t.function, t.kind, t.args, t.run_at, t.pool, t.priority, t.retry, t.attempt + 1,
-       t.enqueued_at, :now
-from (select min(run_at) as next_run_at from penstock.scheduled_job) schedule left join taken t on true
+select asked.next_run_at, asked.cancels, t.id, t.function, t.kind, t.args, t.run_at, t.pool, t.priority, t.options,
+       t.on_complete, t.ending, t.attempt, t.enqueued_at, :now
+from (
+    select (select min(run_at) from penstock.scheduled_job) as next_run_at,
+           exists (select from penstock.cancel_request) as cancels
+) asked left join taken t on true
 order by t.priority desc, t.seq;
 
 -- settle: write what became of running jobs. The lease is the fence: a job it no longer holds is not returned.
@@ -53,84 +81,133 @@ order by t.priority desc, t.seq;
 with outcome as materialized (
     select * from unnest(
         :ids::uuid[], :states::text[], :attempts::integer[], :run_ats::timestamptz[], :finished_ats::timestamptz[],
-        :expires_ats::timestamptz[], :slots::smallint[], :results::text[], :errors::text[], :tracebacks::text[]
-    ) as t (id, state, attempt, run_at, finished_at, expires_at, slot, result, error, traceback)
+        :expires_ats::timestamptz[], :slots::smallint[], :results::text[], :errors::text[], :tracebacks::text[],
+        :endings::text[], :on_complete_errors::text[]
+    ) as t (id, state, attempt, run_at, finished_at, expires_at, slot, result, error, traceback, ending, on_complete_error)
 ), gone as (
     delete from penstock.running_job r using outcome o where r.id = o.id and r.lease = :lease
-    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.retry, r.enqueued_at, r.started_at,
-              o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.slot, o.result, o.error, o.traceback,
-              r.error as last_error
+    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.options, r.on_complete, r.enqueued_at, r.started_at,
+              o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.slot, o.result, o.error, o.traceback, o.ending,
+              o.on_complete_error, r.error as last_error
 ), ended as (
-    insert into penstock.finished_job (slot, id, pool, function, kind, args, run_at, attempt, enqueued_at, started_at,
-        finished_at, expires_at, state, result, error, traceback)
-    select slot, id, pool, function, kind, args, run_at, attempt, enqueued_at, started_at, finished_at, expires_at,
-           state, result, error, traceback
-    from gone where state <> 'pending'
+    insert into penstock.finished_job (slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
+        enqueued_at, started_at, finished_at, expires_at, state, result, error, traceback, on_complete_error)
+    select slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at, started_at,
+           finished_at, expires_at, state, result, error, traceback, on_complete_error
+    from gone where state not in ('pending', 'completing')
+), completing as (
+    insert into penstock.ready_job
+        (id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at, error)
+    select id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at, error
+    from gone where state = 'completing' and run_at <= finished_at
 ), again as (
-    insert into penstock.scheduled_job (id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, error)
-    select id, pool, function, kind, args, priority, run_at, retry, attempt, enqueued_at, coalesce(error, last_error)
-    from gone where state = 'pending'
+    insert into penstock.scheduled_job
+        (id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at, error)
+    select id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at,
+           coalesce(error, last_error)
+    from gone where state = 'pending' or (state = 'completing' and run_at > finished_at)
 )
 select id from gone;
 
--- cancel_pending: carry out requests to cancel pending jobs; the running jobs for which a request stands.
--- A request for a job that is nowhere is kept for a minute.
--- Differs: one statement does all of it.
+-- any_cancelable: whether a request to cancel stands for a pending job, or is old.
+select 1 from penstock.cancel_request c
+where c.requested_at < :before
+   or exists (select from penstock.ready_job j where j.id = c.job_id and j.ending is null)
+   or exists (select from penstock.scheduled_job j where j.id = c.job_id and j.ending is null)
+limit 1;
+
+-- cancelable: pending jobs for which a request to cancel stands.
+-- Differs: holds them against other workers.
 with asked as materialized (
     select c.job_id as id from penstock.cancel_request c
-    where exists (select from penstock.ready_job j where j.id = c.job_id)
-       or exists (select from penstock.scheduled_job j where j.id = c.job_id)
+    where exists (select from penstock.ready_job j where j.id = c.job_id and j.ending is null)
+       or exists (select from penstock.scheduled_job j where j.id = c.job_id and j.ending is null)
     limit :limit
 ), ready as (
-    delete from penstock.ready_job j using asked where j.id = asked.id
-    returning j.id, j.pool, j.function, j.kind, j.args, j.run_at, j.attempt, j.enqueued_at
+    select j.* from penstock.ready_job j join asked on j.id = asked.id for update of j skip locked
 ), scheduled as (
-    delete from penstock.scheduled_job j using asked where j.id = asked.id
-    returning j.id, j.pool, j.function, j.kind, j.args, j.run_at, j.attempt, j.enqueued_at
+    select j.* from penstock.scheduled_job j join asked on j.id = asked.id for update of j skip locked
+)
+select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, :now::timestamptz
+from ready
+union
+select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, :now
+from scheduled;
+
+-- settle_pending: write what became of pending jobs that were canceled.
+-- Differs: one statement for any number of jobs.
+with outcome as materialized (
+    select * from unnest(
+        :ids::uuid[], :states::text[], :finished_ats::timestamptz[], :expires_ats::timestamptz[], :slots::smallint[],
+        :endings::text[]
+    ) as t (id, state, finished_at, expires_at, slot, ending)
+), ready as (
+    delete from penstock.ready_job j using outcome o where j.id = o.id
+    returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.run_at, j.options, j.on_complete, j.attempt,
+              j.enqueued_at
+), scheduled as (
+    delete from penstock.scheduled_job j using outcome o where j.id = o.id
+    returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.run_at, j.options, j.on_complete, j.attempt,
+              j.enqueued_at
 ), gone as (
     select * from ready union all select * from scheduled
 ), ended as (
-    insert into penstock.finished_job (slot, id, pool, function, kind, args, run_at, attempt, enqueued_at, finished_at,
-        expires_at, state)
-    select :slot, id, pool, function, kind, args, run_at, attempt, enqueued_at, :now::timestamptz, :expires_at, 'canceled' from gone
+    insert into penstock.finished_job (slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
+        enqueued_at, finished_at, expires_at, state)
+    select o.slot, g.id, g.pool, g.function, g.kind, g.args, g.priority, g.run_at, g.options, g.on_complete, g.attempt,
+           g.enqueued_at, o.finished_at, o.expires_at, o.state
+    from gone g join outcome o on o.id = g.id where o.state <> 'completing'
+), completing as (
+    insert into penstock.ready_job
+        (id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at)
+    select g.id, g.pool, g.function, g.kind, g.args, g.priority, g.run_at, g.options, g.on_complete, o.ending, g.attempt,
+           g.enqueued_at
+    from gone g join outcome o on o.id = g.id where o.state = 'completing'
 ), cleared as (
-    delete from penstock.cancel_request c
-    where c.job_id in (select id from gone)
-       or (c.requested_at < :now - interval '1 minute'
-           and not exists (select from penstock.ready_job j where j.id = c.job_id)
-           and not exists (select from penstock.scheduled_job j where j.id = c.job_id)
-           and not exists (select from penstock.running_job j where j.id = c.job_id))
+    delete from penstock.cancel_request c where c.job_id in (select id from gone)
 )
+select id from gone;
+
+-- clear_old_requests: forget old requests for jobs that are nowhere.
+delete from penstock.cancel_request c
+where c.requested_at < :before
+  and not exists (select from penstock.ready_job j where j.id = c.job_id)
+  and not exists (select from penstock.scheduled_job j where j.id = c.job_id)
+  and not exists (select from penstock.running_job j where j.id = c.job_id);
+
+-- cancel_running: ids of running jobs for which a request to cancel stands.
 select distinct c.job_id from penstock.cancel_request c join penstock.running_job j on j.id = c.job_id;
 
 -- find: one job, wherever it stands.
-select id, function, args, 'pending' as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,
-       null::timestamptz as finished_at, null as result, error, null as traceback
+select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,
+       null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error
 from penstock.ready_job where id = :id
 union all
-select id, function, args, 'pending', attempt, run_at, enqueued_at, null, null, null, error, null
+select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null
 from penstock.scheduled_job where id = :id
 union all
-select id, function, args, 'running', attempt, run_at, enqueued_at, started_at, null, null, error, null
+select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null
 from penstock.running_job where id = :id
 union all
-select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback
+select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
+       on_complete_error
 from penstock.finished_job where id = :id and expires_at > :now;
 
 -- list: jobs in one state, or in all, newest first.
 -- Unbounded: of a state that is rare it reads all that have ended.
 select * from (
-    (select id, function, args, 'pending' as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,
-        null::timestamptz as finished_at, null as result, error, null as traceback
-    from penstock.ready_job where coalesce(:state, 'pending') = 'pending' order by id desc limit :limit)
+    (select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,
+       null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error
+    from penstock.ready_job where case when ending is null then 'pending' else 'completing' end = coalesce(:state, case when ending is null then 'pending' else 'completing' end) order by id desc limit :limit)
     union all
-    (select id, function, args, 'pending', attempt, run_at, enqueued_at, null, null, null, error, null
-    from penstock.scheduled_job where coalesce(:state, 'pending') = 'pending' order by id desc limit :limit)
+    (select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null
+    from penstock.scheduled_job where case when ending is null then 'pending' else 'completing' end = coalesce(:state, case when ending is null then 'pending' else 'completing' end) order by id desc limit :limit)
     union all
-    (select id, function, args, 'running', attempt, run_at, enqueued_at, started_at, null, null, error, null
-    from penstock.running_job where coalesce(:state, 'running') = 'running' order by id desc limit :limit)
+    (select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null
+    from penstock.running_job where case when ending is null then 'running' else 'completing' end = coalesce(:state, case when ending is null then 'running' else 'completing' end) order by id desc limit :limit)
     union all
-    (select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback
+    (select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
+       on_complete_error
     from penstock.finished_job where coalesce(:state, 'success') in ('success', 'failed', 'canceled')
         and state = coalesce(:state, state) and expires_at > :now order by id desc limit :limit)
 ) job order by id desc limit :limit;

@@ -4,8 +4,14 @@ insert into penstock.lease (worker, started_at, expires_at) values (:worker, :no
 -- renew: extend a lease that has not been taken away.
 update penstock.lease set expires_at = :expires_at where id = :lease returning id;
 
--- give_back: end a lease under which no job runs any more.
-delete from penstock.lease l where l.id = :lease and not exists (select from penstock.running_job where lease = :lease);
+-- give_back: end a lease under which no job runs any more, and its slots.
+-- Differs: one statement for both.
+with gone as (
+    delete from penstock.lease l
+    where l.id = :lease and not exists (select from penstock.running_job where lease = :lease)
+    returning l.id
+)
+delete from penstock.slot s using gone where s.lease = gone.id;
 
 -- expired: leases that have run out, and leases that are gone while jobs still run under them.
 select id from penstock.lease where expires_at <= :now
@@ -18,8 +24,11 @@ select id, expires_at <= :now as expired from penstock.lease where id = :lease f
 
 -- running: the jobs that run under a lease.
 -- Differs: steps around jobs that a transaction is about to settle; it may never end.
-select id, function, kind, args, run_at, pool, priority, retry, attempt, enqueued_at, started_at
+select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at,
+       started_at
 from penstock.running_job where lease = :lease order by id for update skip locked;
 
--- remove: delete a lease.
+-- remove: delete a lease and its slots.
+-- Differs: one statement for both.
+with slots as (delete from penstock.slot where lease = :lease)
 delete from penstock.lease where id = :lease;

@@ -5,6 +5,7 @@ create table if not exists penstock_migration (
 ) strict;
 
 -- Jobs that may start now. Written by transactions that enqueue (insert only) and by workers; read by workers.
+-- A job with an ending waits only for its on_complete to run.
 create table penstock_ready_job (
     seq integer primary key autoincrement,
     id blob not null unique,
@@ -14,12 +15,15 @@ create table penstock_ready_job (
     args text not null,
     priority integer not null,
     run_at text not null,
-    retry text,
+    options text,
+    on_complete text,
+    ending text,
     attempt integer not null,
     enqueued_at text not null,
     error text
 ) strict;
-create index penstock_ready_job_order on penstock_ready_job (pool, priority desc, seq);
+create index penstock_ready_job_order on penstock_ready_job (pool, priority desc, seq) where ending is null;
+create index penstock_ready_job_ending on penstock_ready_job (seq) where ending is not null;
 
 -- Jobs that may start later. Written by transactions that enqueue (insert only) and by workers; read by workers.
 create table penstock_scheduled_job (
@@ -30,7 +34,9 @@ create table penstock_scheduled_job (
     args text not null,
     priority integer not null,
     run_at text not null,
-    retry text,
+    options text,
+    on_complete text,
+    ending text,
     attempt integer not null,
     enqueued_at text not null,
     error text
@@ -47,7 +53,9 @@ create table penstock_running_job (
     args text not null,
     priority integer not null,
     run_at text not null,
-    retry text,
+    options text,
+    on_complete text,
+    ending text,
     attempt integer not null,
     enqueued_at text not null,
     started_at text not null,
@@ -61,7 +69,10 @@ create table penstock_finished_job (
     function text not null,
     kind text not null,
     args text not null,
+    priority integer not null,
     run_at text not null,
+    options text,
+    on_complete text,
     attempt integer not null,
     enqueued_at text not null,
     started_at text,
@@ -70,7 +81,8 @@ create table penstock_finished_job (
     state text not null check (state in ('success', 'failed', 'canceled')),
     result text,
     error text,
-    traceback text
+    traceback text,
+    on_complete_error text
 ) strict;
 create index penstock_finished_job_expires_at on penstock_finished_job (expires_at);
 
@@ -88,3 +100,23 @@ create table penstock_lease (
     started_at text not null,
     expires_at text not null
 ) strict;
+
+-- Pools whose parallelism is limited. Written by backends that start and by whoever changes a limit; read by workers.
+-- `declared` is what the program said last, `max_parallelism` what holds now; `epoch` rises with each change of it.
+create table penstock_pool (
+    name text primary key,
+    declared integer not null,
+    max_parallelism integer not null check (max_parallelism >= 0),
+    paused integer not null default 0,
+    epoch integer not null default 1
+) strict;
+
+-- Slots of a pool that a worker holds under its lease: it runs no more of the pool's jobs at once. Their sum never
+-- rises above max_parallelism. `wanted` is how many more it could use. Written and read by workers.
+create table penstock_slot (
+    pool text not null,
+    lease integer not null,
+    held integer not null check (held >= 0),
+    wanted integer not null default 0,
+    primary key (pool, lease)
+) strict, without rowid;

@@ -8,7 +8,12 @@ update penstock_lease set expires_at = :expires_at where id = :lease returning i
 select expires_at from penstock_lease where id = :lease;
 
 -- give_back: end a lease under which no job runs any more.
+-- Differs: its slots go with it by a statement of its own.
 delete from penstock_lease where id = :lease and not exists (select 1 from penstock_running_job where lease = :lease);
+
+-- remove_slots: delete the slots of a lease that is gone (SQLite only: part of give_back and remove).
+delete from penstock_slot
+where lease = :lease and not exists (select 1 from penstock_lease l where l.id = penstock_slot.lease);
 
 -- expired: leases that have run out, and leases that are gone while jobs still run under them.
 select id from penstock_lease where expires_at <= :now
@@ -20,8 +25,10 @@ select distinct lease from penstock_running_job r where not exists (select 1 fro
 select id, expires_at <= :now as expired from penstock_lease where id = :lease;
 
 -- running: the jobs that run under a lease.
-select id, function, kind, args, run_at, pool, priority, retry, attempt, enqueued_at, started_at
+select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at,
+       started_at
 from penstock_running_job where lease = :lease order by id;
 
 -- remove: delete a lease.
+-- Differs: its slots go with it by a statement of its own.
 delete from penstock_lease where id = :lease;

@@ -1,0 +1,57 @@
+"""Decides how many slots of a pool a worker takes or gives back. Decides only: the store sees to the limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a worker knows of one pool.
+
+    Attributes:
+        limit: How many slots there are.
+        granted: How many of them all workers hold together.
+        held: How many this worker holds.
+        running: How many of those jobs occupy.
+        holders: How many workers hold slots or want some, this one included.
+        wanted: How many slots others want and do not have.
+        waiting: How many jobs are ready.
+        places: How many more jobs this worker could run, whatever their pool.
+        rested: Whether it has held its slots for a while: who shares a single slot with others has it for some time.
+        idle: Whether nothing was waiting for a while.
+    """
+
+    limit: int
+    granted: int
+    held: int
+    running: int
+    holders: int
+    wanted: int
+    waiting: int
+    places: int
+    rested: bool
+    idle: bool
+
+
+def change(need: Need) -> int:
+    """How many slots to take, or, below zero, to give back."""
+    free = max(0, need.held - need.running)
+    if need.granted > need.limit:
+        return -min(free, need.granted - need.limit)
+    if not need.limit:
+        return 0
+    share = _share(need)
+    if need.wanted and free > 0 and need.held > share and (share or need.rested):
+        return -min(free, need.held - share, need.wanted)
+    useful = min(need.waiting, need.places) - free
+    if need.wanted:
+        useful = min(useful, max(share, 1) - need.held)
+    if useful > 0:
+        return useful
+    return -free if need.idle else 0
+
+
+def _share(need: Need) -> int:
+    """What is this worker's part, while others want some too."""
+    return need.limit // max(1, need.holders) if need.wanted else need.limit

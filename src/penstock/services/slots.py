@@ -1,0 +1,110 @@
+"""The slots that a worker holds of pools with a limit: when it takes some, and when it gives them back.
+
+Owns what is known of each pool between two looks. Leaves the limit itself to the store, and how many to take to
+`pools/shares`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.clock import Clock
+from penstock.pools.shares import Need, change
+from penstock.store.contract import PoolView, Room, Store
+
+_LOOK_EVERY = 0.05
+_TURN = 0.25
+_IDLE_FOR = 10.0
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a worker knows of one pool: how many slots it holds, and of which limit."""
+
+    number: int = 0
+    epoch: int = 0
+    wanted: bool = False
+    since: float = 0.0
+    used_at: float = 0.0
+
+
+class Slots:
+    """The slots of one worker.
+
+    Args:
+        store: Where they are handed out.
+        clock: The worker's clock.
+        pools: Names of the pools that this program declares.
+    """
+
+    def __init__(self, store: Store, clock: Clock, pools: Sequence[str]) -> None:
+        self._store = store
+        self._clock = clock
+        self._held = {pool: _Held() for pool in pools}
+        self._looked_at = -1e9
+
+    def forget(self) -> None:
+        """The lease is gone, and its slots with it."""
+        self._held = {pool: _Held() for pool in self._held}
+        self._looked_at = -1e9
+
+    def rooms(self, places: int, running: Counter[str]) -> list[Room]:
+        """For how many more jobs of each pool there is room now.
+
+        Args:
+            places: How many more jobs the worker may run.
+            running: How many it runs of each pool.
+        """
+        free = {pool: min(places, held.number - running[pool]) for pool, held in self._held.items()}
+        return [Room(pool, number, self._held[pool].epoch) for pool, number in free.items() if number > 0]
+
+    async def balance(self, lease: int, places: int, running: Counter[str]) -> float:
+        """Take slots where jobs wait, and give back those that others want.
+
+        Returns:
+            Seconds until it is to be called again, if it has looked a moment ago; else more than anybody waits.
+        """
+        now = self._clock.monotonic()
+        due = self._looked_at + _LOOK_EVERY - now
+        if not self._held or due > 0:
+            return max(due, 0.0) if self._held else math.inf
+        self._looked_at = now
+        for view in await self._store.pools.look(lease, list(self._held), max(1, places)):
+            await self._follow(view, lease, places, running[view.pool], now)
+        return math.inf
+
+    async def _follow(self, view: PoolView, lease: int, places: int, running: int, now: float) -> None:
+        held = self._held[view.pool]
+        held.number, held.epoch = view.held, view.epoch
+        if running or view.waiting:
+            held.used_at = now
+        count = change(
+            Need(
+                limit=view.max_parallelism,
+                granted=view.granted,
+                held=view.held,
+                running=running,
+                holders=view.holders,
+                wanted=view.wanted,
+                waiting=view.waiting,
+                places=places,
+                rested=now - held.since >= _TURN,
+                idle=now - held.used_at >= _IDLE_FOR,
+            )
+        )
+        if count > 0 and held.wanted and view.granted >= view.max_parallelism:
+            return  # the wish is known, and nobody has given any back
+        if count > 0:
+            held.number = await self._store.pools.acquire(lease, view.pool, count)
+            held.wanted = held.number < view.held + count
+            held.since = now
+            if held.wanted and not view.wanted:
+                self._store.signals.notify()  # those who hold them look, and see that they are wanted
+        elif count < 0 or (held.wanted and not view.waiting):
+            held.number = await self._store.pools.release(lease, view.pool, -count)
+            held.wanted = False
+            if count < 0 and view.wanted:
+                self._store.signals.notify()

@@ -1,0 +1,45 @@
+-- declare: make a pool known; a limit that differs from the one declared before holds from now on.
+insert into penstock_pool (name, declared, max_parallelism) values (:pool, :limit, :limit)
+on conflict (name) do update set declared = :limit, max_parallelism = :limit, epoch = epoch + 1
+where declared <> :limit;
+
+-- change: change a limit, or pause a pool, for all workers at once.
+update penstock_pool
+set max_parallelism = coalesce(:max_parallelism, max_parallelism), paused = coalesce(:paused, paused), epoch = epoch + 1
+where name = :pool returning name;
+
+-- look: how a pool stands for a worker.
+-- Differs: one statement a pool.
+select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
+       (select coalesce(sum(held), 0) from penstock_slot where pool = p.name),
+       (select coalesce(sum(held), 0) from penstock_slot where pool = p.name and lease = :lease),
+       (select count(*) from penstock_slot where pool = p.name and (held > 0 or wanted > 0)),
+       (select coalesce(sum(wanted), 0) from penstock_slot where pool = p.name and lease <> :lease),
+       (select count(*) from (select 1 from penstock_ready_job r where r.pool = p.name and r.ending is null limit :most))
+from penstock_pool p where p.name = :pool;
+
+-- lock: the limit of a pool.
+-- Differs: SQLite has one writer, and needs no lock.
+select case when paused then 0 else max_parallelism end from penstock_pool where name = :pool;
+
+-- acquire: take as many more slots as are free, up to a number; how many are held then.
+insert into penstock_slot (pool, lease, held, wanted)
+select :pool, l.id, given.number, :count - given.number
+from penstock_lease l join (
+    select max(0, min(:count, :limit - coalesce(sum(held), 0))) as number from penstock_slot where pool = :pool
+) given
+where l.id = :lease
+on conflict (pool, lease) do update set held = held + excluded.held, wanted = excluded.wanted
+returning held;
+
+-- release: give slots back, and want none; how many are held then.
+update penstock_slot set held = max(0, held - :count), wanted = 0 where pool = :pool and lease = :lease returning held;
+
+-- list: all pools, by name.
+-- Unbounded: it counts jobs.
+select p.name, p.declared, p.max_parallelism, p.paused,
+       (select coalesce(sum(held), 0) from penstock_slot s where s.pool = p.name),
+       (select count(*) from penstock_ready_job j where j.pool = p.name and j.ending is null),
+       (select count(*) from penstock_scheduled_job j where j.pool = p.name),
+       (select count(*) from penstock_running_job j where j.pool = p.name)
+from penstock_pool p order by p.name;
