@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.app import App, Backend
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
+    from penstock.calls.workpool import Workpool
     from penstock.config import Config
     from penstock.errors import (
         ApplicationError,
@@ -51,6 +52,17 @@ if TYPE_CHECKING:
     from penstock.jobs.job import JobId, JobStatus
     from penstock.jobs.retry import Retry
     from penstock.jobs.states import JobState
+    from penstock.pools.results import (
+        Canceled,
+        Failed,
+        Finished,
+        Pending,
+        Running,
+        Success,
+        WorkId,
+        WorkResult,
+        WorkStatus,
+    )
     from penstock.schema.ids import Id
     from penstock.schema.index import Index
     from penstock.schema.table import Table
@@ -61,6 +73,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
+    "penstock.calls.workpool": ("Workpool",),
     "penstock.config": ("Config",),
     "penstock.errors": (
         "ApplicationError",
@@ -100,6 +113,17 @@ _HOMES = {
     "penstock.jobs.job": ("JobId", "JobStatus"),
     "penstock.jobs.retry": ("Retry",),
     "penstock.jobs.states": ("JobState",),
+    "penstock.pools.results": (
+        "Canceled",
+        "Failed",
+        "Finished",
+        "Pending",
+        "Running",
+        "Success",
+        "WorkId",
+        "WorkResult",
+        "WorkStatus",
+    ),
     "penstock.schema.ids": ("Id",),
     "penstock.schema.index": ("Index",),
     "penstock.schema.table": ("Table",),
@@ -116,6 +140,7 @@ __all__ = [
     "ArgumentsInvalid",
     "Backend",
     "CallTimeout",
+    "Canceled",
     "Config",
     "ConfigError",
     "Conflict",
@@ -127,6 +152,8 @@ __all__ = [
     "DatabaseFull",
     "DatabaseUnavailable",
     "DeclarationError",
+    "Failed",
+    "Finished",
     "FunctionNotFound",
     "Id",
     "IdInvalid",
@@ -143,6 +170,7 @@ __all__ = [
     "NotUnique",
     "Overloaded",
     "Page",
+    "Pending",
     "PenstockError",
     "QueryCtx",
     "Range",
@@ -150,14 +178,20 @@ __all__ = [
     "Retry",
     "RowInvalid",
     "RowNotFound",
+    "Running",
     "SchemaMismatch",
+    "Success",
     "Table",
     "TryAgain",
     "UnawaitedCall",
     "UniqueViolation",
     "UsageError",
     "ValueInvalid",
+    "WorkId",
+    "WorkResult",
+    "WorkStatus",
     "WorkerLost",
+    "Workpool",
     "asgi_app",
     "between",
     "gt",

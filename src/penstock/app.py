@@ -7,26 +7,33 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from types import ModuleType
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
+from penstock.calls.context import ActionCtx
+from penstock.calls.decorators import ActionDecorator, MutationDecorator, QueryDecorator
 from penstock.calls.dispatch import Dispatch
 from penstock.calls.engine import Engine
+from penstock.calls.jobcalls import JobCalls
 from penstock.calls.run import Runner
 from penstock.calls.scheduler import Scheduler
-from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+from penstock.calls.syncctx import SyncActionCtx
+from penstock.calls.workpool import Workpool
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config, check_settings, load_config, unknown_variables
 from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
 from penstock.functions.registry import Registry
 from penstock.jobs.job import JobId, JobStatus, job_uuid
+from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
+from penstock.pools.pool import PoolDefinition
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.group import Group
 from penstock.services.pruner import Pruner
 from penstock.services.worker import Worker
+from penstock.store.contract import PoolRow
 from penstock.store.migrate import push
 from penstock.store.open import make_store
 
@@ -34,39 +41,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 ServiceName = Literal["worker", "pruner"]
 SERVICES: tuple[ServiceName, ...] = ("worker", "pruner")
-
-
-class _QueryDecorator(Protocol):
-    @overload
-    def __call__(
-        self, handler: Callable[Concatenate[QueryCtx, P], Awaitable[R]], /
-    ) -> QueryFunction[QueryCtx, P, R, Awaitable[R]]: ...
-    @overload
-    def __call__(
-        self, handler: Callable[Concatenate[SyncQueryCtx, P], R], /
-    ) -> QueryFunction[SyncQueryCtx, P, R, R]: ...
-
-
-class _MutationDecorator(Protocol):
-    @overload
-    def __call__(
-        self, handler: Callable[Concatenate[MutationCtx, P], Awaitable[R]], /
-    ) -> MutationFunction[MutationCtx, P, R, Awaitable[R]]: ...
-    @overload
-    def __call__(
-        self, handler: Callable[Concatenate[SyncMutationCtx, P], R], /
-    ) -> MutationFunction[SyncMutationCtx, P, R, R]: ...
-
-
-class _ActionDecorator(Protocol):
-    @overload
-    def __call__(
-        self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
-    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
-    @overload
-    def __call__(
-        self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
-    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
 
 
 class App:
@@ -84,32 +58,33 @@ class App:
         self.registry = Registry()
         self._tables = list(tables)
         self._settings = settings
+        self.pools: dict[str, Workpool] = {}
         check_settings("App(…)", settings)
 
     # ----- functions
 
     @property
-    def query(self) -> _QueryDecorator:
+    def query(self) -> QueryDecorator:
         """Declare a public query: it reads one snapshot, and anyone who reaches the server may call it."""
-        declare: _QueryDecorator = self._declare("query", QueryFunction, public=True)
+        declare: QueryDecorator = self._declare("query", QueryFunction, public=True)
         return declare
 
     @property
-    def internal_query(self) -> _QueryDecorator:
+    def internal_query(self) -> QueryDecorator:
         """Declare a query that only this program may call."""
-        declare: _QueryDecorator = self._declare("internal_query", QueryFunction, public=False)
+        declare: QueryDecorator = self._declare("internal_query", QueryFunction, public=False)
         return declare
 
     @property
-    def mutation(self) -> _MutationDecorator:
+    def mutation(self) -> MutationDecorator:
         """Declare a public mutation: it reads and writes in one serializable transaction, and anyone may call it."""
-        declare: _MutationDecorator = self._declare("mutation", MutationFunction, public=True)
+        declare: MutationDecorator = self._declare("mutation", MutationFunction, public=True)
         return declare
 
     @property
-    def internal_mutation(self) -> _MutationDecorator:
+    def internal_mutation(self) -> MutationDecorator:
         """Declare a mutation that only this program may call."""
-        declare: _MutationDecorator = self._declare("internal_mutation", MutationFunction, public=False)
+        declare: MutationDecorator = self._declare("internal_mutation", MutationFunction, public=False)
         return declare
 
     @overload
@@ -121,7 +96,7 @@ class App:
         self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
     ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
     @overload
-    def action(self, handler: None = None, /, *, runtime: Runtime) -> _ActionDecorator: ...
+    def action(self, handler: None = None, /, *, runtime: Runtime) -> ActionDecorator: ...
     def action(self, handler: Any = None, /, *, runtime: Runtime = "thread") -> Any:
         """Declare a public action: it may call the outside world, has no transaction, and anyone may call it.
 
@@ -140,7 +115,7 @@ class App:
         self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
     ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
     @overload
-    def internal_action(self, handler: None = None, /, *, runtime: Runtime) -> _ActionDecorator: ...
+    def internal_action(self, handler: None = None, /, *, runtime: Runtime) -> ActionDecorator: ...
     def internal_action(self, handler: Any = None, /, *, runtime: Runtime = "thread") -> Any:
         """Declare an action that only this program may call; see `action`."""
         return self._action(handler, public=False, runtime=runtime)
@@ -164,6 +139,38 @@ class App:
     def _add(self, function: Any) -> Any:
         self.registry.add(function)
         return function
+
+    # ----- pools
+
+    def workpool(
+        self,
+        name: str,
+        *,
+        max_parallelism: int = 10,
+        default_retry: Retry | None = None,
+        retry_actions_by_default: bool = False,
+        status_ttl: timedelta | None = timedelta(days=1),
+    ) -> Workpool:
+        """Declare a pool: work of which no more than so much runs at once, on all machines together.
+
+        Args:
+            name: What it is called, in the database, in logs and on the command line.
+            max_parallelism: How many of its jobs run at once; 0 starts none. A limit that was set while the program ran
+                holds until the program declares another one than before.
+            default_retry: The policy of actions that are enqueued with ``retry=True``; five attempts by default.
+            retry_actions_by_default: Whether actions are retried unless they are enqueued with ``retry=False``.
+            status_ttl: How long the status and the result of a finished job are kept; None for ever.
+
+        Raises:
+            DeclarationError: There is a pool of this name already, or a value cannot be.
+        """
+        if name in self.pools:
+            raise DeclarationError(f"There are two pools called {name!r}.", fix="Give one of them another name.")
+        pool = Workpool(
+            PoolDefinition(name, max_parallelism, default_retry or Retry(), retry_actions_by_default, status_ttl)
+        )
+        self.pools[name] = pool
+        return pool
 
     # ----- tables
 
@@ -234,6 +241,7 @@ class Backend:
         config: The settings in force.
         engine: Store, functions and clock.
         scheduler: Functions to run later, each as a job stored at once.
+        job_calls: Jobs, as pools enqueue and look at them.
     """
 
     def __init__(self, app: App, config: Config, clock: Clock) -> None:
@@ -242,7 +250,8 @@ class Backend:
         self.engine = Engine(make_store(config, clock), app.registry, config, clock)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
-        self.scheduler = Scheduler(self.runner, None)
+        self.job_calls = JobCalls(self.runner, None)
+        self.scheduler = Scheduler(self.job_calls)
         self.services = Group([], self.engine.store.signals)
 
     async def start(self, services: Sequence[ServiceName] = (), *, push_schema: bool = True) -> None:
@@ -257,6 +266,10 @@ class Backend:
         try:
             if push_schema:
                 await push(store, definitions)
+            if self.app.pools:
+                await store.pools.declare(
+                    {name: pool.definition.max_parallelism for name, pool in self.app.pools.items()}
+                )
         except BaseException:
             await store.close()
             raise
@@ -281,7 +294,9 @@ class Backend:
     def make_service(self, name: ServiceName) -> Worker | Pruner:
         """A service of this backend, not yet started."""
         if name == "worker":
-            return Worker(self.runner, f"{socket.gethostname()}:{os.getpid()}", self.config.worker_jobs)
+            return Worker(
+                self.runner, f"{socket.gethostname()}:{os.getpid()}", self.config.worker_jobs, list(self.app.pools)
+            )
         return Pruner(self.runner)
 
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -303,7 +318,15 @@ class Backend:
 
     async def job(self, job: JobId) -> JobStatus | None:
         """How a job stands; None if it is unknown, or its status has expired."""
-        return await self.runner.find_job(job_uuid(job))
+        return await self.job_calls.find(job_uuid(job))
+
+    async def pools(self) -> list[PoolRow]:
+        """The pools that the database knows, by name: their limits, and how many of their jobs stand where."""
+        session = await self.engine.store.begin_read()
+        try:
+            return await self.engine.store.pools.list(session)
+        finally:
+            await session.rollback()
 
     async def jobs(self, state: str | None = None, limit: int = 100) -> list[JobStatus]:
         """Jobs in one state (pending, running, success, failed, canceled) or in all, newest first."""

@@ -29,7 +29,7 @@ from penstock import (
 )
 from penstock.clock import SystemClock, layout_uuid7
 from penstock.functions.function import AnyFunction
-from penstock.jobs.job import Kind, NewJob, job_id
+from penstock.jobs.job import Kind, NewJob, Options, job_id
 from penstock.jobs.settle import MAX_LOSSES
 from penstock.services.pruner import Pruner
 from penstock.services.worker import Worker
@@ -166,7 +166,7 @@ async def enqueue(backend: Backend, function: AnyFunction, args: str, **facts: A
     kind: Kind = function.kind.value
     uuid = UUID(int=layout_uuid7(1, len(attempts) + 7))
     now = backend.engine.clock.now()
-    await backend.runner.enqueue([NewJob(id=uuid, function=function.name, kind=kind, args=args, run_at=now, **facts)])
+    await backend.job_calls.enqueue(NewJob(uuid, function.name, kind, args, now, **facts))
     return job_id(uuid)
 
 
@@ -306,7 +306,7 @@ async def test_a_flaky_action_is_tried_again_after_growing_waits(database_url: s
     async with running(database_url) as test:
         failures.extend([RuntimeError("first"), RuntimeError("second")])
         retry = Retry(max_attempts=5, initial_backoff=10, base=3)
-        job = await enqueue(test, call_out, '{"what": "sms"}', retry=retry)
+        job = await enqueue(test, call_out, '{"what": "sms"}', options=Options(retry=retry))
         times = []
         while (await status(test, job)).state is JobState.PENDING:
             times.append(test.clock.now())

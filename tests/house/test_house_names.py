@@ -12,11 +12,12 @@ import penstock
 from penstock import client
 
 PUBLIC = """
-ActionCtx App ApplicationError ArgumentsInvalid Backend CallTimeout Config ConfigError Conflict ConstraintViolation
-ContextError CursorInvalid DataError DatabaseBusy DatabaseFull DatabaseUnavailable DeclarationError FunctionNotFound Id
-IdInvalid Index InputError JobError JobId JobState JobStatus LeaseLost LimitExceeded MutationCtx NonRetryableError
-NotUnique Overloaded Page PenstockError QueryCtx Range ResultInvalid Retry RowInvalid RowNotFound SchemaMismatch Table
-TryAgain UnawaitedCall UniqueViolation UsageError ValueInvalid WorkerLost asgi_app between gt gte lt lte
+ActionCtx App ApplicationError ArgumentsInvalid Backend CallTimeout Canceled Config ConfigError Conflict
+ConstraintViolation ContextError CursorInvalid DataError DatabaseBusy DatabaseFull DatabaseUnavailable
+DeclarationError Failed Finished FunctionNotFound Id IdInvalid Index InputError JobError JobId JobState JobStatus
+LeaseLost LimitExceeded MutationCtx NonRetryableError NotUnique Overloaded Page Pending PenstockError QueryCtx Range
+ResultInvalid Retry RowInvalid RowNotFound Running SchemaMismatch Success Table TryAgain UnawaitedCall UniqueViolation
+UsageError ValueInvalid WorkId WorkResult WorkStatus WorkerLost Workpool asgi_app between gt gte lt lte
 """
 
 _LOADED = """
@@ -28,8 +29,8 @@ _HEAVY = {"pydantic", "pydantic_core", "asyncpg", "sqlite3", "starlette", "uvico
 _ROOMS = {
     f"penstock.{room}"
     for room in (
-        "app", "calls", "changes", "cli", "functions", "jobs", "schema", "server", "services", "store", "testing",
-        "transaction",
+        "app", "calls", "changes", "cli", "functions", "jobs", "pools", "schema", "server", "services", "store",
+        "testing", "transaction",
     )
 }  # fmt: skip
 

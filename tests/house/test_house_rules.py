@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock import errors
 from penstock.config import Config
 from penstock.errors import PenstockError
-from penstock.jobs.states import FINISHED, MOVES, JobEvent, JobState, diagram
+from penstock.jobs.states import FINISHED, JobEvent, JobState, diagram, moves
 from penstock.observe.points import POINTS
 
 _DRAWN = re.compile(r"^(?P<indent>[│ ]*)(?:├── |└── )?(?P<name>[A-Z]\w+)(?P<meaning> .*)?$")
@@ -65,9 +65,9 @@ def test_every_error_is_documented() -> None:
 
 
 def test_every_event_of_a_job_leads_somewhere() -> None:
-    assert {event for _, event in MOVES} == set(JobEvent)
-    assert {state for state, _ in MOVES} | FINISHED == set(JobState)
-    assert set(MOVES.values()) == set(JobState)
+    assert {event for _, event, _ in moves()} == set(JobEvent)
+    assert {state for state, _, _ in moves()} | FINISHED == set(JobState)
+    assert {to for _, _, to in moves()} == set(JobState)
 
 
 def test_the_diagram_in_the_docs_is_that_of_the_code(root: Path) -> None:

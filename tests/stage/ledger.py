@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
-from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table
+from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Retry, Table
 from penstock.app import Backend, ServiceName
 from penstock.clock import SystemClock
 from penstock.errors import TryAgain
@@ -24,6 +24,7 @@ from penstock.sync import MutationCtx as SyncMutationCtx
 from penstock.testing.gates import Gate
 
 app = App()
+crew = app.workpool("crew", max_parallelism=4, default_retry=Retry(max_attempts=9, initial_backoff=0.05))
 
 
 class Account(Table):
@@ -312,6 +313,26 @@ async def dies(ctx: ActionCtx, folder: str) -> None:
     with (Path(folder) / "dies").open("a") as trace:
         trace.write("x")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.internal_action
+async def occupy(ctx: ActionCtx, history: str, seconds: float) -> None:
+    """Be one of those that run at once in the pool, and write down when that began and ended."""
+    machine = SystemClock()
+    _write_down(history, "begins", machine)
+    try:
+        await machine.sleep(seconds)
+    finally:
+        _write_down(history, "ends", machine)
+
+
+def _write_down(history: str, what: str, machine: SystemClock) -> None:
+    line = f"{machine.monotonic():.6f} {os.getpid()} {what}\n"
+    file = os.open(history, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
 
 
 def _first(folder: str, name: str) -> bool:

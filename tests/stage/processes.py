@@ -58,6 +58,11 @@ class Process:
         self._process.send_signal(signal.SIGCONT)
 
     @property
+    def number(self) -> int:
+        """Its number among the processes of the machine."""
+        return self._process.pid
+
+    @property
     def exit_status(self) -> int | None:
         """How it ended; None while it runs."""
         return self._process.poll()

@@ -29,8 +29,14 @@ UNKNOWN = UUID(int=1)
 HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
     "claim": (
         {
-            **{"pool": "default", "epoch": None, "lease": 1, "limit": 10, "now": NOW},
-            **{"pools": ["default"], "rooms": [10], "epochs": [None]},
+            "pool": "default",
+            "epoch": None,
+            "lease": 1,
+            "limit": 10,
+            "now": NOW,
+            "pools": ["default"],
+            "rooms": [10],
+            "epochs": [None],
         },
         {
             "ready_job": {"ready_job_order", "ready_job_ending", "key"},

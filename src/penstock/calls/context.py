@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from penstock.calls.jobcalls import JobCalls
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.sql import prepare_sql
 from penstock.clock import Random
@@ -31,6 +32,7 @@ class QueryCtx:
 
     Attributes:
         db: Typed tables.
+        job_calls: Jobs, as pools enqueue and look at them.
     """
 
     db: DatabaseReader
@@ -40,6 +42,7 @@ class QueryCtx:
         self._scope = scope
         self._depth = depth
         self.db = DatabaseReader(scope)
+        self.job_calls = JobCalls(runner, scope)
 
     def now(self) -> datetime:
         """The time of this execution, aware, in UTC: the same throughout, and in a retry."""
@@ -91,7 +94,7 @@ class MutationCtx(QueryCtx):
     def __init__(self, runner: Runner, scope: Scope, depth: int) -> None:
         super().__init__(runner, scope, depth)
         self.db = DatabaseWriter(scope)
-        self.scheduler = Scheduler(runner, scope)
+        self.scheduler = Scheduler(self.job_calls)
 
     def run_mutation(
         self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
@@ -105,6 +108,7 @@ class ActionCtx:
 
     Attributes:
         scheduler: Functions to run later, whatever becomes of this action.
+        job_calls: Jobs, as pools enqueue and look at them.
     """
 
     def __init__(self, runner: Runner, calls: Calls, depth: int, cancelled: asyncio.Event | None = None) -> None:
@@ -113,7 +117,8 @@ class ActionCtx:
         self._calls = calls
         self._random: Random | None = None
         self._cancelled = cancelled or asyncio.Event()
-        self.scheduler = Scheduler(runner, None, calls.track)
+        self.job_calls = JobCalls(runner, None, calls.track)
+        self.scheduler = Scheduler(self.job_calls)
 
     @property
     def cancelled(self) -> bool:

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, cast
-from uuid import UUID
 
 from penstock.calls.attempts import Attempts
 from penstock.calls.budget import Budget
@@ -28,7 +27,7 @@ from penstock.functions.function import (
     MutationFunction,
     QueryFunction,
 )
-from penstock.jobs.job import JobStatus, NewJob, Settlement
+from penstock.jobs.job import Settlement
 from penstock.observe import points
 from penstock.store.contract import Session
 from penstock.transaction.commit import commit
@@ -212,32 +211,7 @@ class Runner:
         async with scope.held(), scope.transaction.branch():
             return await self._in_scope(function, inner, arguments, depth + 1, None)
 
-    # ----- for schedulers outside a transaction
-
-    async def enqueue(self, jobs: Sequence[NewJob]) -> None:
-        """Store jobs in a transaction of their own."""
-
-        async def write(transaction: Transaction) -> None:
-            transaction.jobs.extend(jobs)
-
-        await self.write(write)
-
-    async def request_cancel(self, ids: Sequence[UUID]) -> None:
-        """Ask for jobs to be canceled, in a transaction of its own."""
-
-        async def write(transaction: Transaction) -> None:
-            for job_id in ids:
-                transaction.add_cancel(job_id)
-
-        await self.write(write)
-
-    async def find_job(self, job_id: UUID) -> JobStatus | None:
-        """How a job stands."""
-        session = await self.engine.store.begin_read()
-        try:
-            return await self.engine.store.jobs.find(session, job_id, self.now())
-        finally:
-            await session.rollback()
+    # ----- outside of functions
 
     async def write(self, write: Callable[[Transaction], Awaitable[None]]) -> None:
         """Write by penstock itself in a transaction of its own, again if it conflicts.

@@ -1,40 +1,29 @@
-"""`ctx.scheduler`: functions to run later, as jobs.
+"""`ctx.scheduler`: functions to run later, as jobs without a pool.
 
-Owns the words and the checks. In a mutation a job is part of the transaction; elsewhere it is stored at once.
+Owns the words. In a mutation a job is part of the transaction; elsewhere it is stored at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec
-from uuid import UUID
+from collections.abc import Coroutine, Mapping
+from datetime import datetime, timedelta
+from typing import Any, ParamSpec
 
-from penstock.errors import ContextError, LimitExceeded, ValueInvalid
-from penstock.functions.function import ActionFunction, AnyFunction, Function, FunctionKind, MutationFunction
-from penstock.jobs.job import JobId, JobStatus, NewJob, job_id, job_uuid
-from penstock.jobs.states import JobState
-from penstock.transaction.transaction import Scope
-from penstock.values import decode_json, encode_json, text_bytes
-
-if TYPE_CHECKING:
-    from penstock.calls.run import Runner
+from penstock.calls.jobcalls import JobCalls
+from penstock.errors import ContextError
+from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction
+from penstock.jobs.job import JobId, JobStatus, job_id, job_uuid
 
 P = ParamSpec("P")
-Track = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
-
-_FARTHEST = timedelta(days=5 * 366)
 
 
 class Scheduler:
     """Runs functions later. A scheduled mutation takes effect exactly once, a scheduled action at most once."""
 
-    __slots__ = ("_runner", "_scope", "_track")
+    __slots__ = ("_calls",)
 
-    def __init__(self, runner: Runner, scope: Scope | None, track: Track | None = None) -> None:
-        self._runner = runner
-        self._scope = scope
-        self._track: Track = scope.track if scope is not None else track or _as_it_is
+    def __init__(self, calls: JobCalls) -> None:
+        self._calls = calls
 
     def run_after(
         self,
@@ -53,7 +42,7 @@ class Scheduler:
             ValueInvalid: The delay is negative, or over five years.
             LimitExceeded: The arguments are too large, or too many jobs are scheduled at once.
         """
-        return self._track(self._run_after(delay, function, args, kwargs))
+        return self._calls.track(self._run_after(delay, function, args, kwargs))
 
     def run_at(
         self,
@@ -64,7 +53,7 @@ class Scheduler:
         **kwargs: P.kwargs,
     ) -> Coroutine[Any, Any, JobId]:
         """The same at a point in time, or at once if it is past. Raises what `run_after` raises."""
-        return self._track(self._run_at(time, function, args, kwargs))
+        return self._calls.track(self._run_at(time, function, args, kwargs))
 
     def cancel(self, job: JobId) -> Coroutine[Any, Any, None]:
         """Ask for a job to be canceled.
@@ -75,7 +64,7 @@ class Scheduler:
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        return self._track(self._cancel(job))
+        return self._calls.track(self._cancel(job))
 
     def get(self, job: JobId) -> Coroutine[Any, Any, JobStatus | None]:
         """How a job stands; None if it is unknown, or ended so long ago that its status is gone.
@@ -83,97 +72,32 @@ class Scheduler:
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        return self._track(self._get(job))
+        return self._calls.track(self._get(job))
 
     # ----- steps
 
     async def _run_after(
         self, delay: timedelta, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> JobId:
-        given: object = delay
-        if not isinstance(given, timedelta):
-            raise ValueInvalid(f"run_after takes a timedelta, not {delay!r}.", fix="Write timedelta(seconds=…).")
-        if not timedelta(0) <= delay <= _FARTHEST:
-            raise ValueInvalid(f"A delay of {delay} is negative, or longer than five years.")
-        return await self._schedule(self._now() + delay, function, args, kwargs)
+        return await self._schedule(self._calls.after(delay, "run_after"), function, args, kwargs)
 
     async def _run_at(
         self, time: datetime, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> JobId:
-        given: object = time
-        if not isinstance(given, datetime) or given.tzinfo is None:
-            raise ValueInvalid(f"run_at takes an aware datetime, not {time!r}.", fix="Attach a time zone.")
-        now = self._now()
-        if time > now + _FARTHEST:
-            raise ValueInvalid(f"{time} is more than five years ahead.")
-        return await self._schedule(max(time.astimezone(UTC), now), function, args, kwargs)
+        return await self._schedule(self._calls.at(time, "run_at"), function, args, kwargs)
 
     async def _schedule(
         self, run_at: datetime, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> JobId:
-        job = self._job(run_at, function, args, kwargs)
-        if self._scope is not None:
-            self._scope.transaction.add_job(job)
-        else:
-            await self._runner.enqueue([job])
-        return job_id(job.id)
-
-    def _job(self, run_at: datetime, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
-        if not isinstance(function, Function):
-            raise ContextError(
-                f"{function!r} is not a function of an app, so no worker could find it.",
-                fix="Decorate it with @app.internal_mutation or @app.internal_action.",
-            )
+        self._calls.check_function(function)
         if function.kind is FunctionKind.QUERY:
             raise ContextError(f"{function.name} is a query: run later, nobody would see its result.")
-        if self._runner.engine.registry.find(function.name) is not function:
-            raise ContextError(f"{function.name} is not a function of this app.")
-        checked = function.signature.check(function.signature.bind(args, kwargs))
-        text = encode_json(checked, f"The arguments of {function.name}")
-        limit = self._runner.engine.config.max_job_argument_bytes
-        size = text_bytes(text)
-        if size > limit:
-            raise LimitExceeded(
-                f"The arguments of {function.name} have {size} bytes; a job may have {limit}.",
-                fix="Store the data in a table, and pass its id.",
-                limit=limit,
-            )
-        uuid = UUID(int=self._runner.engine.clock.uuid7())
-        return NewJob(id=uuid, function=function.name, kind=function.kind.value, args=text, run_at=run_at)
+        job = self._calls.new_job(function, function.signature.bind(args, kwargs), run_at)
+        await self._calls.enqueue(job)
+        return job_id(job.id)
 
     async def _cancel(self, job: JobId) -> None:
-        uuid = job_uuid(job)
-        if self._scope is not None:
-            self._scope.transaction.add_cancel(uuid)
-        else:
-            await self._runner.request_cancel([uuid])
+        await self._calls.cancel([job_uuid(job)])
 
     async def _get(self, job: JobId) -> JobStatus | None:
-        uuid = job_uuid(job)
-        if self._scope is None:
-            return await self._runner.find_job(uuid)
-        transaction = self._scope.transaction
-        for new in transaction.jobs:
-            if new.id == uuid:
-                return _status_of_new(new, transaction.now)
-        async with self._scope.lock:
-            return await transaction.store.jobs.find(transaction.session, uuid, transaction.now)
-
-    def _now(self) -> datetime:
-        return self._runner.now() if self._scope is None else self._scope.transaction.now
-
-
-def _status_of_new(job: NewJob, now: datetime) -> JobStatus:
-    return JobStatus(
-        id=job_id(job.id),
-        function=job.function,
-        args=decode_json(job.args),
-        state=JobState.PENDING,
-        attempt=0,
-        run_at=job.run_at,
-        enqueued_at=now,
-    )
-
-
-def _as_it_is(call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
-    return call
+        return await self._calls.find(job_uuid(job))

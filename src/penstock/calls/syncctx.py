@@ -56,6 +56,7 @@ class SyncQueryCtx:
         self._ctx = ctx
         self._wait = Bridge(loop)
         self.db = SyncDatabaseReader(ctx.db, self._wait)
+        self.job_calls = ctx.job_calls.waiting(self._wait)
 
     def now(self) -> datetime:
         """See `QueryCtx.now`."""
@@ -97,6 +98,7 @@ class SyncActionCtx:
     def __init__(self, ctx: ActionCtx, loop: asyncio.AbstractEventLoop) -> None:
         self._ctx = ctx
         self._wait = Bridge(loop)
+        self.job_calls = ctx.job_calls.waiting(self._wait)
         self.scheduler = SyncScheduler(ctx.scheduler, self._wait)
 
     @property

@@ -18,6 +18,7 @@ from penstock.store.contract import PoolView, Room, Store
 _LOOK_EVERY = 0.05
 _TURN = 0.25
 _IDLE_FOR = 10.0
+_YIELDS_FOR = 0.2  # seconds in which those for whom a slot was given back may take it first
 
 
 @dataclass(slots=True)
@@ -29,6 +30,7 @@ class _Held:
     wanted: bool = False
     since: float = 0.0
     used_at: float = 0.0
+    yielded_at: float = -math.inf
 
 
 class Slots:
@@ -65,16 +67,20 @@ class Slots:
         """Take slots where jobs wait, and give back those that others want.
 
         Returns:
-            Seconds until it is to be called again, if it has looked a moment ago; else more than anybody waits.
+            Seconds until it is to be called again, if it has looked or yielded a moment ago; else more than anybody
+            waits.
         """
         now = self._clock.monotonic()
         due = self._looked_at + _LOOK_EVERY - now
-        if not self._held or due > 0:
-            return max(due, 0.0) if self._held else math.inf
+        if not self._held:
+            return math.inf
+        if due > 0 and running.total() > 0:  # many short jobs end within that time
+            return due
         self._looked_at = now
         for view in await self._store.pools.look(lease, list(self._held), max(1, places)):
             await self._follow(view, lease, places, running[view.pool], now)
-        return math.inf
+        yielded = max(held.yielded_at for held in self._held.values())
+        return _YIELDS_FOR if now - yielded < _YIELDS_FOR else math.inf
 
     async def _follow(self, view: PoolView, lease: int, places: int, running: int, now: float) -> None:
         held = self._held[view.pool]
@@ -97,6 +103,8 @@ class Slots:
         )
         if count > 0 and held.wanted and view.granted >= view.max_parallelism:
             return  # the wish is known, and nobody has given any back
+        if count > 0 and view.wanted and now - held.yielded_at < _YIELDS_FOR:
+            return
         if count > 0:
             held.number = await self._store.pools.acquire(lease, view.pool, count)
             held.wanted = held.number < view.held + count
@@ -107,4 +115,5 @@ class Slots:
             held.number = await self._store.pools.release(lease, view.pool, -count)
             held.wanted = False
             if count < 0 and view.wanted:
+                held.yielded_at = now
                 self._store.signals.notify()

@@ -236,15 +236,19 @@ class Worker(Service):
                 count = await self._store.leases.rescue(lease, now, self._settle_lost)
                 log_event("worker.rescued", logging.WARNING, lease=lease, jobs=count)
 
-    async def _cancel(self) -> None:
-        """Carry out what anybody asked to be canceled."""
-        for asked in await self._store.jobs.cancel_pending(self.clock.now(), _CANCELS_AT_ONCE, self._settle_canceled):
+    async def _cancel(self) -> bool:
+        """Carry out what anybody asked to be canceled; whether any pending jobs were, of which there may be more."""
+        now, kept = self.clock.now(), self._runner.engine.keep
+        canceled: list[Job] = []
+
+        def decide(jobs: list[Job]) -> list[Settlement]:
+            canceled.extend(jobs)
+            return [settle_cancel(job, now, kept) for job in jobs]
+
+        for asked in await self._store.jobs.cancel_pending(now, _CANCELS_AT_ONCE, decide):
             if asked in self.running:
                 self.running[asked].cancelled.set()
-
-    def _settle_canceled(self, jobs: list[Job]) -> list[Settlement]:
-        now, kept = self.clock.now(), self._runner.engine.keep
-        return [settle_cancel(job, now, kept) for job in jobs]
+        return bool(canceled)
 
     def _settle_lost(self, jobs: list[Job]) -> list[Settlement]:
         now, kept = self.clock.now(), self._runner.engine.keep
@@ -273,8 +277,10 @@ class Worker(Service):
         for job in claim.jobs:
             self._start_job(job, lease)
         self._astray = False
-        if claim.cancels:
-            await self._cancel()
+        if claim.cancels and await self._cancel():
+            return 0.0
+        if claim.promoted and len(claim.jobs) < free:
+            return 0.0  # of what is ready now, pools may want more slots
         if len(claim.jobs) == free:
             return min(self._poll, again)  # all places are taken: the first job to end wakes this worker
         if claim.next_run_at is not None:

@@ -101,11 +101,13 @@ class Claim:
         jobs: Jobs now running under the lease.
         next_run_at: When the next scheduled job is due, if there is one.
         cancels: Whether anybody has asked for a cancel that may still be to be carried out.
+        promoted: Whether scheduled jobs were due and are ready now.
     """
 
     jobs: list[Job]
     next_run_at: datetime | None
     cancels: bool = False
+    promoted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,9 @@ class Jobs(Protocol):
 
     async def request_cancel(self, session: Session, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled; once it commits, those pending never start."""
+
+    async def request_cancel_pool(self, session: Session, pool: str, function: str | None, now: datetime) -> int:
+        """The same for all jobs of a pool, or of one function in it, that have not ended; how many."""
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease.

@@ -92,7 +92,7 @@ class TestApp(Backend):
         known = {job.id for job in await self.jobs("failed", _MOST_JOBS)}
         until, attempts = self.clock.now() + _FARTHEST, 0
         while True:
-            await self.worker.tick()
+            pause = await self.worker.tick()
             started = list(self.worker.running.values())
             attempts += len(started)
             if attempts > _MOST_JOBS:
@@ -100,7 +100,7 @@ class TestApp(Backend):
             if started:
                 await asyncio.wait([running.task for running in started])
                 continue
-            if self.worker.unsettled:
+            if self.worker.unsettled or not pause:
                 continue
             next_run_at = self.worker.next_run_at
             if next_run_at is None or next_run_at > until or (not advance and next_run_at > self.clock.now()):

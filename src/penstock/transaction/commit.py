@@ -33,5 +33,5 @@ async def commit(transaction: Transaction, lease: int | None = None, settlement:
     await session.commit()
     if points.armed:
         await points.reach("commit.after", transaction=transaction)
-    if transaction.jobs or transaction.cancels:
+    if transaction.jobs or transaction.cancels or transaction.wakes:
         store.signals.notify()

@@ -46,12 +46,13 @@ class Transaction:
     Attributes:
         now: The time of this execution; a retry has the same.
         rows: Rows known in this transaction, by table and key, as the store holds them; None where there is none.
+        wakes: Whether workers are to be woken after the commit.
     """
 
     __slots__ = (
         "_bytes_read", "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written",
         "_savepoints", "_seed", "cancels", "clock", "failure", "jobs", "now", "read_set", "rows", "session",
-        "statements", "store", "write_set",
+        "statements", "store", "wakes", "write_set",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +76,7 @@ class Transaction:
         self.cancels: list[UUID] = []
         self.rows: dict[tuple[type[Table], Any], Row | None] = {}
         self.failure: Exception | None = None
+        self.wakes = False
         self._config = config
         self._seed = seed
         self._random: Random | None = None
@@ -227,6 +229,25 @@ class Transaction:
         if self._bytes_scheduled > config.max_bytes_scheduled:
             raise self._exceeded("scheduled", "bytes of arguments", config.max_bytes_scheduled, fix)
         self.jobs.append(job)
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> None:
+        """Store jobs now, in this transaction, however many. What means "try again" is remembered."""
+        try:
+            await self.store.jobs.enqueue(self.session, jobs, self.now)
+        except (Conflict, DatabaseUnavailable) as error:
+            self.failure = error
+            raise
+        self.wakes = True
+
+    async def cancel_pool(self, pool: str, function: str | None) -> int:
+        """Ask now, in this transaction, that all jobs of a pool, or of one function in it, be canceled; how many."""
+        try:
+            count = await self.store.jobs.request_cancel_pool(self.session, pool, function, self.now)
+        except (Conflict, DatabaseUnavailable) as error:
+            self.failure = error
+            raise
+        self.wakes = True
+        return count
 
     def add_cancel(self, job_id: UUID) -> None:
         """Ask that a job be canceled when this transaction commits.

@@ -55,18 +55,24 @@ class PostgresJobs:
         query = self._queries["request_cancel"]
         await session.execute(query.statement, query.args({"ids": list(ids), "now": now}))
 
+    async def request_cancel_pool(self, session: Session, pool: str, function: str | None, now: datetime) -> int:
+        """The same for all jobs of a pool, or of one function in it; how many."""
+        query = self._queries["request_cancel_pool"]
+        return await session.execute(query.statement, query.args({"pool": pool, "function": function, "now": now}))
+
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
         rows = await self._claim(lease, limit, rooms, now)
         next_run_at: datetime | None = rows[0][0]
         taken = [job_of(row[2:]) for row in rows if row[2] is not None]
-        if next_run_at is not None and next_run_at <= now:
+        due = next_run_at is not None and next_run_at <= now
+        if due:
             await self._run("promote", now=now, limit=_PROMOTE_MOST)
             if len(taken) < limit:
                 rows = await self._claim(lease, limit - len(taken), _left(rooms, taken), now)
                 next_run_at = rows[0][0]
                 taken += [job_of(row[2:]) for row in rows if row[2] is not None]
-        return Claim(taken, next_run_at, rows[0][1])
+        return Claim(taken, next_run_at, rows[0][1], due)
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""

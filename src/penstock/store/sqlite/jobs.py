@@ -74,6 +74,11 @@ class SqliteJobs:
         for job_id in ids:
             await self._execute(session, "request_cancel", {"id": job_id.bytes, "now": encode_datetime(now)})
 
+    async def request_cancel_pool(self, session: Session, pool: str, function: str | None, now: datetime) -> int:
+        """The same for all jobs of a pool, or of one function in it; how many."""
+        values = {"pool": pool, "function": function, "now": encode_datetime(now)}
+        return await self._execute(session, "request_cancel_pool", values)
+
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
         ready, next_run_at, cancels = await self._look(rooms)
@@ -85,7 +90,7 @@ class SqliteJobs:
                 await self._promote(session, now)
             jobs = await self._start(session, lease, limit, rooms, now)
             ((first, cancels),) = await self._fetch(session, "next_run_at")
-        return Claim(jobs, _time(first), bool(cancels))
+        return Claim(jobs, _time(first), bool(cancels), due)
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from uuid import UUID
 
 from penstock.clock import layout_uuid7
+from penstock.errors import TryAgain
 from penstock.jobs.job import (
     DEFAULT_POOL,
     NO_OPTIONS,
@@ -307,3 +308,13 @@ def after(seconds: float) -> datetime:
 def values(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
     """Rows as plain tuples."""
     return [tuple(row) for row in rows]
+
+
+async def patiently(work: Callable[[], Awaitable[Any]]) -> None:
+    """Do something again until it is no longer refused for a while."""
+    while True:
+        try:
+            await work()
+        except TryAgain:
+            continue
+        return

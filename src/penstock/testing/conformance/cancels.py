@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.errors import TryAgain
 from penstock.jobs.states import JobEvent, JobState
 from penstock.store.contract import Session
 from penstock.testing.conformance.bench import (
@@ -17,6 +16,7 @@ from penstock.testing.conformance.bench import (
     ended,
     ids,
     new_job,
+    patiently,
     rooms,
     story,
 )
@@ -134,21 +134,13 @@ class Cancels(Suite):
         async def cancel_all() -> None:
             for job in jobs:
                 await bench.request_cancel(job.id)
-                await self._patiently(lambda: other.jobs.cancel_pending(after(2), 100, cancel(after(2))))
+                await patiently(lambda: other.jobs.cancel_pending(after(2), 100, cancel(after(2))))
 
         async def claim_all() -> None:
             for _ in range(40):
-                await self._patiently(lambda: bench.store.jobs.claim(lease, 3, rooms(3), after(2)))
+                await patiently(lambda: bench.store.jobs.claim(lease, 3, rooms(3), after(2)))
 
         await asyncio.gather(cancel_all(), claim_all())
         counts = await bench.count(after(2))
         assert counts["canceled"] + counts["running"] == 100
         assert len(await bench.store.leases.jobs(lease)) == counts["running"]
-
-    async def _patiently(self, work: object) -> None:
-        while True:
-            try:
-                await work()  # type: ignore[operator]
-            except TryAgain:
-                continue
-            return

@@ -19,6 +19,15 @@ from new where run_at <= :now order by place;
 -- request_cancel: ask that jobs be canceled.
 insert into penstock.cancel_request (job_id, requested_at) select id, :now::timestamptz from unnest(:ids::uuid[]) as t (id);
 
+-- request_cancel_pool: ask that all jobs of a pool be canceled, or those of one function in it.
+-- Unbounded: it reads all of them.
+insert into penstock.cancel_request (job_id, requested_at)
+select id, :now::timestamptz from (
+    select id, pool, function from penstock.ready_job where ending is null
+    union all select id, pool, function from penstock.scheduled_job where ending is null
+    union all select id, pool, function from penstock.running_job where ending is null
+) job where pool = :pool and function = coalesce(:function::text, function);
+
 -- promote: move scheduled jobs that are due to ready, earliest first.
 -- Differs: SKIP LOCKED steps around other workers, and one statement does both halves.
 with due as materialized (
@@ -71,8 +80,10 @@ with ending as materialized (
 select asked.next_run_at, asked.cancels, t.id, t.function, t.kind, t.args, t.run_at, t.pool, t.priority, t.options,
        t.on_complete, t.ending, t.attempt, t.enqueued_at, :now
 from (
-    select (select min(run_at) from penstock.scheduled_job) as next_run_at,
-           exists (select from penstock.cancel_request) as cancels
+    select (
+        select s.run_at from penstock.scheduled_job s
+        where not exists (select from penstock.cancel_request c where c.job_id = s.id) order by s.run_at, s.id limit 1
+    ) as next_run_at, exists (select from penstock.cancel_request) as cancels
 ) asked left join taken t on true
 order by t.priority desc, t.seq;
 

@@ -15,6 +15,15 @@ values (:id, :pool, :function, :kind, :args, :priority, :run_at, :options, :on_c
 -- Differs: one statement a job.
 insert into penstock_cancel_request (job_id, requested_at) values (:id, :now);
 
+-- request_cancel_pool: ask that all jobs of a pool be canceled, or those of one function in it.
+-- Unbounded: it reads all of them.
+insert into penstock_cancel_request (job_id, requested_at)
+select id, :now from (
+    select id, pool, function from penstock_ready_job where ending is null
+    union all select id, pool, function from penstock_scheduled_job where ending is null
+    union all select id, pool, function from penstock_running_job where ending is null
+) job where pool = :pool and function = coalesce(:function, function);
+
 -- promote: move scheduled jobs that are due to ready, earliest first.
 -- Differs: takes them out; enqueue puts them back in.
 delete from penstock_scheduled_job
@@ -29,7 +38,10 @@ select 1 from penstock_ready_job where ending is not null limit 1;
 
 -- next_run_at: when the next scheduled job is due, and whether anybody has asked for a cancel (SQLite only: part of
 -- claim).
-select min(run_at), exists (select 1 from penstock_cancel_request) from penstock_scheduled_job;
+select (
+    select s.run_at from penstock_scheduled_job s
+    where not exists (select 1 from penstock_cancel_request c where c.job_id = s.id) order by s.run_at, s.id limit 1
+), exists (select 1 from penstock_cancel_request);
 
 -- claim: give ready jobs of a pool to a lease, the most urgent first. A pool whose limit was changed since the worker
 -- last looked at it gives nothing.

@@ -1,0 +1,230 @@
+"""Jobs as functions and programs enqueue, cancel and look at them: in their transaction, or in one of penstock's own.
+
+Owns the checks at the door. `ctx.scheduler` and pools speak to users in their own words, and both come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from uuid import UUID
+
+from penstock.errors import ContextError, LimitExceeded, ValueInvalid
+from penstock.functions.function import AnyFunction, Function
+from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobStatus, NewJob, Options, job_id
+from penstock.jobs.states import JobState
+from penstock.transaction.transaction import Scope, Transaction
+from penstock.values import decode_json, encode_json, text_bytes
+
+if TYPE_CHECKING:
+    from penstock.calls.run import Runner
+
+T = TypeVar("T")
+Answer = Callable[[Coroutine[Any, Any, Any]], Any]
+
+_FARTHEST = timedelta(days=5 * 366)
+_PIECE = 5_000
+
+
+class JobCalls:
+    """Enqueues, cancels and finds jobs for one ctx, or for a program outside of functions.
+
+    Args:
+        runner: Runs functions.
+        scope: The run of a function in a transaction; None where there is none.
+        answer: Gives a call to its caller: as it is, to be awaited; or its result, where the caller waits in a thread.
+    """
+
+    __slots__ = ("_runner", "_scope", "answer")
+
+    def __init__(self, runner: Runner, scope: Scope | None, answer: Answer | None = None) -> None:
+        self._runner = runner
+        self._scope = scope
+        self.answer: Answer = answer or (scope.track if scope is not None else _as_it_is)
+
+    def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """A call as `answer` gives it to who awaits it."""
+        return cast("Coroutine[Any, Any, T]", self.answer(call))
+
+    def waiting(self, wait: Answer) -> JobCalls:
+        """The same for a caller in a thread."""
+        return JobCalls(self._runner, self._scope, lambda call: wait(self.answer(call)))
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether jobs may be enqueued here."""
+        return self._scope is None or self._scope.writable
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether all that is seen here is of one moment."""
+        return self._scope is not None
+
+    def now(self) -> datetime:
+        """The time of the transaction, or the app's."""
+        return self._runner.now() if self._scope is None else self._scope.transaction.now
+
+    def after(self, delay: object, word: str) -> datetime:
+        """The time after a delay.
+
+        Raises:
+            ValueInvalid: It is no delay, or negative, or over five years.
+        """
+        if not isinstance(delay, timedelta):
+            raise ValueInvalid(f"{word} takes a timedelta, not {delay!r}.", fix="Write timedelta(seconds=…).")
+        if not timedelta(0) <= delay <= _FARTHEST:
+            raise ValueInvalid(f"A delay of {delay} is negative, or longer than five years.")
+        return self.now() + delay
+
+    def at(self, time: object, word: str) -> datetime:
+        """A point in time, or now if it is past.
+
+        Raises:
+            ValueInvalid: It is no aware time, or over five years ahead.
+        """
+        if not isinstance(time, datetime) or time.tzinfo is None:
+            raise ValueInvalid(f"{word} takes an aware datetime, not {time!r}.", fix="Attach a time zone.")
+        now = self.now()
+        if time > now + _FARTHEST:
+            raise ValueInvalid(f"{time} is more than five years ahead.")
+        return max(time.astimezone(UTC), now)
+
+    def check_function(self, function: Any) -> None:
+        """Refuse what no worker of this app could find.
+
+        Raises:
+            ContextError: It is no function of this app.
+        """
+        if not isinstance(function, Function):
+            raise ContextError(
+                f"{function!r} is not a function of an app, so no worker could find it.",
+                fix="Decorate it with @app.internal_mutation or @app.internal_action.",
+            )
+        if self._runner.engine.registry.find(function.name) is not function:
+            raise ContextError(f"{function.name} is not a function of this app.")
+
+    def new_job(
+        self,
+        function: AnyFunction,
+        arguments: Mapping[str, Any],
+        run_at: datetime,
+        *,
+        pool: str = DEFAULT_POOL,
+        priority: int = 0,
+        options: Options = NO_OPTIONS,
+        on_complete: str | None = None,
+    ) -> NewJob:
+        """A job that runs a function with these arguments.
+
+        Raises:
+            ArgumentsInvalid: The function does not take them.
+            LimitExceeded: They are too large.
+        """
+        text = self.json(function.signature.check(dict(arguments)), f"The arguments of {function.name}")
+        return NewJob(
+            id=UUID(int=self._runner.engine.clock.uuid7()),
+            function=function.name,
+            kind=function.kind.value,
+            args=text,
+            run_at=run_at,
+            pool=pool,
+            priority=priority,
+            options=options,
+            on_complete=on_complete,
+        )
+
+    def json(self, value: Any, what: str) -> str:
+        """A value as it is kept with a job.
+
+        Raises:
+            ValueInvalid: JSON cannot say it.
+            LimitExceeded: It is too large.
+        """
+        text, limit = encode_json(value, what), self._runner.engine.config.max_job_argument_bytes
+        size = text_bytes(text)
+        if size > limit:
+            raise LimitExceeded(
+                f"{what} have {size} bytes; a job may have {limit}.",
+                fix="Store the data in a table, and pass its id.",
+                limit=limit,
+            )
+        return text
+
+    async def enqueue(self, job: NewJob) -> None:
+        """Enqueue a job: with the transaction, or at once."""
+        if self._scope is None:
+            await self._runner.write(lambda transaction: transaction.enqueue([job]))
+        else:
+            self._scope.transaction.add_job(job)
+
+    async def enqueue_many(self, jobs: Sequence[NewJob]) -> None:
+        """Enqueue any number of jobs, all or none: with the transaction, or at once."""
+        if self._scope is None:
+            await self._runner.write(lambda transaction: _send(transaction, jobs))
+            return
+        async with self._scope.lock:
+            await _send(self._scope.transaction, jobs)
+
+    async def cancel(self, uuids: Iterable[UUID]) -> None:
+        """Ask for jobs to be canceled: with the transaction, or at once."""
+        asked = list(uuids)
+
+        async def ask(transaction: Transaction) -> None:
+            for uuid in asked:
+                transaction.add_cancel(uuid)
+
+        await (self._runner.write(ask) if self._scope is None else ask(self._scope.transaction))
+
+    async def cancel_pool(self, pool: str, function: str | None) -> int:
+        """Ask for all jobs of a pool to be canceled that are enqueued by now; how many have not ended."""
+        count = 0
+
+        async def ask(transaction: Transaction) -> None:
+            nonlocal count
+            count = await transaction.cancel_pool(pool, function)
+
+        if self._scope is None:
+            await self._runner.write(ask)
+        else:
+            async with self._scope.lock:
+                await ask(self._scope.transaction)
+        return count
+
+    async def find(self, uuid: UUID) -> JobStatus | None:
+        """How a job stands; None if it is unknown, or its status has expired."""
+        if self._scope is None:
+            store = self._runner.engine.store
+            session = await store.begin_read()
+            try:
+                return await store.jobs.find(session, uuid, self._runner.now())
+            finally:
+                await session.rollback()
+        transaction = self._scope.transaction
+        for new in transaction.jobs:
+            if new.id == uuid:
+                return _status_of_new(new, transaction.now)
+        async with self._scope.lock:
+            return await transaction.store.jobs.find(transaction.session, uuid, transaction.now)
+
+
+async def _send(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
+    for start in range(0, len(jobs), _PIECE):
+        await transaction.enqueue(jobs[start : start + _PIECE])
+
+
+def _status_of_new(job: NewJob, now: datetime) -> JobStatus:
+    return JobStatus(
+        id=job_id(job.id),
+        function=job.function,
+        args=decode_json(job.args),
+        state=JobState.PENDING,
+        attempt=0,
+        run_at=job.run_at,
+        enqueued_at=now,
+        pool=job.pool,
+    )
+
+
+def _as_it_is(call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+    return call

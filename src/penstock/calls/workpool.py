@@ -1,0 +1,363 @@
+"""A pool as programs use it: enqueue work of which no more than so much runs at once, on all machines together.
+
+Owns the words and their checks. Jobs are enqueued by `jobcalls`, limits are held by workers with `services/slots`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+
+from penstock.calls.engine import Engine
+from penstock.calls.jobcalls import JobCalls
+from penstock.clock import SystemClock
+from penstock.errors import CallTimeout, ContextError, DataError, UsageError
+from penstock.functions.function import AnyFunction, Function, FunctionKind
+from penstock.jobs.job import JobId, NewJob, Options, job_id, job_uuid
+from penstock.jobs.retry import Retry
+from penstock.jobs.settle import FOR_EVER
+from penstock.pools.options import WorkOptions
+from penstock.pools.pool import PoolDefinition, check_max_parallelism
+from penstock.pools.results import Finished, WorkResult, WorkStatus, work_status
+
+if TYPE_CHECKING:
+    from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
+    from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_FIRST_LOOK, _LAST_LOOK = 0.005, 0.25
+
+
+class Program(Protocol):
+    """A backend, as pools need it."""
+
+    job_calls: JobCalls
+    engine: Engine
+
+
+class Workpool:
+    """A pool of work with a limit that holds over all processes and machines.
+
+    Made with `App.workpool`. Each piece of work is a job that runs a mutation, an action or a query. A mutation takes
+    effect exactly once; an action runs at most once, or, if it is retried, until it succeeds or its attempts are used
+    up. The semantics are those of Convex's Workpool.
+
+    Attributes:
+        definition: What was declared.
+    """
+
+    def __init__(self, definition: PoolDefinition, options: WorkOptions | None = None) -> None:
+        self.definition = definition
+        self._options = options or WorkOptions()
+
+    def __repr__(self) -> str:
+        return f"<pool {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.definition.name
+
+    def with_options(self, **options: Any) -> Workpool:
+        """The same pool, for work that is asked for something else.
+
+        Args:
+            **options: Any of these.
+                ``retry``: for actions; True for the pool's default policy, a `Retry` for another, False for none.
+                ``on_complete``: a mutation ``(ctx, work_id, result, context)``, run exactly once when the work has
+                ended, in the transaction that ends it; ``result`` is a `Success`, `Failed` or `Canceled`.
+                ``on_complete_retry``: a `Retry` for an ``on_complete`` that raises; five attempts by default.
+                ``context``: what ``on_complete`` is given beside the result; anything that JSON can say.
+                ``run_at``, ``run_after``: a time or a delay before which it does not start.
+                ``name``: what it is called in log events; its function's name by default.
+                ``priority``: work with a higher one starts first; 0 by default.
+                ``timeout``: how long one attempt may take.
+
+        Raises:
+            UsageError: There is no such option, or two exclude each other.
+            ValueInvalid: An option cannot have this value.
+            DeclarationError: ``on_complete`` is no mutation that takes these arguments.
+        """
+        return Workpool(self.definition, self._options.changed(options))
+
+    # ----- enqueue
+
+    @overload
+    def enqueue(
+        self,
+        ctx: MutationCtx | ActionCtx | Program,
+        function: Function[Any, P, Any, Any],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Coroutine[Any, Any, JobId]: ...
+    @overload
+    def enqueue(
+        self,
+        ctx: SyncMutationCtx | SyncActionCtx,
+        function: Function[Any, P, Any, Any],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> JobId: ...
+    def enqueue(self, ctx: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Enqueue a call of a function with these arguments; the id of its job.
+
+        In a mutation the job exists if and only if the transaction commits.
+
+        Args:
+            ctx: The ctx of the mutation or action that enqueues, or the backend of a program.
+            function: A mutation, an action or a query of this app.
+            *args: Its arguments.
+            **kwargs: Its arguments by name.
+
+        Raises:
+            ArgumentsInvalid: The function does not take these arguments.
+            ContextError: The function is of no app or of another one; or the ctx is one of a query.
+            UsageError: An option does not fit the function, such as ``retry`` for a mutation.
+            LimitExceeded: The arguments or the context are too large, or one transaction enqueues too much.
+        """
+        calls = _calls(ctx, writes=True)
+        return calls.answer(self._enqueue(calls, function, args, kwargs))
+
+    @overload
+    def enqueue_batch(
+        self,
+        ctx: MutationCtx | ActionCtx | Program,
+        function: Function[Any, Any, Any, Any],
+        arguments: Iterable[Mapping[str, Any]],
+    ) -> Coroutine[Any, Any, list[JobId]]: ...
+    @overload
+    def enqueue_batch(
+        self,
+        ctx: SyncMutationCtx | SyncActionCtx,
+        function: Function[Any, Any, Any, Any],
+        arguments: Iterable[Mapping[str, Any]],
+    ) -> list[JobId]: ...
+    def enqueue_batch(self, ctx: Any, function: Any, arguments: Iterable[Mapping[str, Any]]) -> Any:
+        """Enqueue a call for each of any number of arguments, all in one transaction; their ids in order.
+
+        Args:
+            ctx: As for `enqueue`.
+            function: As for `enqueue`.
+            arguments: Of each call its arguments by name.
+
+        Raises:
+            ArgumentsInvalid: The function does not take some of them; then none is enqueued.
+        """
+        calls = _calls(ctx, writes=True)
+        return calls.answer(self._enqueue_batch(calls, function, arguments))
+
+    # ----- look
+
+    @overload
+    def status(self, ctx: QueryCtx | ActionCtx | Program, work_id: JobId) -> Coroutine[Any, Any, WorkStatus | None]: ...
+    @overload
+    def status(self, ctx: SyncQueryCtx | SyncActionCtx, work_id: JobId) -> WorkStatus | None: ...
+    def status(self, ctx: Any, work_id: JobId) -> Any:
+        """Where work stands: `Pending`, `Running` or `Finished`; None if it is unknown, or its status has expired.
+
+        Raises:
+            IdInvalid: It is not an id of a job.
+        """
+        calls = _calls(ctx)
+        return calls.answer(self._status(calls, work_id))
+
+    @overload
+    def status_batch(
+        self, ctx: QueryCtx | ActionCtx | Program, work_ids: Iterable[JobId]
+    ) -> Coroutine[Any, Any, list[WorkStatus | None]]: ...
+    @overload
+    def status_batch(self, ctx: SyncQueryCtx | SyncActionCtx, work_ids: Iterable[JobId]) -> list[WorkStatus | None]: ...
+    def status_batch(self, ctx: Any, work_ids: Iterable[JobId]) -> Any:
+        """Where each of them stands, in order; see `status`."""
+        calls = _calls(ctx)
+        return calls.answer(self._status_batch(calls, work_ids))
+
+    @overload
+    def result(
+        self, ctx: ActionCtx | Program, work_id: JobId, timeout: timedelta | None = None
+    ) -> Coroutine[Any, Any, WorkResult[Any]]: ...
+    @overload
+    def result(self, ctx: SyncActionCtx, work_id: JobId, timeout: timedelta | None = None) -> WorkResult[Any]: ...
+    def result(self, ctx: Any, work_id: JobId, timeout: timedelta | None = None) -> Any:
+        """How work has ended, once it has.
+
+        Args:
+            ctx: The ctx of an action, or a backend: in a transaction nothing would change while it waits.
+            work_id: Its id.
+            timeout: How long to wait at most; None for as long as it takes.
+
+        Raises:
+            CallTimeout: It has not ended in time.
+            DataError: It is unknown, or its status has expired.
+        """
+        calls = _calls(ctx)
+        if calls.in_transaction:
+            raise ContextError(
+                "A transaction sees nothing end while it waits.", fix="Wait in an action, or use on_complete."
+            )
+        return calls.answer(self._result(calls, work_id, timeout))
+
+    # ----- cancel and change
+
+    @overload
+    def cancel(self, ctx: MutationCtx | ActionCtx | Program, work_id: JobId) -> Coroutine[Any, Any, None]: ...
+    @overload
+    def cancel(self, ctx: SyncMutationCtx | SyncActionCtx, work_id: JobId) -> None: ...
+    def cancel(self, ctx: Any, work_id: JobId) -> Any:
+        """Ask for work to be canceled: if it is pending it never starts; if it runs, ``ctx.cancelled`` is true there.
+
+        What has ended, or never was, is left alone.
+
+        Raises:
+            IdInvalid: It is not an id of a job.
+        """
+        calls = _calls(ctx, writes=True)
+        return calls.answer(calls.cancel([job_uuid(work_id)]))
+
+    @overload
+    def cancel_all(
+        self, ctx: MutationCtx | ActionCtx | Program, function: Function[Any, Any, Any, Any] | None = None
+    ) -> Coroutine[Any, Any, int]: ...
+    @overload
+    def cancel_all(
+        self, ctx: SyncMutationCtx | SyncActionCtx, function: Function[Any, Any, Any, Any] | None = None
+    ) -> int: ...
+    def cancel_all(self, ctx: Any, function: Any = None) -> Any:
+        """Ask for all work of this pool to be canceled that is enqueued by now; how much had not ended.
+
+        Args:
+            ctx: As for `cancel`.
+            function: Only calls of this function.
+        """
+        calls = _calls(ctx, writes=True)
+        return calls.answer(calls.cancel_pool(self.name, None if function is None else function.name))
+
+    async def set_max_parallelism(self, backend: Program, number: int) -> None:
+        """Change the limit, on all machines at once. It holds until another one is set or declared.
+
+        What runs is not stopped: nothing more is started until less runs than the new limit allows.
+
+        Raises:
+            DeclarationError: It is no whole number from 0 to a million.
+        """
+        await self._change(backend, max_parallelism=check_max_parallelism(self.name, number))
+
+    async def pause(self, backend: Program) -> None:
+        """Start nothing more, on all machines, until `resume`. Work is accepted, and what runs goes on."""
+        await self._change(backend, paused=True)
+
+    async def resume(self, backend: Program) -> None:
+        """Start work again."""
+        await self._change(backend, paused=False)
+
+    # ----- steps
+
+    async def _change(self, backend: Program, **change: Any) -> None:
+        store = backend.engine.store
+        if not await store.pools.change(self.name, **change):
+            raise DataError(f"The database knows no pool {self.name}.", fix="Start the program that declares it once.")
+        store.signals.notify()
+
+    async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
+        make = self._maker(calls, function)
+        job = make(function.signature.bind(args, kwargs))
+        await calls.enqueue(job)
+        return job_id(job.id)
+
+    async def _enqueue_batch(
+        self, calls: JobCalls, function: Any, arguments: Iterable[Mapping[str, Any]]
+    ) -> list[JobId]:
+        make = self._maker(calls, function)
+        jobs = [make(given) for given in arguments]
+        if jobs:
+            await calls.enqueue_many(jobs)
+        return [job_id(job.id) for job in jobs]
+
+    def _maker(self, calls: JobCalls, function: Any) -> _Maker:
+        """What makes a job of the arguments of a call."""
+        asked = self._options
+        calls.check_function(function)
+        if asked.on_complete is not None:
+            calls.check_function(asked.on_complete)
+        ttl = self.definition.status_ttl
+        options = Options(
+            retry=self._retry(function),
+            name=asked.name,
+            timeout=None if asked.timeout is None else asked.timeout.total_seconds(),
+            keep=(FOR_EVER if ttl is None else ttl).total_seconds(),
+            on_complete_retry=asked.on_complete_retry,
+            context=None if asked.context is None else calls.json(asked.context, "The context"),
+        )
+        run_at = calls.now()
+        if asked.run_after is not None:
+            run_at = calls.after(asked.run_after, "run_after")
+        elif asked.run_at is not None:
+            run_at = calls.at(asked.run_at, "run_at")
+
+        def make(arguments: Mapping[str, Any]) -> NewJob:
+            return calls.new_job(
+                function,
+                arguments,
+                run_at,
+                pool=self.name,
+                priority=asked.priority,
+                options=options,
+                on_complete=None if asked.on_complete is None else asked.on_complete.name,
+            )
+
+        return make
+
+    def _retry(self, function: AnyFunction) -> Retry | None:
+        asked, pool = self._options.retry, self.definition
+        if function.kind is not FunctionKind.ACTION:
+            if asked:
+                raise UsageError(
+                    f"{function.name} is a {function.kind.value}, which is not retried when it raises: it would raise "
+                    "again. Conflicts and lost connections are retried anyway.",
+                    fix="Leave retry away; or call what may fail for a while in an action.",
+                )
+            return None
+        if asked is None:
+            asked = pool.retry_actions_by_default
+        return asked if isinstance(asked, Retry) else pool.default_retry if asked else None
+
+    async def _status(self, calls: JobCalls, work_id: JobId) -> WorkStatus | None:
+        found = await calls.find(job_uuid(work_id))
+        return None if found is None else work_status(found)
+
+    async def _status_batch(self, calls: JobCalls, work_ids: Iterable[JobId]) -> list[WorkStatus | None]:
+        return [await self._status(calls, work_id) for work_id in list(work_ids)]
+
+    async def _result(self, calls: JobCalls, work_id: JobId, timeout: timedelta | None) -> WorkResult[Any]:  # noqa: ASYNC109 - a word of the field
+        clock, pause = SystemClock(), _FIRST_LOOK
+        deadline = None if timeout is None else clock.monotonic() + timeout.total_seconds()
+        while True:
+            status = await self._status(calls, work_id)
+            if isinstance(status, Finished):
+                return status.result
+            if status is None:
+                raise DataError(f"There is no work {work_id}, or its status has expired.")
+            if deadline is not None and clock.monotonic() + pause > deadline:
+                raise CallTimeout(f"{work_id} has not ended within {timeout}.", fix="Ask again, or wait longer.")
+            await clock.sleep(pause)
+            pause = min(pause * 1.5, _LAST_LOOK)
+
+
+class _Maker(Protocol):
+    def __call__(self, arguments: Mapping[str, Any], /) -> NewJob: ...
+
+
+def _calls(ctx: Any, *, writes: bool = False) -> JobCalls:
+    calls = getattr(ctx, "job_calls", None)
+    if not isinstance(calls, JobCalls):
+        raise ContextError(
+            f"{type(ctx).__name__} is neither a ctx nor a backend.", fix="Pass the ctx of the function, or the backend."
+        )
+    if writes and not calls.is_writable:
+        raise ContextError("A query only reads; it can neither enqueue nor cancel.", fix="Do it in a mutation.")
+    return calls

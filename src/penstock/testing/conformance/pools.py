@@ -1,0 +1,252 @@
+"""What a store promises of pools: no more slots than the limit, whoever asks, and none left behind by a dead worker."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from penstock.clock import random_of
+from penstock.jobs.job import Ending, job_id
+from penstock.jobs.settle import completed
+from penstock.jobs.states import JobEvent, JobState
+from penstock.store.contract import PoolRow, PoolView, Room, Session, Store
+from penstock.testing.conformance.bench import (
+    KEEP,
+    NOW,
+    Bench,
+    Suite,
+    after,
+    ended,
+    ids,
+    lose,
+    new_job,
+    patiently,
+    story,
+)
+
+
+class Pools(Suite):
+    """`store.contract.Pools`, and what jobs in pools do."""
+
+    # ----- limits
+
+    @story
+    async def test_a_declared_limit_holds_until_it_is_changed_or_another_is_declared(self, bench: Bench) -> None:
+        pools = bench.store.pools
+        await pools.declare({"b": 2, "a": 1})
+        assert await _rows(bench) == [("a", 1, 1, False), ("b", 2, 2, False)]
+        assert await pools.change("b", max_parallelism=9)
+        await pools.declare({"a": 1, "b": 2})
+        assert await _rows(bench) == [("a", 1, 1, False), ("b", 2, 9, False)]
+        await pools.declare({"b": 3})
+        assert await _rows(bench) == [("a", 1, 1, False), ("b", 3, 3, False)]
+        assert await pools.change("b", paused=True)
+        assert await pools.change("b", max_parallelism=5)
+        assert await _rows(bench) == [("a", 1, 1, False), ("b", 3, 5, True)]
+        assert not await pools.change("c", paused=True)
+
+    @story
+    async def test_a_pool_is_looked_at(self, bench: Bench) -> None:
+        await bench.store.pools.declare({"p": 5, "q": 1})
+        await bench.enqueue(*(new_job(pool="p") for _ in range(7)), new_job(pool="q"), new_job(pool="p", delay=9))
+        mine, other = await bench.lease(), await bench.lease()
+        assert await bench.store.pools.acquire(other, "p", 4) == 4
+        assert await bench.store.pools.acquire(mine, "p", 3) == 1
+        (view,) = await bench.store.pools.look(mine, ["p"], 5)
+        assert view == PoolView("p", 5, 1, granted=5, held=1, holders=2, wanted=0, waiting=5)
+        (view,) = await bench.store.pools.look(other, ["p", "unknown"], 100)
+        assert view == PoolView("p", 5, 1, granted=5, held=4, holders=2, wanted=2, waiting=7)
+        await bench.store.pools.change("p", paused=True)
+        (view,) = await bench.store.pools.look(mine, ["p"], 5)
+        assert (view.max_parallelism, view.epoch) == (0, 2)
+        rows = await bench.reading(bench.store.pools.list)
+        assert rows[0] == PoolRow("p", 5, 5, paused=True, granted=5, ready=7, scheduled=1, running=0)
+
+    # ----- slots
+
+    @story
+    async def test_slots_are_given_up_to_the_limit_and_taken_back(self, bench: Bench) -> None:
+        pools = bench.store.pools
+        await pools.declare({"p": 5})
+        one, two = await bench.lease(), await bench.lease()
+        assert await pools.acquire(one, "p", 3) == 3
+        assert await pools.acquire(two, "p", 9) == 2
+        assert await pools.acquire(two, "p", 1) == 2
+        assert await pools.release(one, "p", 2) == 1
+        assert await pools.acquire(two, "p", 9) == 4
+        assert await pools.release(one, "p", 9) == 0
+        assert await pools.acquire(one, "p", 0) == 0
+        assert await pools.acquire(one, "unknown", 1) == 0
+        assert await pools.release(one, "unknown", 1) == 0
+
+    @story
+    async def test_a_paused_pool_gives_no_slots_and_a_lower_limit_takes_none_away(self, bench: Bench) -> None:
+        pools = bench.store.pools
+        await pools.declare({"p": 5})
+        one = await bench.lease()
+        assert await pools.acquire(one, "p", 2) == 2
+        await pools.change("p", paused=True)
+        assert await pools.acquire(one, "p", 2) == 2
+        await pools.change("p", paused=False, max_parallelism=1)
+        assert await pools.acquire(one, "p", 2) == 2
+        (view,) = await pools.look(one, ["p"], 1)
+        assert (view.granted, view.max_parallelism) == (2, 1)
+
+    @story
+    async def test_slots_end_with_their_lease(self, bench: Bench) -> None:
+        pools = bench.store.pools
+        await pools.declare({"p": 5})
+        one, two, three = await bench.lease(), await bench.lease(), await bench.lease()
+        await pools.acquire(one, "p", 2)
+        await pools.acquire(two, "p", 2)
+        await bench.store.leases.give_back(one)
+        assert await pools.acquire(three, "p", 9) == 3
+        await bench.store.leases.rescue(two, after(31), lose(after(31)))
+        assert await pools.acquire(three, "p", 9) == 5
+        assert await pools.acquire(two, "p", 1) == 0, "a lease that was lost gets none"
+
+    @story
+    async def test_a_lease_with_running_jobs_keeps_its_slots(self, bench: Bench) -> None:
+        await bench.store.pools.declare({"p": 1})
+        await bench.enqueue(new_job(pool="p"))
+        one = await bench.lease()
+        await bench.store.pools.acquire(one, "p", 1)
+        claim = await bench.store.jobs.claim(one, 5, [Room("p", 1, 1)], NOW)
+        assert len(claim.jobs) == 1
+        await bench.store.leases.give_back(one)
+        assert await bench.store.pools.acquire(await bench.lease(), "p", 1) == 0
+
+    @story
+    async def test_of_many_who_take_slots_at_once_none_gets_too_many(self, bench: Bench) -> None:
+        await bench.store.pools.declare({"p": 20})
+        stores = [bench.store, await bench.another(), await bench.another()]
+        chance = random_of(1)
+
+        async def take_and_give(store: Store) -> None:
+            lease = await store.leases.take("conformance", timedelta(days=1), NOW)
+            for _ in range(15):
+                await patiently(lambda: store.pools.acquire(lease, "p", chance.randrange(1, 12)))
+                (view,) = await store.pools.look(lease, ["p"], 1)
+                assert view.granted <= 20
+                await patiently(lambda: store.pools.release(lease, "p", chance.randrange(1, 12)))
+
+        await asyncio.gather(*(take_and_give(store) for store in stores))
+
+    # ----- claims
+
+    @story
+    async def test_of_each_pool_as_many_are_claimed_as_it_has_room_for(self, bench: Bench) -> None:
+        await bench.store.pools.declare({"p": 5, "q": 5})
+        jobs = {pool: [new_job(pool=pool) for _ in range(6)] for pool in ("default", "p", "q", "r")}
+        await bench.enqueue(*(job for several in jobs.values() for job in several))
+        rooms = [Room("default", 2), Room("p", 3, 1), Room("q", 0, 1)]
+        claim = await bench.store.jobs.claim(await bench.lease(), 100, rooms, NOW)
+        assert sorted(ids(claim.jobs)) == sorted(ids(jobs["default"][:2] + jobs["p"][:3]))
+        assert {job.pool for job in claim.jobs} == {"default", "p"}
+
+    @story
+    async def test_pools_take_turns_when_there_is_less_room_than_they_have(self, bench: Bench) -> None:
+        await bench.store.pools.declare({"p": 50, "q": 50})
+        await bench.enqueue(*(new_job(pool="p", priority=9) for _ in range(50)), *(new_job(pool="q") for _ in range(3)))
+        rooms = [Room("default", 8), Room("p", 8, 1), Room("q", 8, 1)]
+        claim = await bench.store.jobs.claim(await bench.lease(), 8, rooms, NOW)
+        assert sorted(job.pool for job in claim.jobs) == ["p"] * 5 + ["q"] * 3
+
+    @story
+    async def test_room_within_a_limit_that_was_changed_is_none(self, bench: Bench) -> None:
+        await bench.store.pools.declare({"p": 5})
+        await bench.enqueue(*(new_job(pool="p") for _ in range(6)))
+        lease = await bench.lease()
+        for epoch, change in ((1, {"max_parallelism": 1}), (2, {"paused": True})):
+            assert len((await bench.store.jobs.claim(lease, 1, [Room("p", 1, epoch)], NOW)).jobs) == 1
+            assert await bench.store.pools.change("p", **change)
+            assert (await bench.store.jobs.claim(lease, 5, [Room("p", 5, epoch)], NOW)).jobs == []
+
+    # ----- on_complete
+
+    @story
+    async def test_a_job_with_an_on_complete_waits_for_it_with_its_ending(self, bench: Bench) -> None:
+        job = new_job("action", pool="p", on_complete="conformance:told", priority=-3)
+        await bench.enqueue(job)
+        lease = await bench.lease()
+        (claimed,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 1)], NOW)).jobs
+        assert (claimed.on_complete, claimed.ending) == ("conformance:told", None)
+        settled = ended(claimed, result='"done"', now=after(1))
+        assert settled.state is JobState.COMPLETING
+        await bench.settle(lease, settled)
+        assert await bench.state(job.id) == "completing"
+        (again,) = (await bench.store.jobs.claim(lease, 5, [], after(2))).jobs
+        assert (again.id, again.attempt, again.pool, again.priority) == (job.id, 1, "p", -3), "it needs no room"
+        assert again.ending == Ending(JobState.SUCCESS, after(1), result='"done"')
+        assert await bench.state(job.id) == "completing"
+        await bench.settle(lease, ended(again, JobEvent.RAISED, error="No", now=after(3)))
+        assert ((await bench.status(job.id)).error, (await bench.list("completing"))[0].id) == ("No", job_id(job.id))
+        assert (await bench.store.jobs.claim(lease, 5, [], after(3))).jobs == [], "it waits for a while"
+        (last,) = (await bench.store.jobs.claim(lease, 5, [], after(60))).jobs
+        assert last.ending is not None
+        assert last.ending.calls == 1
+
+    @story
+    async def test_an_on_complete_and_the_end_are_one(self, bench: Bench) -> None:
+        job = new_job("action", on_complete="conformance:told")
+        lease, (claimed,) = await bench.running(job)
+        settled = ended(claimed, JobEvent.RAISED, error="Boom", traceback="line 1", now=after(1))
+        await bench.settle(lease, settled)
+        again = await bench.claim_one(lease, after(2))
+
+        assert again.ending is not None
+        end = completed(again, again.ending, after(2), KEEP)
+
+        async def told(session: Session) -> None:
+            await bench.insert(session, "told")
+            assert await bench.store.jobs.settle_within(session, lease, end)
+
+        await bench.writing(told)
+        status = await bench.status(job.id, after(3))
+        assert (status.state, status.error, status.traceback, status.finished_at) == (
+            JobState.FAILED, "Boom", "line 1", after(1),
+        )  # fmt: skip
+        assert await bench.kept() == ["told"]
+
+    @story
+    async def test_canceled_jobs_wait_for_their_on_complete_too(self, bench: Bench) -> None:
+        ready, later = (new_job(delay=delay, on_complete="conformance:told") for delay in (0, 60))
+        await bench.enqueue(ready, later)
+        await bench.request_cancel(ready.id, later.id)
+        await bench.cancel_pending(after(1))
+        assert await bench.count(after(1)) == {"ready": 2}
+        claimed = await bench.claim(await bench.lease(), now=after(1))
+        assert {job.id for job in claimed} == {ready.id, later.id}
+        assert {job.ending for job in claimed} == {Ending(JobState.CANCELED, after(1))}
+        await bench.request_cancel(ready.id)
+        assert await bench.cancel_pending(after(2)) == [ready.id]
+        assert await bench.state(ready.id) == "completing", "what has ended cannot be canceled any more"
+
+    @story
+    async def test_a_lost_job_waits_for_its_on_complete(self, bench: Bench) -> None:
+        job = new_job("action", on_complete="conformance:told")
+        lease, _ = await bench.running(job)
+        await bench.store.leases.rescue(lease, after(31), lose(after(31)))
+        other = await bench.lease(after(31))
+        again = await bench.claim_one(other, after(31))
+        assert again.ending == Ending(JobState.FAILED, after(31), error="WorkerLost: gone")
+        await bench.store.leases.rescue(other, after(99), lose(after(99)))
+        assert await bench.state(job.id) == "completing", "its ending outlives the worker that was to tell of it"
+
+    # ----- cancel all
+
+    @story
+    async def test_all_jobs_of_a_pool_are_asked_to_be_canceled(self, bench: Bench) -> None:
+        await bench.enqueue(*(new_job(pool="p", delay=number % 2) for number in range(6)), new_job(pool="q"))
+        lease = await bench.lease()
+        running = (await bench.store.jobs.claim(lease, 1, [Room("p", 1)], NOW)).jobs
+        cancel = bench.store.jobs.request_cancel_pool
+        assert await bench.writing(lambda session: cancel(session, "p", "other:function", NOW)) == 0
+        assert await bench.writing(lambda session: cancel(session, "p", "conformance:function", NOW)) == 6
+        assert await bench.cancel_pending() == ids(running)
+        assert await bench.count() == {"canceled": 5, "ready": 1, "running": 1}
+
+
+async def _rows(bench: Bench) -> list[tuple[str, int, int, bool]]:
+    rows = await bench.reading(bench.store.pools.list)
+    return [(row.name, row.declared, row.max_parallelism, row.paused) for row in rows]

@@ -1,0 +1,488 @@
+"""Work in pools: enqueued with a transaction, run within a limit, told of exactly once when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import (
+    ActionCtx,
+    App,
+    ArgumentsInvalid,
+    CallTimeout,
+    Canceled,
+    ContextError,
+    DataError,
+    DeclarationError,
+    Failed,
+    Finished,
+    JobState,
+    LimitExceeded,
+    MutationCtx,
+    NonRetryableError,
+    Pending,
+    QueryCtx,
+    Retry,
+    Running,
+    Success,
+    Table,
+    UsageError,
+    ValueInvalid,
+    WorkId,
+    WorkResult,
+    WorkStatus,
+)
+from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
+from penstock.testing import TestApp
+
+app = App()
+sms = app.workpool("sms", max_parallelism=3, default_retry=Retry(max_attempts=3, initial_backoff=10, base=2))
+eager = app.workpool("eager", retry_actions_by_default=True, default_retry=Retry(max_attempts=2, initial_backoff=1))
+kept = app.workpool("kept", status_ttl=None)
+brief = app.workpool("brief", status_ttl=timedelta(hours=1))
+
+failures: list[Exception] = []
+sent: list[str] = []
+callback_failures: list[Exception] = []
+
+
+class Told(Table, name="told"):
+    work: str
+    kind: str
+    what: str
+    context: str
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    for left in (failures, sent, callback_failures):
+        left.clear()
+
+
+@app.internal_action
+async def send(ctx: ActionCtx, text: str) -> str:
+    sent.append(text)
+    if failures:
+        raise failures.pop(0)
+    return f"sent {text}"
+
+
+@app.internal_action
+def send_in_a_thread(ctx: SyncActionCtx, text: str) -> str:
+    sent.append(text)
+    return f"sent {text}"
+
+
+@app.internal_mutation
+async def note(ctx: MutationCtx, what: str) -> int:
+    await ctx.db.insert(Told(work="", kind="noted", what=what, context=""))
+    if failures:
+        raise failures.pop(0)
+    return len(what)
+
+
+@app.query
+async def count_told(ctx: QueryCtx) -> int:
+    return await ctx.db.query(Told).count()
+
+
+@app.internal_mutation
+async def told(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None:
+    what = ""
+    match result:
+        case Success(value):
+            what = f"{value}"
+        case Failed(error):
+            what = error
+        case Canceled():
+            pass
+    await ctx.db.insert(Told(work=work_id, kind=result.kind, what=what, context=f"{context}"))
+    if callback_failures:
+        raise callback_failures.pop(0)
+
+
+@app.query
+async def all_told(ctx: QueryCtx) -> list[tuple[str, str, str]]:
+    return [(row.kind, row.what, row.context) async for row in ctx.db.query(Told)]
+
+
+@app.query
+async def status_in_a_query(ctx: QueryCtx, work: WorkId) -> str:
+    return type(await sms.status(ctx, work)).__name__
+
+
+@app.mutation
+async def book(ctx: MutationCtx, text: str, fail: bool = False) -> WorkId:
+    work = await sms.with_options(on_complete=told, context={"for": text}).enqueue(ctx, send, text=text)
+    if fail:
+        raise RuntimeError("never mind")
+    return work
+
+
+@app.mutation
+def book_in_a_thread(ctx: SyncMutationCtx, text: str) -> list[WorkId]:
+    one = sms.enqueue(ctx, send, text)
+    pending = sms.status(ctx, one)
+    assert pending == Pending(0)
+    return [one, *sms.enqueue_batch(ctx, send, [{"text": f"{text} {number}"} for number in range(3)])]
+
+
+@app.action
+async def send_and_wait(ctx: ActionCtx, text: str) -> Any:
+    return (await sms.result(ctx, await sms.enqueue(ctx, send, text))).kind
+
+
+@app.mutation
+async def cancel_all(ctx: MutationCtx) -> int:
+    return await sms.cancel_all(ctx)
+
+
+# ----- the life of work
+
+
+async def test_work_exists_if_its_transaction_commits_and_its_end_is_told_once(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        with pytest.raises(RuntimeError, match="never mind"):
+            await backend.run_mutation(book, text="lost", fail=True)
+        work = await backend.run_mutation(book, text="hello")
+        assert await sms.status(backend, work) == Pending(0)
+        assert await backend.run_query(status_in_a_query, work=work) == "Pending"
+        await backend.run_until_idle()
+        assert sent == ["hello"]
+        assert await sms.status(backend, work) == Finished(Success("sent hello"))
+        assert await backend.run_query(all_told) == [("success", "sent hello", "{'for': 'hello'}")]
+
+
+@pytest.mark.parametrize("function", [send, send_in_a_thread])
+async def test_an_action_runs(database_url: str, function: Any) -> None:
+    async with TestApp(app, database_url) as backend:
+        work = await sms.enqueue(backend, function, "x")
+        await backend.run_until_idle()
+        assert await sms.result(backend, work) == Success("sent x")
+
+
+async def test_mutations_and_queries_are_work_too(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        pool = sms.with_options(on_complete=told)
+        first = await pool.enqueue(backend, note, what="four")
+        await backend.run_until_idle()
+        second = await pool.enqueue(backend, count_told)
+        await backend.run_until_idle()
+        assert await sms.status_batch(backend, [first, second]) == [Finished(Success(4)), Finished(Success(2))]
+        kinds = [(kind, what) for kind, what, _ in await backend.run_query(all_told)]
+        assert kinds == [("noted", "four"), ("success", "4"), ("success", "2")]
+
+
+async def test_a_mutation_that_raises_leaves_nothing_but_its_failure(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        failures.append(ValueError("no"))
+        work = await sms.with_options(on_complete=told).enqueue(backend, note, what="gone")
+        await backend.run_until_idle(raise_errors=False)
+        assert await sms.status(backend, work) == Finished(Failed("ValueError: no"))
+        assert await backend.run_query(all_told) == [("failed", "ValueError: no", "None")]
+
+
+async def test_functions_written_with_def_enqueue_without_await(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        ids = await backend.run_mutation(book_in_a_thread, text="t")
+        assert ids == sorted(ids)
+        await backend.run_until_idle()
+        assert sorted(sent) == ["t", "t 0", "t 1", "t 2"]
+
+
+async def test_a_batch_is_enqueued_as_one(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        with pytest.raises(ArgumentsInvalid, match="text"):
+            await sms.enqueue_batch(backend, send, [{"text": "a"}, {"text": 7}])
+        assert not any((await backend.job_counts()).values())
+        ids = await sms.enqueue_batch(backend, send, ({"text": f"{number}"} for number in range(12_000)))
+        assert len(set(ids)) == 12_000
+        assert ids == sorted(ids)
+        assert (await backend.job_counts())["ready"] == 12_000
+        assert await sms.enqueue_batch(backend, send, []) == []
+
+
+# ----- retries
+
+
+async def test_an_action_is_retried_only_if_asked_for(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        failures.append(ConnectionError("busy"))
+        once = await sms.enqueue(backend, send, "once")
+        await backend.run_until_idle(raise_errors=False)
+        assert await sms.status(backend, once) == Finished(Failed("ConnectionError: busy"))
+        failures.extend([ConnectionError("busy"), ConnectionError("busy")])
+        again = await sms.with_options(retry=True, on_complete=told).enqueue(backend, send, "again")
+        await backend.run_until_idle(advance=False)
+        assert await sms.status(backend, again) == Pending(1)
+        await backend.run_until_idle()
+        assert await sms.status(backend, again) == Finished(Success("sent again"))
+        assert sent == ["once", "again", "again", "again"]
+        assert len(await backend.run_query(all_told)) == 1, "told only after the last attempt"
+
+
+async def test_a_pool_may_retry_by_default_and_work_may_refuse(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        for pool, attempts in (
+            (eager, 2),
+            (eager.with_options(retry=False), 1),
+            (eager.with_options(retry=Retry(max_attempts=4, initial_backoff=0)), 4),
+        ):
+            failures.extend([OSError("down")] * 4)
+            sent.clear()
+            work = await pool.enqueue(backend, send, "x")
+            await backend.run_until_idle(raise_errors=False)
+            assert (len(sent), await pool.status(backend, work)) == (attempts, Finished(Failed("OSError: down")))
+            failures.clear()
+
+
+async def test_an_error_that_says_so_is_not_retried(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        failures.append(NonRetryableError("no such number"))
+        work = await sms.with_options(retry=True).enqueue(backend, send, "x")
+        await backend.run_until_idle(raise_errors=False)
+        assert await sms.status(backend, work) == Finished(Failed("NonRetryableError: no such number"))
+        assert sent == ["x"]
+
+
+# ----- on_complete
+
+
+async def test_an_on_complete_that_raises_is_called_again_and_the_result_is_kept(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        callback_failures.extend([RuntimeError("first"), RuntimeError("second")])
+        work = await backend.run_mutation(book, text="x")
+        await backend.run_until_idle(advance=False)
+        found = await backend.job(work)
+        assert found is not None
+        assert (found.state, found.error) == (JobState.COMPLETING, "RuntimeError: first")
+        assert await sms.status(backend, work) == Running(0)
+        assert await backend.run_query(all_told) == [], "what it wrote was undone"
+        await backend.run_until_idle()
+        assert await sms.status(backend, work) == Finished(Success("sent x"))
+        assert await backend.run_query(all_told) == [("success", "sent x", "{'for': 'x'}")]
+        assert sent == ["x"], "the work itself is not done again"
+
+
+async def test_an_on_complete_that_always_raises_ends_the_work_all_the_same(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        callback_failures.extend([RuntimeError("no")] * 9)
+        pool = sms.with_options(on_complete=told, on_complete_retry=Retry(max_attempts=3, initial_backoff=1))
+        work = await pool.enqueue(backend, send, "x")
+        await backend.run_until_idle()
+        assert len(callback_failures) == 6
+        found = await backend.job(work)
+        assert found is not None
+        assert (found.state, found.result, found.on_complete_error) == (JobState.SUCCESS, "sent x", "RuntimeError: no")
+        assert await backend.run_query(all_told) == []
+
+
+# ----- cancel
+
+
+async def test_canceled_work_never_starts_and_is_told_of(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        pool = sms.with_options(on_complete=told)
+        works = [
+            await pool.enqueue(backend, send, "now"),
+            await pool.with_options(run_after=timedelta(days=1)).enqueue(backend, send, "later"),
+        ]
+        for work in works:
+            await sms.cancel(backend, work)
+        await backend.run_until_idle()
+        assert await sms.status_batch(backend, works) == [Finished(Canceled())] * 2
+        assert [kind for kind, _, _ in await backend.run_query(all_told)] == ["canceled"] * 2
+        assert sent == []
+
+
+async def test_all_work_of_a_pool_is_canceled_and_of_no_other(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        mine = await sms.enqueue_batch(backend, send, [{"text": "x"}] * 2_500)
+        other = await eager.enqueue(backend, send, "other")
+        later = await sms.with_options(run_after=timedelta(days=1)).enqueue(backend, note, what="later")
+        assert await sms.cancel_all(backend, note) == 1
+        assert await backend.run_mutation(cancel_all) == 2_501, "asking twice does no harm"
+        after = await sms.enqueue(backend, send, "after")
+        await backend.run_until_idle()
+        assert sorted(sent) == ["after", "other"]
+        assert await sms.status(backend, mine[-1]) == await sms.status(backend, later) == Finished(Canceled())
+        assert isinstance(await sms.status(backend, after), Finished)
+        assert isinstance(await eager.status(backend, other), Finished)
+
+
+# ----- limits
+
+
+async def test_no_more_than_the_limit_runs_at_once(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await sms.enqueue_batch(backend, send, [{"text": f"{number}"} for number in range(10)])
+        await eager.enqueue(backend, send, "other")
+        await backend.worker.tick()
+        assert sorted(job.job.pool for job in backend.worker.running.values()) == ["eager", "sms", "sms", "sms"]
+        assert (await backend.job_counts())["running"] == 4
+        await backend.run_until_idle()
+        assert len(sent) == 11
+
+
+async def test_a_paused_pool_takes_work_and_starts_none(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await sms.pause(backend)
+        await backend.run_mutation(book, text="x")
+        await backend.run_until_idle()
+        assert sent == []
+        assert await backend.run_mutation(cancel_all) == 1
+        await backend.run_until_idle()
+        assert await backend.run_query(all_told) == [("canceled", "", "{'for': 'x'}")], "told of in spite of the pause"
+        await backend.run_mutation(book, text="y")
+        await sms.resume(backend)
+        backend.clock.advance(timedelta(seconds=1))
+        await backend.run_until_idle()
+        assert sent == ["y"]
+
+
+async def test_a_limit_that_was_set_holds_until_another_one_is_declared(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await sms.set_max_parallelism(backend, 1)
+        await sms.enqueue_batch(backend, send, [{"text": "x"}] * 3)
+        await backend.worker.tick()
+        assert len(backend.worker.running) == 1
+        await backend.run_until_idle()
+    async with TestApp(app, database_url) as backend:
+        limits = {pool.name: (pool.declared, pool.max_parallelism) for pool in await backend.pools()}
+        assert limits["sms"] == (3, 1)
+    other = App()
+    other.workpool("sms", max_parallelism=7)
+    async with TestApp(other, database_url) as backend:
+        limits = {pool.name: (pool.declared, pool.max_parallelism) for pool in await backend.pools()}
+        assert limits["sms"] == (7, 7)
+
+
+async def test_the_urgent_comes_first(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await sms.set_max_parallelism(backend, 1)
+        for text, priority in (("low", -5), ("middle", 0), ("high", 5), ("higher", 32_000)):
+            await sms.with_options(priority=priority).enqueue(backend, send, text)
+        while len(sent) < 4:
+            await backend.run_until_idle()
+        assert sent == ["higher", "high", "middle", "low"]
+
+
+async def test_work_that_takes_too_long_fails(sqlite_url: str) -> None:
+    timed = App()
+    pool = timed.workpool("timed")
+
+    @timed.internal_action
+    async def wait_for_ever(ctx: ActionCtx) -> None:
+        await asyncio.Event().wait()
+
+    async with TestApp(timed, sqlite_url) as backend:
+        work = await pool.with_options(timeout=timedelta(milliseconds=10)).enqueue(backend, wait_for_ever)
+        await backend.run_until_idle(raise_errors=False)
+        status = await pool.status(backend, work)
+        assert isinstance(status, Finished)
+        assert isinstance(status.result, Failed)
+        assert status.result.error.startswith("CallTimeout: ")
+
+
+# ----- statuses and results
+
+
+async def test_a_status_is_kept_as_long_as_its_pool_says(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        works: dict[Any, WorkId] = {pool: await pool.enqueue(backend, send, "x") for pool in (sms, kept, brief)}
+        await backend.run_until_idle()
+
+        async def statuses() -> list[WorkStatus | None]:
+            return [await pool.status(backend, work) for pool, work in works.items()]
+
+        done = Finished(Success("sent x"))
+        assert await statuses() == [done, done, done]
+        backend.clock.advance(timedelta(hours=2))
+        assert await statuses() == [done, done, None]
+        backend.clock.advance(timedelta(days=2))
+        assert await statuses() == [None, done, None]
+        backend.clock.advance(timedelta(days=365 * 20))
+        assert await statuses() == [None, done, None]
+
+
+async def test_a_result_is_waited_for(database_url: str) -> None:
+    async with app.open(database_url, services=("worker",)) as backend:
+        assert await backend.run_action(send_and_wait, text="x") == "success"
+        paused = await sms.with_options(run_after=timedelta(days=1)).enqueue(backend, send, "y")
+        with pytest.raises(CallTimeout, match="has not ended within"):
+            await sms.result(backend, paused, timedelta(milliseconds=20))
+        with pytest.raises(DataError, match="There is no work"):
+            await sms.result(backend, WorkId("job_00000000000000000000000001"))
+
+
+# ----- at the door
+
+
+def test_a_pool_that_cannot_be_is_refused_where_it_is_declared() -> None:
+    wrong: list[dict[str, Any]] = [
+        {"name": ""}, {"name": "default"}, {"name": "a b"}, {"name": "x" * 64}, {"name": 7},
+        {"name": "x", "max_parallelism": -1}, {"name": "x", "max_parallelism": 1.5},
+        {"name": "x", "max_parallelism": True}, {"name": "x", "max_parallelism": 10**7},
+        {"name": "x", "default_retry": 5}, {"name": "x", "status_ttl": timedelta(0)}, {"name": "x", "status_ttl": 60},
+    ]  # fmt: skip
+    for given in wrong:
+        with pytest.raises(DeclarationError):
+            App().workpool(**given)
+    twice = App()
+    twice.workpool("x")
+    with pytest.raises(DeclarationError, match="two pools called 'x'"):
+        twice.workpool("x")
+
+
+def test_options_that_cannot_be_are_refused_where_they_are_given() -> None:
+    for given, error in (
+        ({"color": "red"}, UsageError),
+        ({"run_at": "tomorrow", "run_after": timedelta(1)}, UsageError),
+        ({"retry": 5}, ValueInvalid),
+        ({"priority": 40_000}, ValueInvalid),
+        ({"priority": True}, ValueInvalid),
+        ({"timeout": timedelta(0)}, ValueInvalid),
+        ({"timeout": 5}, ValueInvalid),
+        ({"name": ""}, ValueInvalid),
+        ({"on_complete_retry": True}, ValueInvalid),
+        ({"on_complete": send}, DeclarationError),
+        ({"on_complete": note}, DeclarationError),
+        ({"on_complete": print}, DeclarationError),
+    ):
+        with pytest.raises(error):
+            sms.with_options(**given)
+
+
+async def test_work_that_cannot_be_is_refused_and_leaves_nothing(sqlite_url: str) -> None:
+    elsewhere = App()
+
+    @elsewhere.internal_action
+    async def foreign(ctx: ActionCtx) -> None: ...
+
+    async with TestApp(app, sqlite_url, max_job_argument_bytes=1000) as backend:
+        calls: list[tuple[Any, Any, dict[str, Any], type[Exception]]] = [
+            (sms, send, {"text": 7}, ArgumentsInvalid),
+            (sms, send, {}, ArgumentsInvalid),
+            (sms, send, {"text": "x" * 1000}, LimitExceeded),
+            (sms, print, {}, ContextError),
+            (sms, foreign, {}, ContextError),
+            (sms.with_options(retry=True), note, {"what": "x"}, UsageError),
+            (sms.with_options(retry=True), count_told, {}, UsageError),
+            (sms.with_options(run_after=timedelta(seconds=-1)), send, {"text": "x"}, ValueInvalid),
+            (sms.with_options(run_after=timedelta(days=9999)), send, {"text": "x"}, ValueInvalid),
+            (sms.with_options(run_after=5), send, {"text": "x"}, ValueInvalid),
+            (sms.with_options(run_at="2030"), send, {"text": "x"}, ValueInvalid),
+            (sms.with_options(context=object()), send, {"text": "x"}, ValueInvalid),
+            (sms.with_options(context="x" * 1000), send, {"text": "x"}, LimitExceeded),
+        ]
+        for pool, function, arguments, error in calls:
+            with pytest.raises(error):
+                await pool.enqueue(backend, function, **arguments)
+        with pytest.raises(ContextError, match="neither a ctx nor a backend"):
+            sms.enqueue(None, send, "x")  # type: ignore[call-overload]
+        assert not any((await backend.job_counts()).values())

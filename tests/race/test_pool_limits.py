@@ -1,0 +1,149 @@
+"""A limit holds over processes: their own record of who ran when is checked, through kills and changes of the limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from stage import ledger
+from stage.processes import processes
+from stage.waits import until
+
+from penstock import Backend
+from penstock.clock import SystemClock
+
+MACHINE = SystemClock()
+LIMIT = 4
+
+
+@dataclass
+class History:
+    """What ran when, as the jobs themselves have written down."""
+
+    file: Path
+    deaths: dict[int, float] = field(default_factory=dict)
+    limits: list[tuple[float, int]] = field(default_factory=lambda: [(0.0, LIMIT)])
+
+    def moves(self) -> list[tuple[float, int]]:
+        """When one more began (1), and when one ended (-1)."""
+        moves: list[tuple[float, int]] = []
+        running: dict[int, int] = defaultdict(int)
+        for line in self.file.read_text().splitlines():
+            moment, process, what = line.split()
+            step = 1 if what == "begins" else -1
+            running[int(process)] += step
+            moves.append((float(moment), step))
+        for number, left in running.items():
+            assert left == 0 or number in self.deaths, "what began has ended, or died"
+            moves += [(self.deaths[number], -1)] * left if left else []
+        return sorted(moves)
+
+    def most(self) -> int:
+        """How many ran at once, at most; fails if one began beyond the limit."""
+        count = most = 0
+        for moment, step in self.moves():
+            count += step
+            most = max(most, count)
+            if step > 0:
+                assert count <= self.limit_at(moment), f"{count} ran at {moment}: {self.limits}"
+        return most
+
+    def limit_at(self, moment: float) -> int:
+        """The limit in force."""
+        return [limit for since, limit in self.limits if since <= moment][-1]
+
+
+async def enqueue(backend: Backend, history: History, count: int, seconds: float) -> None:
+    arguments = [{"history": str(history.file), "seconds": seconds}] * count
+    await ledger.crew.with_options(retry=True).enqueue_batch(backend, ledger.occupy, arguments)
+
+
+async def ended(backend: Backend, count: int) -> None:
+    async def all_have() -> bool:
+        return (await backend.job_counts()).get("success", 0) == count
+
+    await until(all_have)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    file = tmp_path / "history"
+    file.touch()
+    return History(file)
+
+
+def test_a_limit_holds_over_processes_that_are_killed(database_url: str, history: History) -> None:
+    async def story() -> None:
+        async with ledger.app.open(database_url) as backend:
+            await enqueue(backend, history, 120, 0.03)
+            with processes(3, "work", database_url, lease=1.5, poll=0.2) as workers:
+                for number, worker in enumerate(workers[:2]):
+                    await some_have_begun(history, 20 * (number + 1))
+                    worker.kill()
+                    history.deaths[worker.number] = MACHINE.monotonic()
+                await ended(backend, 120)
+                workers[2].stop()
+
+    asyncio.run(story())
+    assert history.most() == LIMIT
+
+
+def test_a_changed_limit_holds_over_processes(database_url: str, history: History) -> None:
+    async def story() -> None:
+        async with ledger.app.open(database_url) as backend:
+            with processes(2, "work", database_url) as workers:
+                await enqueue(backend, history, 150, 0.05)
+                for begun, limit in ((15, 1), (30, 6), (45, 0), (45, 3)):
+                    await some_have_begun(history, begun)
+                    await change(backend, history, limit)
+                await ended(backend, 150)
+                for worker in workers:
+                    assert worker.stop() == 0
+
+    asyncio.run(story())
+    assert history.most() == 6
+
+
+def test_one_slot_is_shared_by_workers_in_turns(database_url: str, history: History) -> None:
+    async def story() -> None:
+        async with ledger.app.open(database_url) as backend:
+            await ledger.crew.set_max_parallelism(backend, 1)
+            history.limits = [(0.0, 1)]
+            with processes(2, "work", database_url) as workers:
+                await enqueue(backend, history, 40, 0.03)
+                await ended(backend, 40)
+                for worker in workers:
+                    assert worker.stop() == 0
+
+    asyncio.run(story())
+    assert history.most() == 1
+    assert len({line.split()[1] for line in history.file.read_text().splitlines()}) == 2, "each had a turn"
+
+
+async def change(backend: Backend, history: History, limit: int) -> None:
+    """Change the limit; a lower one holds once no more are running, which then were claimed before the change."""
+    if limit > history.limits[-1][1]:
+        history.limits.append((MACHINE.monotonic(), limit))
+        await ledger.crew.set_max_parallelism(backend, limit)
+        await ledger.crew.resume(backend)
+        return
+    await (ledger.crew.set_max_parallelism(backend, limit) if limit else ledger.crew.pause(backend))
+
+    async def as_few_run() -> bool:
+        return (await backend.job_counts()).get("running", 0) <= limit
+
+    await until(as_few_run)
+    history.limits.append((MACHINE.monotonic(), limit))
+    for _ in range(0 if limit else 20):  # long enough for one too many to begin
+        assert await as_few_run()
+        await MACHINE.sleep(0.02)
+
+
+async def some_have_begun(history: History, count: int) -> None:
+    async def enough() -> bool:
+        return history.file.read_text().count("begins") >= count
+
+    await until(enough)
