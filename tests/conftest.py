@@ -7,6 +7,7 @@ import inspect
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ import asyncpg
 import pytest
 
 _numbers = itertools.count(1)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; processes inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

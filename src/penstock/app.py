@@ -172,6 +172,10 @@ class App:
         self.pools[name] = pool
         return pool
 
+    def limits(self) -> dict[str, int]:
+        """The declared limits of its pools, by name."""
+        return {name: pool.definition.max_parallelism for name, pool in self.pools.items()}
+
     # ----- tables
 
     def definitions(self) -> list[TableDefinition]:
@@ -266,10 +270,8 @@ class Backend:
         try:
             if push_schema:
                 await push(store, definitions)
-            if self.app.pools:
-                await store.pools.declare(
-                    {name: pool.definition.max_parallelism for name, pool in self.app.pools.items()}
-                )
+            if push_schema or services:
+                await store.pools.declare(self.app.limits())
         except BaseException:
             await store.close()
             raise

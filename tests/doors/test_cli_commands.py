@@ -222,6 +222,49 @@ def test_jobs_that_are_not_there(bookings: Console) -> None:
         assert (refused.code, f"There is no job {unknown}." in refused.err) == (1, True)
 
 
+# ----- pools
+
+POOLS = """
+from penstock import ActionCtx, App
+
+app = App()
+sms = app.workpool("sms", max_parallelism=3)
+calls = app.workpool("calls")
+
+
+@app.action
+async def send(ctx: ActionCtx, count: int) -> int:
+    return len(await sms.enqueue_batch(ctx, say, [{}] * count))
+
+
+@app.internal_action
+async def say(ctx: ActionCtx) -> None: ...
+"""
+
+
+def test_pools_are_listed_paused_resumed_and_limited(console: Console) -> None:
+    console.write("pools.py", POOLS)
+    console.ok("migrate")
+    console.ok("run", "send", "count=5")
+    console.ok("pause", "sms")
+    console.ok("pools", "set", "calls", "--max-parallelism", "2000")
+    rows = {row["name"]: row for row in console.ok("pools", "--json").json["pools"]}
+    assert (rows["sms"]["paused"], rows["sms"]["ready"], rows["sms"]["max_parallelism"]) == (True, 5, 3)
+    lines = [line.split() for line in console.ok("pools").out.splitlines()]
+    assert ["sms", "paused", "0", "5", "0", "0"] in lines
+    assert ["calls", "2,000", "(declared", "10)", "0", "0", "0", "0"] in lines
+    console.ok("resume", "sms")
+    assert not console.ok("pools", "--json").json["pools"][1]["paused"]
+    for command in (["pause", "mail"], ["pools", "set", "mail", "--max-parallelism", "1"]):
+        refused = console(*command)
+        assert (refused.code, "The database knows no pool 'mail'." in refused.err) == (1, True)
+
+
+def test_a_program_without_pools_has_none(bookings: Console) -> None:
+    bookings.ok("migrate")
+    assert bookings.ok("pools").out == "no pools\n"
+
+
 # ----- config
 
 

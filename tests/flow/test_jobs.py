@@ -325,7 +325,7 @@ async def test_a_flaky_action_is_tried_again_after_growing_waits(database_url: s
 async def test_attempts_that_are_used_up_end_a_job(database_url: str) -> None:
     async with running(database_url) as test:
         failures.extend([RuntimeError("first"), RuntimeError("second"), RuntimeError("third")])
-        job = await enqueue(test, call_out, '{"what": "sms"}', retry=Retry(max_attempts=2))
+        job = await enqueue(test, call_out, '{"what": "sms"}', options=Options(retry=Retry(max_attempts=2)))
         await test.run_until_idle(raise_errors=False)
         found = await status(test, job)
         assert (found.state, found.attempt, found.error) == (JobState.FAILED, 2, "RuntimeError: second")
@@ -334,7 +334,7 @@ async def test_attempts_that_are_used_up_end_a_job(database_url: str) -> None:
 async def test_an_error_that_says_so_ends_a_job_at_once(database_url: str) -> None:
     async with running(database_url) as test:
         failures.append(NonRetryableError("wrong number"))
-        job = await enqueue(test, call_out, '{"what": "sms"}', retry=Retry(max_attempts=5))
+        job = await enqueue(test, call_out, '{"what": "sms"}', options=Options(retry=Retry(max_attempts=5)))
         await test.run_until_idle(raise_errors=False)
         found = await status(test, job)
         assert (found.state, found.attempt) == (JobState.FAILED, 1)
@@ -342,7 +342,7 @@ async def test_an_error_that_says_so_ends_a_job_at_once(database_url: str) -> No
 
 async def test_a_failed_mutation_may_be_retried_too(database_url: str) -> None:
     async with running(database_url) as test:
-        job = await enqueue(test, do_and_fail, '{"what": "soup"}', retry=Retry(max_attempts=3))
+        job = await enqueue(test, do_and_fail, '{"what": "soup"}', options=Options(retry=Retry(max_attempts=3)))
         await test.run_until_idle(raise_errors=False)
         assert (await status(test, job)).attempt == 3
         assert await test.run_query(done) == []
@@ -401,7 +401,9 @@ async def test_an_action_running_elsewhere_is_asked_to_stop(database_url: str) -
 async def test_a_canceled_job_that_waits_for_its_next_attempt_has_none(database_url: str) -> None:
     async with running(database_url) as test:
         failures.append(RuntimeError("flaky"))
-        job = await enqueue(test, call_out, '{"what": "sms"}', retry=Retry(max_attempts=5, initial_backoff=60))
+        job = await enqueue(
+            test, call_out, '{"what": "sms"}', options=Options(retry=Retry(max_attempts=5, initial_backoff=60))
+        )
         await test.run_until_idle(advance=False)
         await test.scheduler.cancel(job)
         await test.run_until_idle()

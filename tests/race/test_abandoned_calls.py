@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from stage.waits import until
 
 from penstock import App, MutationCtx, QueryCtx, Table
 from penstock.clock import SystemClock
@@ -90,9 +91,11 @@ async def test_a_statement_that_its_function_left_behind_is_cut_off(database_url
             with pytest.raises(ValueError, match="one of two"):
                 await run(function)
             assert await backend.run_mutation(add, text="after it") == attempt
-        for _ in range(50):
-            await SystemClock().sleep(0)
-        assert len(cut_off) == 3
+
+        async def all_are() -> bool:
+            return len(cut_off) == 3
+
+        await until(all_are)
         assert set(cut_off) <= {ContextError.__name__, "DatabaseUnavailable", "DataError"}
 
 

@@ -245,23 +245,17 @@ class Workpool:
         Raises:
             DeclarationError: It is no whole number from 0 to a million.
         """
-        await self._change(backend, max_parallelism=check_max_parallelism(self.name, number))
+        await change_pool(backend.engine, self.name, max_parallelism=number)
 
     async def pause(self, backend: Program) -> None:
         """Start nothing more, on all machines, until `resume`. Work is accepted, and what runs goes on."""
-        await self._change(backend, paused=True)
+        await change_pool(backend.engine, self.name, paused=True)
 
     async def resume(self, backend: Program) -> None:
         """Start work again."""
-        await self._change(backend, paused=False)
+        await change_pool(backend.engine, self.name, paused=False)
 
     # ----- steps
-
-    async def _change(self, backend: Program, **change: Any) -> None:
-        store = backend.engine.store
-        if not await store.pools.change(self.name, **change):
-            raise DataError(f"The database knows no pool {self.name}.", fix="Start the program that declares it once.")
-        store.signals.notify()
 
     async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
         make = self._maker(calls, function)
@@ -346,6 +340,22 @@ class Workpool:
                 raise CallTimeout(f"{work_id} has not ended within {timeout}.", fix="Ask again, or wait longer.")
             await clock.sleep(pause)
             pause = min(pause * 1.5, _LAST_LOOK)
+
+
+async def change_pool(
+    engine: Engine, name: str, *, max_parallelism: int | None = None, paused: bool | None = None
+) -> None:
+    """Change the limit of a pool, or pause it, on all machines at once.
+
+    Raises:
+        DeclarationError: The limit is no whole number from 0 to a million.
+        DataError: The database knows no such pool.
+    """
+    if max_parallelism is not None:
+        check_max_parallelism(name, max_parallelism)
+    if not await engine.store.pools.change(name, max_parallelism=max_parallelism, paused=paused):
+        raise DataError(f"The database knows no pool {name!r}.", fix="Start the program that declares it once.")
+    engine.store.signals.notify()
 
 
 class _Maker(Protocol):

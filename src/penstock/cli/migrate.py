@@ -23,7 +23,8 @@ from penstock.store.open import make_store
 def command(options: Options, only_plan: bool) -> None:
     """Make the database fit the tables of the app.
 
-    Adds tables, columns, indexes and checks. Whatever would lose or break data is refused before anything is changed.
+    Adds tables, columns, indexes and checks, and makes the limits of pools known. Whatever would lose or break data is
+    refused before anything is changed.
     """
     app = open_app(options)
     config = app.config(database=options.database)
@@ -43,7 +44,10 @@ async def _migrate(app: App, config: Config, *, apply: bool) -> Plan:
     try:
         if apply:
             await store.open()
-        return await push(store, definitions, apply=apply)
+        plan = await push(store, definitions, apply=apply)
+        if apply:
+            await store.pools.declare(app.limits())
+        return plan
     finally:
         await store.close()
 

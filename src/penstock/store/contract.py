@@ -99,7 +99,7 @@ class Claim:
 
     Attributes:
         jobs: Jobs now running under the lease.
-        next_run_at: When the next scheduled job is due, if there is one.
+        next_run_at: When the next scheduled job is due, of those that nobody wants to be canceled.
         cancels: Whether anybody has asked for a cancel that may still be to be carried out.
         promoted: Whether scheduled jobs were due and are ready now.
     """

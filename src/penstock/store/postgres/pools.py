@@ -22,8 +22,12 @@ class PostgresPools:
 
     async def declare(self, limits: Mapping[str, int]) -> None:
         """Make pools known."""
-        for name in sorted(limits):  # in one order, so that no two backends that start wait for each other
-            await self._run("declare", pool=name, limit=limits[name])
+        if not limits:
+            return
+        known = dict(map(tuple, await self._run("declared")))  # who finds all as it is needs no right to write
+        for name, limit in limits.items():
+            if known.get(name) != limit:
+                await self._run("declare", pool=name, limit=limit)
 
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
         """Change a limit, for all workers at once; False if there is no such pool."""

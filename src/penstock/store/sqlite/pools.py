@@ -21,8 +21,10 @@ class SqlitePools:
 
     async def declare(self, limits: Mapping[str, int]) -> None:
         """Make pools known."""
+        if not limits:
+            return
         async with reading(self._begin_read) as session:
-            known = {row.name: row.declared for row in await self.list(session)}
+            known = dict(await self._fetch(session, "declared"))
         new = {name: limit for name, limit in limits.items() if known.get(name) != limit}
         if new:  # who starts and finds all as it is takes no lock
             async with writing(self._begin_write) as session:

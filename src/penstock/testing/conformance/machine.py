@@ -80,8 +80,8 @@ class Model:
         return sorted(found, key=lambda job: (-job.priority, job.seq))
 
     def promote(self, now: datetime) -> list[ModelJob]:
-        """Move due jobs to ready; these."""
-        due = self.line("scheduled", now)
+        """Move due jobs to ready, but for those that are to be canceled; these."""
+        due = [job for job in self.line("scheduled", now) if job.asked_at is None]
         for job in due:
             job.place, job.seq = "ready", self.seq()
         return due
@@ -168,7 +168,7 @@ class JobMachine(RuleBasedStateMachine):
             known.place, known.lease, known.attempt = "running", lease, known.attempt + 1
             assert job.attempt == known.attempt
             self.handles.append((lease, job))
-        later = model.line("scheduled")
+        later = [job for job in model.line("scheduled") if job.asked_at is None]
         assert claim.next_run_at == (later[0].run_at if later else None)
 
     @precondition(lambda self: self.handles)

@@ -28,10 +28,12 @@ select id, :now::timestamptz from (
     union all select id, pool, function from penstock.running_job where ending is null
 ) job where pool = :pool and function = coalesce(:function::text, function);
 
--- promote: move scheduled jobs that are due to ready, earliest first.
+-- promote: move scheduled jobs that are due to ready, earliest first; those to be canceled stay.
 -- Differs: SKIP LOCKED steps around other workers, and one statement does both halves.
 with due as materialized (
-    select id from penstock.scheduled_job where run_at <= :now order by run_at, id limit :limit for update skip locked
+    select s.id from penstock.scheduled_job s
+    where s.run_at <= :now and not exists (select from penstock.cancel_request c where c.job_id = s.id)
+    order by s.run_at, s.id limit :limit for update of s skip locked
 ), moved as (
     delete from penstock.scheduled_job s using due where s.id = due.id
     returning s.id, s.pool, s.function, s.kind, s.args, s.priority, s.run_at, s.options, s.on_complete, s.ending,

@@ -1,3 +1,6 @@
+-- declared: what was declared last.
+select name, declared from penstock.pool;
+
 -- declare: make a pool known; a limit that differs from the one declared before holds from now on.
 insert into penstock.pool (name, declared, max_parallelism) values (:pool, :limit::integer, :limit)
 on conflict (name) do update set declared = :limit, max_parallelism = :limit, epoch = pool.epoch + 1

@@ -24,10 +24,14 @@ select id, :now from (
     union all select id, pool, function from penstock_running_job where ending is null
 ) job where pool = :pool and function = coalesce(:function, function);
 
--- promote: move scheduled jobs that are due to ready, earliest first.
+-- promote: move scheduled jobs that are due to ready, earliest first; those to be canceled stay.
 -- Differs: takes them out; enqueue puts them back in.
 delete from penstock_scheduled_job
-where id in (select id from penstock_scheduled_job where run_at <= :now order by run_at, id limit :limit)
+where id in (
+    select s.id from penstock_scheduled_job s
+    where s.run_at <= :now and not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)
+    order by s.run_at, s.id limit :limit
+)
 returning id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at, error;
 
 -- any_ready: whether a pool has a ready job (SQLite only: looking takes no lock).

@@ -1,0 +1,19 @@
+"""``penstock pause``: stop to start jobs of a pool."""
+
+from __future__ import annotations
+
+import click
+
+from penstock.cli.opening import complete, open_app
+from penstock.cli.options import Options, pass_options
+from penstock.cli.output import say
+from penstock.cli.pools import change_in_database
+
+
+@click.command("pause")
+@click.argument("pool")
+@pass_options
+def command(options: Options, pool: str) -> None:
+    """Start no more jobs of a pool, on all machines, until it is resumed."""
+    complete(change_in_database(open_app(options), options, pool, paused=True))
+    say(f"{pool} is paused: what runs goes on, and nothing more is started.")
