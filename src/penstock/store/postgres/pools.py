@@ -24,7 +24,8 @@ class PostgresPools:
         """Make pools known."""
         if not limits:
             return
-        known = dict(map(tuple, await self._run("declared")))  # who finds all as it is needs no right to write
+        # Who finds all as it is needs no right to write.
+        known: dict[str, int] = {row[0]: row[1] for row in await self._run("declared")}
         for name, limit in limits.items():
             if known.get(name) != limit:
                 await self._run("declare", pool=name, limit=limit)

@@ -24,7 +24,7 @@ class SqlitePools:
         if not limits:
             return
         async with reading(self._begin_read) as session:
-            known = dict(await self._fetch(session, "declared"))
+            known: dict[str, int] = {row[0]: row[1] for row in await self._fetch(session, "declared")}
         new = {name: limit for name, limit in limits.items() if known.get(name) != limit}
         if new:  # who starts and finds all as it is takes no lock
             async with writing(self._begin_write) as session:
