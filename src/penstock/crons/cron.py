@@ -1,0 +1,125 @@
+"""A cron as declared: its name, its schedule, and what becomes of runs that come late or too soon.
+
+Owns the declaration, and the chance that belongs to a name. Leaves running to a service.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fractions import Fraction
+from typing import get_args
+
+from penstock.crons.catchup import CatchUp, Overlap
+from penstock.crons.expression import CronExpression
+from penstock.crons.schedule import Interval, Schedule, next_due
+from penstock.crons.wall import in_utc
+from penstock.errors import DeclarationError, ValueInvalid
+
+_LONGEST_NAME = 100
+_LONGEST_JITTER = timedelta(days=1)
+_BITS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """Something that is run at the times of a schedule, one run at a time.
+
+    The defaults are those of Convex, which has no others: missed runs become one, and a run that comes while another is
+    under way is skipped. Only its spread of up to a minute is not taken over.
+
+    Args:
+        name: Its name, unique in the app: printable ASCII, at most 100 characters.
+        schedule: When it is due.
+        catch_up: What becomes of planned times that have passed: run none that was missed (``skip``), only the latest
+            (``one``), or each of them (``all``).
+        overlap: What becomes of a planned time that comes while a run is under way: it is skipped (``skip``), or
+            decided anew when that run has ended (``wait``).
+        jitter: By how much a run may begin later than planned, so that not all crons begin at once; at most a day, and
+            always before the next planned time.
+
+    Raises:
+        DeclarationError: The name, the schedule or one of the policies cannot be.
+    """
+
+    name: str
+    schedule: Schedule
+    catch_up: CatchUp = "one"
+    overlap: Overlap = "skip"
+    jitter: timedelta = timedelta(0)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if not isinstance(self.schedule, (CronExpression, Interval)):
+            raise DeclarationError(
+                f"Cron {self.name!r}: {self.schedule!r} is no schedule.",
+                fix='Write CronExpression("0 9 * * *"), Interval(timedelta(hours=1)), or daily(hour=9).',
+            )
+        _check_choice(self.name, "catch_up", self.catch_up, get_args(CatchUp))
+        _check_choice(self.name, "overlap", self.overlap, get_args(Overlap))
+        if self.catch_up == "all" and self.overlap == "skip":
+            raise DeclarationError(
+                f'Cron {self.name!r}: catch_up="all" and overlap="skip" contradict each other: what is caught up '
+                "comes while the first run is under way.",
+                fix='Write overlap="wait", or catch_up="one".',
+            )
+        given: object = self.jitter
+        if not isinstance(given, timedelta) or not timedelta(0) <= given <= _LONGEST_JITTER:
+            raise DeclarationError(
+                f"Cron {self.name!r}: jitter must be a timedelta from 0 to a day, not {given!r}.",
+                fix="Write timedelta(seconds=30).",
+            )
+
+    def begin(self, planned: datetime, chance: float | None = None) -> datetime:
+        """When the run of a planned time begins: not before it, and before the next one; in UTC.
+
+        Args:
+            planned: A planned time, aware.
+            chance: A number in [0, 1); None for the one that belongs to the cron's name, so that all its runs begin
+                equally late.
+
+        Raises:
+            ValueInvalid: The chance is no such number, or the planned time has no time zone.
+        """
+        share = chance_of(self.name) if chance is None else _checked(chance)
+        room = min(self.jitter, next_due(self.schedule, planned) - planned)
+        return in_utc(planned) + int(share * (room // timedelta.resolution)) * timedelta.resolution
+
+
+def check_name(name: object) -> None:
+    """Refuse what cannot be the name of a cron.
+
+    Raises:
+        DeclarationError: It is no text, is empty, longer than 100 characters, or not printable ASCII.
+    """
+    if not isinstance(name, str):
+        raise DeclarationError(f"The name of a cron is text, not {name!r}.", fix='Write "send reminders".')
+    if not name.strip() or len(name) > _LONGEST_NAME:
+        raise DeclarationError(
+            f"The name of a cron has 1 to {_LONGEST_NAME} characters, not all of them blanks.",
+            fix='Write a short one, such as "send reminders".',
+        )
+    if not (name.isascii() and name.isprintable()):
+        raise DeclarationError(
+            f"The name of the cron {name!r} is not printable ASCII.",
+            fix="Use letters without accents, digits, blanks and punctuation.",
+        )
+
+
+def chance_of(name: str) -> Fraction:
+    """A number in [0, 1) that belongs to a name: the same in each process and for ever, spread evenly over names."""
+    digest = hashlib.blake2b(name.encode(), digest_size=_BITS // 8).digest()
+    return Fraction(int.from_bytes(digest, "big"), 1 << _BITS)
+
+
+def _checked(chance: float) -> Fraction:
+    if not 0 <= chance < 1:
+        raise ValueInvalid(f"A chance is a number of at least 0 and less than 1, not {chance}.")
+    return Fraction(chance)
+
+
+def _check_choice(name: str, what: str, given: object, choices: tuple[str, ...]) -> None:
+    if given not in choices:
+        named = ", ".join(repr(choice) for choice in choices)
+        raise DeclarationError(f"Cron {name!r}: {what} cannot be {given!r}.", fix=f"Write one of {named}.")

@@ -1,0 +1,279 @@
+"""Rate limits: how many tokens may be taken, and when there will be enough of them.
+
+Owns the two policies and the arithmetic of what is left. Leaves keeping that in a table, under a name and a key, to
+others. The policies and their words are those of Convex's rate limiter, on whole numbers instead of floats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from math import gcd
+
+from penstock.errors import DeclarationError, LimitExceeded, ValueInvalid
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK = timedelta.resolution
+_LONGEST = timedelta(days=36525)
+_LARGEST = 2**63 - 1  # what a column of either database holds
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBucket:
+    """Tokens that come evenly, and gather up to a capacity: a steady rate that allows for bursts.
+
+    In no stretch of time of length W are more than ``capacity + rate · W / period`` tokens given.
+
+    Args:
+        rate: Tokens that come in each period, at least 1.
+        period: The length of time in which they come.
+        capacity: Tokens that can gather, at least 1; it starts with as many. By default as many as come in a period.
+        max_reserved: Tokens that can be reserved ahead; by default as many as can gather. Convex has no limit here if
+            none is given.
+
+    Raises:
+        DeclarationError: A number is out of its bounds, or they are too large together.
+    """
+
+    rate: int
+    period: timedelta
+    capacity: int | None = None
+    max_reserved: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedWindow:
+    """Tokens that come all at once, with each window of time; what is left is carried over, up to a capacity.
+
+    In n windows on end no more than ``capacity + (n - 1) · rate`` tokens are given: ``rate`` in each, if nothing is
+    carried over.
+
+    Args:
+        rate: Tokens that come with each window, at least 1.
+        period: How long a window lasts.
+        capacity: Tokens that can gather, at least as many as come with a window; it starts with as many. By default no
+            more than that, so that nothing is carried over.
+        max_reserved: Tokens that can be reserved ahead; by default as many as can gather. Convex has no limit here if
+            none is given.
+        start: When a window starts, aware; all others follow on it, before and after. By default the beginning of 1970
+            in UTC, so that windows of a day are days of UTC. Convex takes a random one.
+
+    Raises:
+        DeclarationError: A number is out of its bounds, they are too large together, or the start has no time zone.
+    """
+
+    rate: int
+    period: timedelta
+    capacity: int | None = None
+    max_reserved: int | None = None
+    start: datetime = _EPOCH
+
+    def __post_init__(self) -> None:
+        start: object = self.start
+        if not isinstance(start, datetime) or start.tzinfo is None:
+            raise DeclarationError(
+                f"FixedWindow: start must be a datetime with a time zone, not {start!r}.",
+                fix="Write datetime(2030, 1, 1, tzinfo=UTC).",
+            )
+        _check(self)
+        if capacity(self) < self.rate:
+            raise DeclarationError(
+                f"FixedWindow: a capacity of {self.capacity} cannot hold the {self.rate} tokens of one window.",
+                fix=f"Write rate={self.capacity}, or leave out capacity.",
+            )
+
+
+RateLimit = TokenBucket | FixedWindow
+
+
+@dataclass(frozen=True, slots=True)
+class RateState:
+    """What is left of a rate limit, as it is stored. No state at all is a rate limit of which nothing was taken yet.
+
+    Attributes:
+        value: Parts of tokens that are left; below zero if more are reserved.
+        parts: How many parts a token has: as many as are needed for a whole number of them to come in a microsecond.
+        moment: The latest time seen, for which the value holds; in UTC.
+    """
+
+    value: int
+    parts: int
+    moment: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of an attempt to take tokens.
+
+    Attributes:
+        ok: Whether they were taken or reserved.
+        state: What is to be stored; if they were not taken, what was stored before.
+        retry_after: Zero for tokens that were taken. For tokens that were reserved, after which time what they are for
+            may begin. For tokens that were refused, after which time the same attempt succeeds, and no sooner, if
+            nobody takes others meanwhile.
+    """
+
+    ok: bool
+    state: RateState | None
+    retry_after: timedelta
+
+
+def take(policy: RateLimit, state: RateState | None, now: datetime, count: int = 1, *, reserve: bool = False) -> Taken:
+    """Take tokens, if there are enough of them.
+
+    A clock that is behind those of others sees the rate limit as of their time: it gets tokens that are left, and
+    brings none. So the clock that is furthest ahead counts, and whatever the order of times, no more tokens are given
+    than that clock allows. A clock that is far ahead closes the limit for the others until they are there.
+
+    Args:
+        policy: The rate limit.
+        state: What is stored; None if nothing is.
+        now: The present time, aware.
+        count: How many tokens, from 1 to the capacity.
+        reserve: Take tokens that are still to come, up to as many as may be reserved, for something that is begun
+            when they have come.
+
+    Raises:
+        LimitExceeded: More tokens than ever gather.
+        ValueInvalid: The count is no whole number of at least 1, or the time has no time zone.
+    """
+    _check_count(policy, count)
+    before, step = _settled(policy, state, _in_utc(now)), _step(policy)
+    full, needed = capacity(policy) * before.parts, count * before.parts
+    lowest = -max_reserved(policy) * before.parts if reserve else 0
+    # What is reserved counts when it may begin: what would be too much to gather until then is lost, as it always is.
+    coming = _divide_up(max(needed - before.value, 0), step) * step
+    left = min(before.value + coming, full) - needed - coming
+    if left >= lowest:
+        after = RateState(left, before.parts, before.moment)
+        return Taken(ok=True, state=after, retry_after=_wait(policy, before, now, coming))
+    enough = max(needed + lowest, needed - (full - needed - lowest) // step * step)
+    return Taken(ok=False, state=state, retry_after=_wait(policy, before, now, enough - before.value))
+
+
+def peek(policy: RateLimit, state: RateState | None, now: datetime) -> int:
+    """Whole tokens that are left; below zero if more are reserved.
+
+    Args:
+        policy: The rate limit.
+        state: What is stored; None if nothing is.
+        now: The present time, aware.
+
+    Raises:
+        ValueInvalid: The time has no time zone.
+    """
+    settled = _settled(policy, state, _in_utc(now))
+    return settled.value // settled.parts
+
+
+def capacity(policy: RateLimit) -> int:
+    """How many tokens can gather, and so how many can be taken at once."""
+    return policy.rate if policy.capacity is None else policy.capacity
+
+
+def max_reserved(policy: RateLimit) -> int:
+    """How many tokens can be reserved ahead."""
+    return capacity(policy) if policy.max_reserved is None else policy.max_reserved
+
+
+def _settled(policy: RateLimit, state: RateState | None, now: datetime) -> RateState:
+    """What is left now, or at the latest time seen if that is later."""
+    parts, full = _parts(policy), capacity(policy) * _parts(policy)
+    if state is None:
+        return RateState(full, parts, now)
+    moment = max(state.moment, now)
+    # A policy that was declared anew may divide tokens otherwise, and allow fewer to be reserved: what is less than a
+    # part is lost, and what is owed beyond that is let off, or a slow policy would be closed for centuries.
+    value = max(state.value * parts // state.parts, -max_reserved(policy) * parts)
+    return RateState(min(value + _come(policy, state.moment, moment), full), parts, moment)
+
+
+def _come(policy: RateLimit, start: datetime, end: datetime) -> int:
+    """Parts of tokens that come after one instant and not after another."""
+    if isinstance(policy, TokenBucket):
+        return (end - start) // _TICK * _step(policy)
+    return (_window(policy, end) - _window(policy, start)) * _step(policy)
+
+
+def _wait(policy: RateLimit, settled: RateState, now: datetime, missing: int) -> timedelta:
+    """The least time after which so many parts have come; zero for none."""
+    if missing <= 0:
+        return timedelta(0)
+    steps = _divide_up(missing, _step(policy))
+    if isinstance(policy, TokenBucket):
+        return settled.moment + steps * _TICK - now
+    return policy.start.astimezone(UTC) + (_window(policy, settled.moment) + steps) * policy.period - now
+
+
+def _divide_up(number: int, by: int) -> int:
+    return -(-number // by)
+
+
+def _window(policy: FixedWindow, moment: datetime) -> int:
+    """The number of the window in which an instant lies."""
+    return (moment - policy.start) // policy.period
+
+
+def _parts(policy: RateLimit) -> int:
+    """As many parts as it takes for whole numbers of them to come: with windows, tokens are whole."""
+    if isinstance(policy, FixedWindow):
+        return 1
+    ticks = policy.period // _TICK
+    return ticks // gcd(policy.rate, ticks)
+
+
+def _step(policy: RateLimit) -> int:
+    """How many parts come at once: in a microsecond, or with a window."""
+    return policy.rate if isinstance(policy, FixedWindow) else policy.rate // gcd(policy.rate, policy.period // _TICK)
+
+
+def _in_utc(now: datetime) -> datetime:
+    if now.tzinfo is None:
+        raise ValueInvalid(f"{now} has no time zone.", fix="Use datetime.now(UTC), or attach a tzinfo.")
+    return now.astimezone(UTC)
+
+
+def _check_count(policy: RateLimit, count: object) -> None:
+    if type(count) is not int or count < 1:
+        raise ValueInvalid(f"Tokens are taken in whole numbers of at least 1, not {count!r}.", fix="Write count=1.")
+    most = capacity(policy)
+    if count > most:
+        raise LimitExceeded(
+            f"{count} tokens are more than the {most} that ever gather, so waiting for them would not help.",
+            fix="Take them in parts, or declare a greater capacity.",
+            limit=most,
+        )
+
+
+def _check(policy: RateLimit) -> None:
+    kind = type(policy).__name__
+    for what, given, least in (
+        ("rate", policy.rate, 1),
+        ("capacity", capacity(policy), 1),
+        ("max_reserved", max_reserved(policy), 0),
+    ):
+        _check_number(kind, what, given, least)
+    period: object = policy.period
+    if not isinstance(period, timedelta) or period <= timedelta(0):
+        raise DeclarationError(
+            f"{kind}: period must be a timedelta above zero, not {period!r}.", fix="Write timedelta(minutes=1)."
+        )
+    most = capacity(policy) + max_reserved(policy)
+    if most * (period // _TICK) > policy.rate * (_LONGEST // _TICK):
+        raise DeclarationError(
+            f"{kind}: {most} tokens, all that can gather and be reserved, take more than a hundred years to come.",
+            fix="Declare a lower capacity and max_reserved, or a higher rate.",
+        )
+    if most * _parts(policy) > _LARGEST:
+        raise DeclarationError(
+            f"{kind}: so many tokens, in so small parts, are more than the databases can count.",
+            fix="Choose a rate that divides the period, such as 1000 a second, or a shorter period.",
+        )
+
+
+def _check_number(kind: str, what: str, given: object, least: int) -> None:
+    if type(given) is not int or given < least:
+        raise DeclarationError(f"{kind}: {what} must be a whole number of at least {least}, not {given!r}.")

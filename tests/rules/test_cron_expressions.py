@@ -1,0 +1,380 @@
+"""When cron expressions are due: calendars, and clocks that are set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from cronsim import CronSim
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.crons.expression import CronExpression
+from penstock.crons.schedule import next_due
+from penstock.errors import DeclarationError, ValueInvalid
+
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def following(expression: str, timezone: str, after: datetime, count: int) -> list[str]:
+    """The next times at which it is due, as the clock of its zone shows them."""
+    schedule, found = CronExpression(expression, timezone), []
+    for _ in range(count):
+        after = next_due(schedule, after)
+        assert after.tzinfo is UTC
+        found.append(after.astimezone(ZoneInfo(timezone)).isoformat())
+    return found
+
+
+# ----- the calendar
+
+
+@pytest.mark.parametrize(
+    ("expression", "after", "expected"),
+    [
+        ("* * * * *", "2030-01-01T00:00", ["2030-01-01T00:01", "2030-01-01T00:02"]),
+        ("*/15 9 * * *", "2030-01-01T09:40", ["2030-01-01T09:45", "2030-01-02T09:00"]),
+        ("0 0 * * *", "2030-12-31T00:00", ["2031-01-01T00:00", "2031-01-02T00:00"]),
+        ("59 23 31 12 *", "2030-12-31T23:58", ["2030-12-31T23:59", "2031-12-31T23:59"]),
+        ("0 12 29 2 *", "2025-01-01T00:00", ["2028-02-29T12:00", "2032-02-29T12:00"]),
+        ("0 12 29 2 *", "2096-03-01T00:00", ["2104-02-29T12:00", "2108-02-29T12:00"]),
+        ("*/30 12 29 2 *", "2096-03-01T00:00", ["2104-02-29T12:00", "2104-02-29T12:30"]),
+        ("0 0 30 * *", "2030-01-30T00:00", ["2030-03-30T00:00", "2030-04-30T00:00"]),
+        ("0 0 31 * *", "2030-03-31T00:00", ["2030-05-31T00:00", "2030-07-31T00:00"]),
+        ("0 0 L * *", "2028-01-31T00:00", ["2028-02-29T00:00", "2028-03-31T00:00"]),
+        ("0 0 LW * *", "2025-05-01T00:00", ["2025-05-30T00:00", "2025-06-30T00:00"]),
+        ("0 0 * * 5L", "2025-05-01T00:00", ["2025-05-30T00:00", "2025-06-27T00:00"]),
+        ("0 0 * * MON#1", "2025-05-01T00:00", ["2025-05-05T00:00", "2025-06-02T00:00"]),
+        ("0 9 * * MON-FRI", "2025-05-02T09:00", ["2025-05-05T09:00", "2025-05-06T09:00"]),
+        ("0 0 * * 0", "2025-05-01T00:00", ["2025-05-04T00:00", "2025-05-11T00:00"]),
+        ("0 0 * * 7", "2025-05-01T00:00", ["2025-05-04T00:00", "2025-05-11T00:00"]),
+        ("0 0 13 * FRI", "2025-06-07T00:00", ["2025-06-13T00:00", "2025-06-20T00:00"]),  # either of the days
+        ("0 0 */31 * MON", "2025-06-07T00:00", ["2025-09-01T00:00", "2025-12-01T00:00"]),  # both, as one has a star
+        ("0 0 * feb mon#5", "2025-01-01T00:00", ["2044-02-29T00:00", "2072-02-29T00:00", "2112-02-29T00:00"]),
+        ("1-5/2,10 4 * JAN,JUN *", "2030-01-31T04:04", ["2030-01-31T04:05", "2030-01-31T04:10", "2030-06-01T04:01"]),
+    ],
+)
+def test_calendars(expression: str, after: str, expected: list[str]) -> None:
+    found = following(expression, "UTC", at(f"{after}Z"), len(expected))
+    assert found == [f"{one}:00+00:00" for one in expected]
+
+
+def test_a_sixth_field_gives_the_seconds_and_comes_first() -> None:
+    schedule = CronExpression("*/20 30 9 * * *")
+    after, found = at("2030-01-01T00:00Z"), []
+    for _ in range(4):
+        after = next_due(schedule, after)
+        found.append(after.isoformat())
+    assert found == [
+        "2030-01-01T09:30:00+00:00", "2030-01-01T09:30:20+00:00", "2030-01-01T09:30:40+00:00",
+        "2030-01-02T09:30:00+00:00",
+    ]  # fmt: skip
+
+
+def test_what_is_due_now_is_not_due_after_now_but_is_due_after_a_moment_before() -> None:
+    schedule, noon = CronExpression("0 12 * * *"), at("2030-01-01T12:00Z")
+    assert next_due(schedule, noon - timedelta.resolution) == noon
+    assert next_due(schedule, noon) == noon + 24 * HOUR
+    assert next_due(schedule, noon + timedelta.resolution) == noon + 24 * HOUR
+
+
+def test_the_zone_of_the_instant_does_not_matter_but_it_needs_one() -> None:
+    schedule = CronExpression("*/10 12 * * *", "Europe/Prague")
+    utc, tokyo = at("2030-01-01T11:05Z"), at("2030-01-01T20:05+09:00")
+    assert next_due(schedule, utc) == next_due(schedule, tokyo) == at("2030-01-01T12:10+01:00")
+    with pytest.raises(ValueInvalid, match="has no time zone"):
+        next_due(schedule, datetime(2030, 1, 1))  # noqa: DTZ001 - what is refused
+
+
+# ----- clocks that are set
+
+SET = [
+    # An expression with a minute and an hour: at the moment of the jump, if clocks jump over it.
+    ("30 2 * * *", "Europe/Prague", "2025-03-29T12:00+01:00", ["2025-03-30T03:00+02:00", "2025-03-31T02:30+02:00"]),
+    (
+        "0,15,30 2 * * *", "Europe/Prague", "2025-03-29T12:00+01:00",
+        ["2025-03-30T03:00+02:00", "2025-03-31T02:00+02:00"],
+    ),
+    ("0 2,3,4 * * *", "Europe/Prague", "2025-03-29T12:00+01:00", ["2025-03-30T03:00+02:00", "2025-03-30T04:00+02:00"]),
+    ("30 2 * * *", "Europe/Prague", "2025-03-30T01:59+01:00", ["2025-03-30T03:00+02:00", "2025-03-31T02:30+02:00"]),
+    ("0 0 * * *", "America/Sao_Paulo", "2018-11-03T12:00-03:00", ["2018-11-04T01:00-02:00", "2018-11-05T00:00-02:00"]),
+    ("0 0 4 11 *", "America/Sao_Paulo", "2018-01-01T00:00-02:00", ["2018-11-04T01:00-02:00", "2019-11-04T00:00-03:00"]),
+    (
+        "15 2 * * *", "Australia/Lord_Howe", "2025-10-04T12:00+10:30",
+        ["2025-10-05T02:30+11:00", "2025-10-06T02:15+11:00"],
+    ),
+    ("30 1 * * *", "Antarctica/Troll", "2025-03-29T12:00+00:00", ["2025-03-30T03:00+02:00", "2025-03-31T01:30+02:00"]),
+    ("0 9 * * *", "Pacific/Apia", "2011-12-29T09:00-10:00", ["2011-12-31T00:00+14:00", "2011-12-31T09:00+14:00"]),
+    ("5 0 * * *", "Asia/Kathmandu", "1985-12-31T12:00+05:30", ["1986-01-01T00:15+05:45", "1986-01-02T00:05+05:45"]),
+    ("30 2 * * *", "America/New_York", "2006-03-31T12:00-05:00", ["2006-04-01T02:30-05:00", "2006-04-02T03:00-04:00"]),
+    ("30 2 * * *", "America/New_York", "2007-03-10T12:00-05:00", ["2007-03-11T03:00-04:00", "2007-03-12T02:30-04:00"]),
+    # … and the first time, if it comes twice.
+    ("30 2 * * *", "Europe/Prague", "2025-10-25T12:00+02:00", ["2025-10-26T02:30+02:00", "2025-10-27T02:30+01:00"]),
+    ("30 2 * * *", "Europe/Prague", "2025-10-26T02:40+02:00", ["2025-10-27T02:30+01:00"]),
+    ("30 2 * * *", "Europe/Prague", "2025-10-26T02:10+01:00", ["2025-10-27T02:30+01:00"]),
+    ("0 2,3 * * *", "Europe/Prague", "2025-10-25T12:00+02:00", ["2025-10-26T02:00+02:00", "2025-10-26T03:00+01:00"]),
+    (
+        "45 1 * * *", "Australia/Lord_Howe", "2025-04-05T12:00+11:00",
+        ["2025-04-06T01:45+11:00", "2025-04-07T01:45+10:30"],
+    ),
+    (
+        "30 23 * * *", "America/Sao_Paulo", "2019-02-16T12:00-02:00",
+        ["2019-02-16T23:30-02:00", "2019-02-17T23:30-03:00"],
+    ),
+    ("0 12 * * *", "Asia/Pyongyang", "2015-08-14T12:00+09:00", ["2015-08-15T12:00+08:30", "2015-08-16T12:00+08:30"]),
+    (
+        "0 9 * * *", "America/Juneau", "1867-10-18T09:00:00+15:02:19",
+        ["1867-10-19T09:00:00+15:02:19", "1867-10-20T09:00:00-08:57:41"],
+    ),
+    # An expression whose minute or hour begins with a star: as the clock shows it, not at all, once or twice.
+    ("30 * * * *", "Europe/Prague", "2025-03-30T01:00+01:00", ["2025-03-30T01:30+01:00", "2025-03-30T03:30+02:00"]),
+    ("*/30 2 * * *", "Europe/Prague", "2025-03-29T12:00+01:00", ["2025-03-31T02:00+02:00", "2025-03-31T02:30+02:00"]),
+    ("0 */2 * * *", "Europe/Prague", "2025-03-30T00:30+01:00", ["2025-03-30T04:00+02:00", "2025-03-30T06:00+02:00"]),
+    (
+        "*/30 * * * *", "Europe/Prague", "2025-10-26T02:00+02:00",
+        ["2025-10-26T02:30+02:00", "2025-10-26T02:00+01:00", "2025-10-26T02:30+01:00", "2025-10-26T03:00+01:00"],
+    ),
+    (
+        "*/30 2 * * *", "Europe/Prague", "2025-10-26T02:30+02:00",
+        ["2025-10-26T02:00+01:00", "2025-10-26T02:30+01:00", "2025-10-27T02:00+01:00"],
+    ),
+    ("10 * * * *", "Europe/Prague", "2025-10-26T02:50+02:00", ["2025-10-26T02:10+01:00", "2025-10-26T03:10+01:00"]),
+    (
+        "50 * * * *", "Australia/Lord_Howe", "2025-04-06T01:45+11:00",
+        ["2025-04-06T01:50+11:00", "2025-04-06T01:50+10:30", "2025-04-06T02:50+10:30"],
+    ),
+    ("10 * * * *", "Australia/Lord_Howe", "2025-04-06T01:45+11:00", ["2025-04-06T02:10+10:30"]),
+    (
+        "*/20 2 * * *", "Australia/Lord_Howe", "2025-04-06T01:45+11:00",
+        ["2025-04-06T02:00+10:30", "2025-04-06T02:20+10:30"],
+    ),
+    ("10,20 * 1 1 *", "Asia/Kathmandu", "1985-06-01T00:00+05:30", ["1986-01-01T00:20+05:45", "1986-01-01T01:10+05:45"]),
+    ("* 0 * * *", "America/Sao_Paulo", "2018-11-03T23:59-03:00", ["2018-11-05T00:00-02:00", "2018-11-05T00:01-02:00"]),
+    ("0 */6 * * *", "Pacific/Apia", "2011-12-29T18:00-10:00", ["2011-12-31T00:00+14:00", "2011-12-31T06:00+14:00"]),
+    # Zones whose offsets are odd, and were odder.
+    ("0 9 * * *", "Asia/Kathmandu", "2030-01-01T09:00+05:45", ["2030-01-02T09:00+05:45"]),
+    ("0 9 * * *", "Pacific/Kiritimati", "2030-01-01T09:00+14:00", ["2030-01-02T09:00+14:00"]),
+    ("0 9 * * *", "Africa/Casablanca", "2025-02-22T09:00+01:00", ["2025-02-23T09:00+00:00", "2025-02-24T09:00+00:00"]),
+    ("0 * * * *", "Asia/Kolkata", "2030-01-01T00:10+05:30", ["2030-01-01T01:00+05:30"]),
+    ("0 0 * * *", "Europe/Moscow", "2014-10-25T00:00+04:00", ["2014-10-26T00:00+04:00", "2014-10-27T00:00+03:00"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("expression", "timezone", "after", "expected"), SET)
+def test_clocks_that_are_set(expression: str, timezone: str, after: str, expected: list[str]) -> None:
+    wanted = [at(one) for one in expected]
+    found = [at(one) for one in following(expression, timezone, at(after), len(expected))]
+    assert found == wanted
+
+
+def test_seconds_change_nothing_about_clocks_that_are_set() -> None:
+    prague = ZoneInfo("Europe/Prague")
+    spring, autumn = at("2025-03-29T12:00+01:00"), at("2025-10-26T02:29:30+02:00")
+    fixed, starred = CronExpression("15 30 2 * * *", prague.key), CronExpression("15 30 * * * *", prague.key)
+    assert next_due(fixed, spring) == at("2025-03-30T03:00:00+02:00")
+    first = next_due(fixed, autumn)
+    assert (first, next_due(fixed, first)) == (at("2025-10-26T02:30:15+02:00"), at("2025-10-27T02:30:15+01:00"))
+    first = next_due(starred, autumn)
+    assert (first, next_due(starred, first)) == (at("2025-10-26T02:30:15+02:00"), at("2025-10-26T02:30:15+01:00"))
+
+
+# ----- against slow and simple ones
+
+SETTINGS = [
+    ("Europe/Prague", "2025-03-30T01:00Z"), ("Europe/Prague", "2025-10-26T01:00Z"),
+    ("America/New_York", "2025-03-09T07:00Z"), ("America/New_York", "2025-11-02T06:00Z"),
+    ("Australia/Lord_Howe", "2025-10-04T15:30Z"), ("Australia/Lord_Howe", "2025-04-05T15:00Z"),
+    ("America/Sao_Paulo", "2018-11-04T03:00Z"), ("America/Sao_Paulo", "2019-02-17T02:00Z"),
+    ("Antarctica/Troll", "2025-03-30T01:00Z"), ("Antarctica/Troll", "2025-10-26T01:00Z"),
+    ("Pacific/Apia", "2011-12-30T10:00Z"), ("Pacific/Kwajalein", "1993-08-21T12:00Z"),
+    ("Asia/Kathmandu", "1985-12-31T18:30Z"), ("Asia/Pyongyang", "2015-08-14T15:00Z"),
+    ("Africa/Casablanca", "2025-02-23T02:00Z"), ("Africa/Casablanca", "2025-04-06T02:00Z"),
+    ("Europe/Dublin", "2025-10-26T01:00Z"), ("Africa/Cairo", "2025-10-30T21:00Z"),
+    ("Asia/Kolkata", "2030-01-01T00:00Z"),
+]  # fmt: skip
+
+
+def shown(instant: datetime, timezone: str) -> datetime:
+    return instant.astimezone(ZoneInfo(timezone)).replace(tzinfo=None)
+
+
+def test_the_clocks_named_here_are_set_where_it_says() -> None:
+    jumps = [shown(at(when), zone) - shown(at(when) - MINUTE, zone) for zone, when in SETTINGS]
+    assert [jump == MINUTE for jump in jumps] == [False] * (len(SETTINGS) - 1) + [True]
+
+
+class Slow:
+    """Says for every minute around a setting of the clock whether an expression is due, by looking at each."""
+
+    def __init__(self, minutes: set[int], hours: set[int], timezone: str, around: datetime) -> None:
+        self.minutes, self.hours, self.timezone = minutes, hours, timezone
+        self.start, self.end = around - 52 * HOUR, around + 52 * HOUR
+
+    def on_the_clock(self) -> Iterator[datetime]:
+        for instant, wall in self.walls():
+            if self.matches(wall):
+                yield instant
+
+    def at_a_time(self) -> Iterator[datetime]:
+        latest: datetime | None = None
+        for instant, wall in self.walls():
+            passed = [] if latest is None else [latest + n * MINUTE for n in range(1, (wall - latest) // MINUTE + 1)]
+            if any(map(self.matches, passed)):
+                yield instant
+            latest = wall if latest is None else max(latest, wall)
+
+    def walls(self) -> Iterator[tuple[datetime, datetime]]:
+        instant = self.start
+        while instant < self.end:
+            yield instant, shown(instant, self.timezone)
+            instant += MINUTE
+
+    def matches(self, wall: datetime) -> bool:
+        return wall.minute in self.minutes and wall.hour in self.hours
+
+
+def listed(numbers: set[int]) -> str:
+    return ",".join(map(str, sorted(numbers)))
+
+
+@settings(max_examples=150)
+@given(
+    st.sampled_from(SETTINGS),
+    st.sets(st.integers(0, 59), min_size=1, max_size=4),
+    st.sets(st.integers(0, 23), min_size=1, max_size=4),
+    st.integers(-26 * 3600, 26 * 3600),
+    st.sampled_from([0, 1, 999_999]),
+    st.sampled_from(["both", "minute", "hour"]),
+)
+def test_every_time_is_the_one_that_looking_at_each_minute_finds(
+    setting: tuple[str, str], minutes: set[int], hours: set[int], seconds: int, microseconds: int, given_fields: str
+) -> None:
+    timezone, when = setting
+    after = at(when) + timedelta(seconds=seconds, microseconds=microseconds)
+    match given_fields:
+        case "both":
+            text = f"{listed(minutes)} {listed(hours)} * * *"
+            slow = Slow(minutes, hours, timezone, at(when)).at_a_time()
+        case "minute":
+            text = f"{listed(minutes)} * * * *"
+            slow = Slow(minutes, set(range(24)), timezone, at(when)).on_the_clock()
+        case _:
+            text = f"*/7 {listed(hours)} * * *"
+            slow = Slow(set(range(0, 60, 7)), hours, timezone, at(when)).on_the_clock()
+    expected = [instant for instant in slow if instant > after][:5]
+    found, schedule = [after], CronExpression(text, timezone)
+    while len(found) <= len(expected):
+        found.append(next_due(schedule, found[-1]))
+    assert found[1:] == expected
+    assert expected
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(SETTINGS),
+    st.integers(0, 59),
+    st.integers(0, 23),
+    st.sampled_from(["*", "*/3", "L", "15"]),
+    st.sampled_from(["*", "MON", "0L", "FRI#2"]),
+    st.integers(-400 * 86400, 400 * 86400),
+)
+def test_times_of_day_are_those_of_the_library_that_knows_zones_itself(
+    setting: tuple[str, str], minute: int, hour: int, day: str, weekday: str, seconds: int
+) -> None:
+    timezone, when = setting
+    text, after = f"{minute} {hour} {day} * {weekday}", at(when) + timedelta(seconds=seconds)
+    library = CronSim(text, after.astimezone(ZoneInfo(timezone)))
+    # In the second of two equal hours the library gives times of the first one, which have passed.
+    expected = next(instant for one in library if (instant := one.astimezone(UTC)) > after)
+    assert next_due(CronExpression(text, timezone), after) == expected
+
+
+@given(
+    st.sampled_from(sorted({zone for zone, _ in SETTINGS})),
+    st.sampled_from(["*/5 * * * *", "0 0 1 1 *", "15 2 * * SUN", "* 3 29 2 *", "*/10 */5 * 6 1#2", "30 30 4 L * *"]),
+    st.datetimes(datetime(1850, 1, 1), datetime(2150, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - bounds
+)
+def test_nothing_lies_between_an_instant_and_the_next_due_one(timezone: str, expression: str, after: datetime) -> None:
+    schedule = CronExpression(expression, timezone)
+    found = next_due(schedule, after)
+    assert found > after
+    for share in (0.001, 0.5, 0.999):
+        assert next_due(schedule, after + (found - after) * share) in {found, next_due(schedule, found)}
+    assert next_due(schedule, found - timedelta.resolution) == found
+
+
+# ----- what cannot be declared
+
+
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [
+        ("61 * * * *", "bad minute. Write minute, hour, day of month"),
+        ("* 24 * * *", "bad hour"),
+        ("* * 0 * *", "bad day-of-month"),
+        ("* * 32 2 *", "bad day-of-month. Write"),
+        ("* * * 13 *", "bad month"),
+        ("* * * * 8", "bad day-of-week"),
+        ("* * * * MON#6", "bad day-of-week"),
+        ("*/0 * * * *", "bad minute"),
+        ("5-1 * * * *", "bad minute"),
+        ("60 * * * * *", "bad second"),
+        ("ěšč * * * *", "bad minute"),
+        ("", "does not have five or six fields. Write minute"),
+        ("@daily", "does not have five or six fields"),
+        ("* * * *", "does not have five or six fields"),
+        ("0 0 * * * * 2030", "does not have five or six fields"),
+        ("0 0 31 2 *", "never comes in any time zone. Choose a day that the month has"),
+        ("0 0 31 4,6,9,11 *", "never comes in any time zone"),
+        ("0 0 30 feb *", "never comes"),
+        ("* * */20 * 1L", "never comes in Europe/Prague"),
+        ("*/15 2 * 3 SUN#5,0L x", "bad"),
+        ("*/15 2 * 3 0L", "never comes in Europe/Prague. .* an hour that no clock jumps over"),
+        ("0 0 * * *" + " " * 256, "is longer than 256"),
+        ("9" * 240 + " * * * *", "bad minute"),
+        (None, "is text, not None"),
+        (5, "is text, not 5"),
+    ],
+)
+def test_an_expression_that_cannot_be_is_refused(expression: str, told: str) -> None:
+    with pytest.raises(DeclarationError, match=told):
+        CronExpression(expression, "Europe/Prague")
+
+
+def test_an_hour_that_clocks_jump_over_since_some_year_never_comes_again() -> None:
+    with pytest.raises(DeclarationError, match="never comes in America/New_York"):
+        CronExpression("*/15 2 * 3 SUN#2", "America/New_York")  # it came until 2006
+
+
+def test_the_same_hour_is_well_where_no_clock_jumps_over_it() -> None:
+    assert next_due(CronExpression("*/15 2 * 3 0L", "UTC"), at("2025-03-01T00:00Z")) == at("2025-03-30T02:00Z")
+    fixed = CronExpression("15 2 * 3 0L", "Europe/Prague")
+    assert next_due(fixed, at("2025-03-01T00:00Z")) == at("2025-03-30T01:00Z")
+
+
+@pytest.mark.parametrize(
+    ("timezone", "told"),
+    [
+        ("Europe/Praha", "There is no time zone 'Europe/Praha'. Did you mean 'Europe/Prague'?"),
+        ("europe/prag", "There is no time zone"),
+        ("Europe", "There is no time zone 'Europe'"),
+        ("../etc/passwd", "There is no time zone"),
+        ("/etc/passwd", "There is no time zone"),
+        ("", "Write the IANA name of a place"),
+        ("a\0b", "There is no time zone"),
+        ("čas", "There is no time zone"),
+        (None, "given by its name, not as None"),
+        (["UTC"], "given by its name"),
+        (UTC, "given by its name"),
+    ],
+)
+def test_a_zone_that_does_not_exist_is_refused(timezone: str, told: str) -> None:
+    with pytest.raises(DeclarationError) as raised:
+        CronExpression("0 9 * * *", timezone)
+    assert told in str(raised.value)

@@ -1,0 +1,407 @@
+"""Rate limits: never more than they allow, whatever the order of times, and not a moment later than needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import DeclarationError, LimitExceeded, ValueInvalid
+from penstock.pools.rates import (
+    FixedWindow,
+    RateLimit,
+    RateState,
+    Taken,
+    TokenBucket,
+    capacity,
+    max_reserved,
+    peek,
+    take,
+)
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+SECOND, MINUTE, TICK = timedelta(seconds=1), timedelta(minutes=1), timedelta.resolution
+ZERO = timedelta(0)
+
+BUCKET = TokenBucket(rate=10, period=MINUTE, capacity=3)
+WINDOW = FixedWindow(rate=3, period=MINUTE)
+
+
+def taken(policy: RateLimit, *takes: tuple[timedelta, int]) -> list[bool]:
+    """Whether tokens are given, for a number of them at each of some times after noon."""
+    state, given = None, list[bool]()
+    for when, count in takes:
+        found = take(policy, state, NOON + when, count)
+        state, given = found.state, [*given, found.ok]
+    return given
+
+
+# ----- stories
+
+
+def test_a_bucket_starts_full_and_fills_evenly() -> None:
+    after = [ZERO, ZERO, ZERO, ZERO, 6 * SECOND - TICK, 6 * SECOND, 6 * SECOND, 12 * SECOND]
+    assert taken(BUCKET, *((when, 1) for when in after)) == [True] * 3 + [False, False, True, False, True]
+
+
+def test_a_bucket_never_holds_more_than_its_capacity() -> None:
+    assert taken(BUCKET, (ZERO, 3), (timedelta(days=36500), 3), (timedelta(days=36500), 1)) == [True, True, False]
+    assert peek(BUCKET, RateState(0, 6_000_000, NOON), NOON + timedelta(days=36500)) == 3
+
+
+def test_a_window_gives_its_tokens_at_its_start() -> None:
+    after = [
+        30 * SECOND,
+        30 * SECOND,
+        59 * SECOND,
+        MINUTE - TICK,
+        MINUTE,
+        MINUTE,
+        MINUTE,
+        2 * MINUTE - TICK,
+        2 * MINUTE,
+    ]
+    given = taken(WINDOW, *((when, 1) for when in after))
+    assert given == [True] * 3 + [False] + [True] * 3 + [False, True]
+
+
+def test_what_a_window_leaves_is_carried_over_up_to_the_capacity() -> None:
+    policy = FixedWindow(rate=3, period=MINUTE, capacity=5)
+    assert capacity(policy) == 5
+    takes = [(ZERO, 5), (MINUTE, 1), (2 * MINUTE, 5), (2 * MINUTE, 1), (9 * MINUTE, 5), (9 * MINUTE, 1)]
+    assert taken(policy, *takes) == [True, True, True, False, True, False]
+
+
+def test_windows_start_where_their_start_says() -> None:
+    prague = ZoneInfo("Europe/Prague")
+    policy = FixedWindow(rate=1, period=timedelta(hours=24), start=datetime(2025, 1, 1, tzinfo=prague))
+    first = take(policy, None, datetime(2025, 1, 10, 0, 30, tzinfo=prague))
+    again = take(policy, first.state, datetime(2025, 1, 10, 23, tzinfo=prague))
+    assert (first.ok, again.ok, again.retry_after) == (True, False, timedelta(hours=1))
+    summer = take(policy, None, datetime(2025, 7, 10, 23, tzinfo=prague))  # a period is a length of real time
+    assert take(policy, summer.state, datetime(2025, 7, 10, 23, 30, tzinfo=prague)).retry_after == timedelta(hours=1.5)
+    before = take(policy, None, datetime(2020, 1, 1, 12, tzinfo=prague))
+    assert take(policy, before.state, datetime(2020, 1, 1, 12, tzinfo=prague)).retry_after == timedelta(hours=12)
+
+
+def test_refused_tokens_leave_what_is_stored_and_say_when_there_are_enough() -> None:
+    stored = take(BUCKET, None, NOON, 2).state
+    refused = take(BUCKET, stored, NOON, 3)
+    assert refused == Taken(ok=False, state=stored, retry_after=12 * SECOND)
+    assert refused.state is stored
+    assert take(BUCKET, stored, NOON + refused.retry_after, 3).ok
+    full = take(WINDOW, None, NOON + 50 * SECOND, 3).state
+    assert take(WINDOW, full, NOON + 50 * SECOND, 3) == Taken(ok=False, state=full, retry_after=10 * SECOND)
+
+
+def test_tokens_that_are_reserved_say_when_they_will_have_come() -> None:
+    policy = TokenBucket(rate=1, period=SECOND, capacity=2, max_reserved=3)
+    state, waits = None, list[float]()
+    for _ in range(5):
+        found = take(policy, state, NOON, reserve=True)
+        assert found.ok
+        state, waits = found.state, [*waits, found.retry_after / SECOND]
+    assert waits == [0, 0, 1, 2, 3]
+    assert peek(policy, state, NOON) == -3
+    assert take(policy, state, NOON, reserve=True) == Taken(ok=False, state=state, retry_after=SECOND)
+    assert take(policy, state, NOON) == Taken(ok=False, state=state, retry_after=4 * SECOND)
+    assert take(policy, state, NOON + 4 * SECOND).ok
+
+
+def test_tokens_reserved_in_a_window_to_come_count_in_that_window() -> None:
+    policy = FixedWindow(rate=10, period=MINUTE)
+    used = take(policy, None, NOON, 8).state
+    reserved = take(policy, used, NOON, 5, reserve=True)
+    assert (reserved.ok, reserved.retry_after, peek(policy, reserved.state, NOON)) == (True, MINUTE, -5)
+    assert not take(policy, reserved.state, NOON + MINUTE, 6).ok
+    assert take(policy, reserved.state, NOON + MINUTE, 5).ok
+    second = take(policy, reserved.state, NOON, 6, reserve=True)
+    assert (second.ok, second.retry_after) == (False, MINUTE)
+    assert take(policy, reserved.state, NOON, 5, reserve=True).retry_after == MINUTE
+
+
+def test_a_reservation_that_would_reach_too_far_waits_for_a_window_of_its_own() -> None:
+    policy = FixedWindow(rate=10, period=MINUTE, max_reserved=5)
+    used = take(policy, None, NOON, 7).state
+    # The three that are left would be lost, so that all eight were the next window's: more than may be reserved.
+    assert take(policy, used, NOON, 8, reserve=True) == Taken(ok=False, state=used, retry_after=MINUTE)
+    assert take(policy, used, NOON, 5, reserve=True).ok
+
+
+def test_nothing_is_reserved_where_nothing_may_be() -> None:
+    policy = replace(BUCKET, max_reserved=0)
+    used = take(policy, None, NOON, 3, reserve=True).state
+    assert take(policy, used, NOON, reserve=True) == take(policy, used, NOON)
+    assert (max_reserved(policy), max_reserved(BUCKET), max_reserved(WINDOW)) == (0, 3, 3)
+
+
+def test_a_clock_that_is_behind_gets_what_is_left_and_brings_nothing() -> None:
+    ahead, behind = NOON + MINUTE, NOON
+    for policy, wait in ((TokenBucket(rate=3, period=MINUTE), 80 * SECOND), (WINDOW, 2 * MINUTE)):
+        state = take(policy, None, ahead, 2).state
+        left = take(policy, state, behind)
+        assert left.ok
+        assert left.state is not None
+        assert left.state.moment == ahead
+        refused = take(policy, left.state, behind)
+        assert (refused.ok, refused.retry_after) == (False, wait)
+        assert peek(policy, left.state, behind) == peek(policy, left.state, ahead) == 0
+        assert take(policy, left.state, behind + wait).ok
+
+
+def test_clocks_that_take_turns_get_no_more_than_the_one_ahead() -> None:
+    state, given = None, 0
+    for second in range(600):
+        for skew in (0, 60):
+            found = take(BUCKET, state, NOON + (second + skew) * SECOND)
+            state, given = found.state, given + found.ok
+    assert given == 1 + 3 + 599 * 10 // 60  # the second clock to come fills the bucket, then both count as that one
+
+
+def test_a_rate_that_does_not_divide_its_period_is_kept_exactly() -> None:
+    policy = TokenBucket(rate=7, period=timedelta(microseconds=11), capacity=2)
+    state, given = take(policy, None, NOON).state, 0
+    for tick in range(1, 1_101):
+        found = take(policy, state, NOON + tick * TICK)
+        state, given = found.state, given + found.ok
+    assert given == 1 + 700
+
+
+def test_what_is_left_is_seen_without_taking_it() -> None:
+    assert peek(BUCKET, None, NOON) == 3
+    state = take(BUCKET, None, NOON, 3).state
+    assert [peek(BUCKET, state, NOON + n * SECOND) for n in (0, 5, 6, 12, 60)] == [0, 0, 1, 2, 3]
+
+
+def test_a_policy_declared_anew_takes_over_what_is_left() -> None:
+    state = take(TokenBucket(rate=100, period=MINUTE), None, NOON, 40).state
+    for policy, left in (
+        (TokenBucket(rate=7, period=timedelta(hours=1), capacity=100), 60),
+        (TokenBucket(rate=100, period=SECOND, capacity=50), 50),
+        (FixedWindow(rate=80, period=MINUTE), 60),
+        (FixedWindow(rate=10, period=MINUTE), 10),
+    ):
+        assert peek(policy, state, NOON) == left
+    owing = take(WINDOW, take(WINDOW, None, NOON, 3).state, NOON, 2, reserve=True).state
+    assert peek(TokenBucket(rate=60, period=MINUTE), owing, NOON + SECOND) == -1
+
+
+def test_a_policy_declared_anew_lets_off_what_it_would_not_have_lent() -> None:
+    fast = TokenBucket(rate=10**6, period=SECOND, max_reserved=10**9)
+    state = None
+    for _ in range(1001):
+        state = take(fast, state, NOON, 10**6, reserve=True).state
+    slow = TokenBucket(rate=1, period=timedelta(days=365), max_reserved=2)
+    assert (peek(fast, state, NOON), peek(slow, state, NOON)) == (-(10**9), -2)
+    assert take(slow, state, NOON) == Taken(ok=False, state=state, retry_after=timedelta(days=3 * 365))
+
+
+# ----- for all policies, and all orders of times
+
+POLICIES = st.builds(
+    TokenBucket,
+    rate=st.integers(1, 50),
+    period=st.timedeltas(TICK, timedelta(hours=2)),
+    capacity=st.integers(1, 20),
+    max_reserved=st.integers(0, 30),
+) | st.integers(1, 20).flatmap(
+    lambda rate: st.builds(
+        FixedWindow,
+        rate=st.just(rate),
+        period=st.timedeltas(TICK, timedelta(hours=2)),
+        capacity=st.integers(rate, 40),
+        max_reserved=st.integers(0, 30),
+        start=st.just(NOON) | st.datetimes(timezones=st.just(UTC)).filter(lambda one: 1900 < one.year < 2100),
+    )
+)
+# As parts of the time in which all tokens come, so that limits are met whatever the period is.
+TIMES = st.lists(
+    st.tuples(st.fractions(-1, 1, max_denominator=60), st.integers(1, 20), st.booleans()), min_size=2, max_size=25
+)
+FORWARD = st.lists(
+    st.tuples(st.fractions(0, 1, max_denominator=60), st.integers(1, 20), st.booleans()), min_size=2, max_size=25
+)
+
+
+class Given:
+    """Tokens given: when what they are for may begin, and how many.
+
+    The time of a take is that of the clock that was furthest ahead when tokens were given.
+    """
+
+    def __init__(self, policy: RateLimit, takes: list[tuple[Fraction, int, bool]], *, reserve: bool) -> None:
+        self.policy, self.grants, self.state = policy, list[tuple[datetime, int]](), None
+        now, times = NOON, list[datetime]()
+        fills = policy.period * capacity(policy) / policy.rate
+        for part, count, reserved in takes:
+            now += fills * float(part)
+            found = take(policy, self.state, now, min(count, capacity(policy)), reserve=reserve and reserved)
+            if found.ok:
+                times.append(now)
+                self.grants.append((max(*times, now + found.retry_after), min(count, capacity(policy))))
+            self.state = found.state
+        self.grants.sort()
+
+    def check(self) -> None:
+        for first in range(len(self.grants)):
+            total = 0
+            for when, count in self.grants[first:]:
+                total += count
+                assert total <= self.allowed(self.grants[first][0], when)
+
+    def allowed(self, start: datetime, end: datetime) -> Fraction:
+        """How many tokens may be given from one instant to another, both included."""
+        if isinstance(self.policy, TokenBucket):
+            passed = Fraction((end - start) // TICK, self.policy.period // TICK)
+            return capacity(self.policy) + self.policy.rate * passed
+        windows = [(one - self.policy.start) // self.policy.period for one in (start, end)]
+        return Fraction(capacity(self.policy) + self.policy.rate * (windows[1] - windows[0]))
+
+
+@settings(max_examples=300)
+@given(POLICIES, FORWARD | TIMES)
+def test_no_stretch_of_time_gives_more_than_the_policy_allows(
+    policy: RateLimit, takes: list[tuple[Fraction, int, bool]]
+) -> None:
+    found = Given(policy, takes, reserve=False)
+    assert found.grants
+    found.check()
+
+
+@settings(max_examples=300)
+@given(POLICIES, FORWARD | TIMES)
+@example(FixedWindow(10, MINUTE), [(Fraction(0), 8, True), (Fraction(0), 5, True), (Fraction(1), 7, False)])
+def test_nor_does_it_if_tokens_are_reserved(policy: RateLimit, takes: list[tuple[Fraction, int, bool]]) -> None:
+    Given(policy, takes, reserve=True).check()
+
+
+@settings(max_examples=400)
+@given(POLICIES, TIMES, st.integers(1, 20), st.booleans())
+def test_the_time_after_which_to_try_again_is_enough_and_no_longer_than_needed(
+    policy: RateLimit, takes: list[tuple[Fraction, int, bool]], count: int, reserve: bool
+) -> None:
+    state = Given(policy, takes, reserve=True).state
+    count, now = min(count, capacity(policy)), NOON
+    found = take(policy, state, now, count, reserve=reserve)
+    if found.ok:
+        assert found.retry_after == ZERO or reserve
+    else:
+        assert found.retry_after > ZERO
+        assert take(policy, state, now + found.retry_after, count, reserve=reserve).ok
+        assert not take(policy, state, now + found.retry_after - TICK, count, reserve=reserve).ok
+        assert not take(policy, state, now + found.retry_after / 2, count, reserve=reserve).ok
+
+
+@given(POLICIES, TIMES, st.integers(1, 20))
+def test_reserved_tokens_have_come_when_it_says_and_not_before(
+    policy: RateLimit, takes: list[tuple[Fraction, int, bool]], count: int
+) -> None:
+    state = Given(policy, takes, reserve=True).state
+    now = NOON if state is None else max(NOON, state.moment)
+    found = take(policy, state, now, min(count, capacity(policy)), reserve=True)
+    if found.ok:
+        assert peek(policy, found.state, now + found.retry_after) >= 0
+        assert found.retry_after == ZERO or peek(policy, found.state, now + found.retry_after - TICK) < 0
+
+
+@given(POLICIES, POLICIES, TIMES, st.timedeltas(-timedelta(days=1), timedelta(days=36500)))
+def test_what_is_left_stays_within_its_bounds_even_if_the_policy_changes(
+    policy: RateLimit, other: RateLimit, takes: list[tuple[Fraction, int, bool]], idle: timedelta
+) -> None:
+    state = Given(policy, takes, reserve=True).state
+    assert -max_reserved(policy) <= peek(policy, state, NOON + idle) <= capacity(policy)
+    assert peek(other, state, NOON + idle) <= capacity(other)
+    if state is not None:
+        assert peek(other, state, state.moment) <= max(peek(policy, state, state.moment), 0)
+        assert abs(state.value) < 2**63
+
+
+@given(POLICIES, TIMES)
+def test_nothing_that_is_taken_comes_back(policy: RateLimit, takes: list[tuple[Fraction, int, bool]]) -> None:
+    state = Given(policy, takes, reserve=True).state
+    if state is not None:
+        times = [state.moment - MINUTE, state.moment, state.moment - timedelta(days=9), state.moment]
+        assert all(peek(policy, state, one) == peek(policy, state, other) for one, other in pairwise(times))
+
+
+# ----- what is refused at the door
+
+
+@pytest.mark.parametrize("policy", [BUCKET, WINDOW])
+def test_more_tokens_than_ever_gather_are_refused_rather_than_waited_for(policy: RateLimit) -> None:
+    for reserve in (False, True):
+        for count in (4, 10**30):
+            with pytest.raises(LimitExceeded) as raised:
+                take(policy, None, NOON, count, reserve=reserve)
+            assert raised.value.facts == {"limit": 3}
+            assert "waiting for them would not help. Take them in parts" in str(raised.value)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.0, True, "1", None])
+def test_tokens_are_whole_numbers(count: Any) -> None:
+    with pytest.raises(ValueInvalid, match="whole numbers of at least 1, not "):
+        take(BUCKET, None, NOON, count)
+
+
+def test_a_time_without_a_zone_is_refused() -> None:
+    naive = datetime(2030, 1, 1)  # noqa: DTZ001 - what is refused
+    with pytest.raises(ValueInvalid, match="has no time zone"):
+        take(BUCKET, None, naive)
+    with pytest.raises(ValueInvalid, match="has no time zone"):
+        peek(WINDOW, None, naive)
+
+
+@pytest.mark.parametrize("kind", [TokenBucket, FixedWindow])
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"rate": 0}, "rate must be a whole number of at least 1, not 0."),
+        ({"rate": 1.5}, "rate must be a whole number"),
+        ({"rate": True}, "rate must be a whole number"),
+        ({"capacity": 0}, "capacity must be a whole number of at least 1, not 0."),
+        ({"capacity": "10"}, "capacity must be a whole number"),
+        ({"max_reserved": -1}, "max_reserved must be a whole number of at least 0, not -1."),
+        (
+            {"period": ZERO},
+            "period must be a timedelta above zero, not datetime.timedelta(0). Write timedelta(minutes=1).",
+        ),
+        ({"period": -MINUTE}, "period must be a timedelta above zero"),
+        ({"period": 60}, "period must be a timedelta above zero, not 60."),
+        ({"period": timedelta(days=40_000)}, "take more than a hundred years to come. Declare a lower capacity"),
+        ({"max_reserved": 10**9}, "take more than a hundred years to come"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused(kind: type[RateLimit], changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(DeclarationError) as raised:
+        kind(**{"rate": 10, "period": MINUTE, **changed})
+    assert str(raised.value).startswith(f"{kind.__name__}: ")
+    assert told in str(raised.value)
+
+
+def test_what_the_databases_cannot_count_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="than the databases can count"):
+        TokenBucket(rate=10**9 + 7, period=timedelta(days=1), max_reserved=0)
+    assert capacity(TokenBucket(rate=10**9, period=timedelta(days=1), max_reserved=0)) == 10**9
+    with pytest.raises(DeclarationError, match="more than the databases can count"):
+        FixedWindow(rate=2**62, period=MINUTE)
+    assert capacity(FixedWindow(rate=2**62, period=MINUTE, max_reserved=0)) == 2**62
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"capacity": 9}, "a capacity of 9 cannot hold the 10 tokens of one window. Write rate=9"),
+        ({"start": datetime(2030, 1, 1)}, "start must be a datetime with a time zone"),  # noqa: DTZ001 - refused
+        ({"start": 0}, "start must be a datetime with a time zone, not 0"),
+    ],
+)
+def test_a_window_that_cannot_be_is_refused(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(DeclarationError, match=told):
+        FixedWindow(**{"rate": 10, "period": MINUTE, **changed})
