@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import aiosqlite
@@ -288,7 +289,7 @@ sqlalchemy_async_kinds("sqlite+aiosqlite", "sqlite")
 # ----- Django
 
 
-def django_connection(url: str) -> Any:
+def django_connection(url: str, **options: Any) -> Any:
     """What ``django.db.connection`` is in a program whose settings name this database."""
     if not settings.configured:
         settings.configure(USE_TZ=False, TIME_ZONE="America/New_York")
@@ -302,6 +303,7 @@ def django_connection(url: str) -> Any:
         "PASSWORD": parts.password or "",
         "HOST": parts.host or parts.query.get("host", ""),
         "PORT": parts.port or "",
+        "OPTIONS": options,
     }
     return ConnectionHandler({"default": database})["default"]
 
@@ -323,8 +325,8 @@ def django_visit(connection: Any) -> Visit:
 
 
 @asynccontextmanager
-async def django_plain(url: str) -> AsyncIterator[Visit]:
-    connection = django_connection(url)
+async def django_plain(url: str, **options: Any) -> AsyncIterator[Visit]:
+    connection = django_connection(url, **options)
     connection.force_debug_cursor = True
     yield django_visit(connection)
     connection.in_atomic_block = False
@@ -332,4 +334,7 @@ async def django_plain(url: str) -> AsyncIterator[Visit]:
 
 
 kind("Django to PostgreSQL", "postgres", is_async=False)(django_plain)
+kind("Django to PostgreSQL, which binds values", "postgres", is_async=False)(
+    partial(django_plain, server_side_binding=True)
+)
 kind("Django to SQLite", "sqlite", is_async=False)(django_plain)

@@ -1,4 +1,4 @@
-"""What penstock says at the door of a transaction of the user's own: what is no connection, and PostgreSQL's drivers."""
+"""At the door of a transaction of the user's own: what is no connection, and what PostgreSQL's drivers tell."""
 
 from __future__ import annotations
 
@@ -192,6 +192,27 @@ def test_a_connection_that_does_something_else_is_refused(postgres_url: str) -> 
         busy.cancel()
         await asyncio.gather(busy, return_exceptions=True)
         connection.terminate()
+
+    asyncio.run(story())
+
+
+def test_an_answer_that_takes_too_long_is_told_of(postgres_url: str) -> None:
+    async def story() -> None:
+        connection = await asyncpg.connect(postgres_url, command_timeout=0.02)
+        with pytest.raises(DatabaseBusy, match=r"did not answer in time.* run your transaction again"):
+            await guest_session(connection).fetch(Statement("select pg_sleep(30)"))
+        await connection.close()
+
+    asyncio.run(story())
+
+
+def test_a_connection_that_the_server_ended_is_lost(postgres_url: str) -> None:
+    async def story() -> None:
+        connection = await asyncpg.connect(postgres_url)
+        with pytest.raises(DatabaseUnavailable, match=r"asyncpg connection to the database was lost"):
+            await guest_session(connection).fetch(Statement("select pg_terminate_backend(pg_backend_pid())"))
+        with pytest.raises(ContextError, match="The asyncpg connection is not open"):
+            guest_session(connection)
 
     asyncio.run(story())
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+import django.db
 import pytest
 import sqlalchemy
 from django.db import transaction
@@ -42,7 +46,7 @@ def test_a_library_above_a_database_that_penstock_does_not_know_is_refused() -> 
 
 
 def test_a_session_that_does_not_know_its_database_is_refused() -> None:
-    with pytest.raises(ContextError, match=r"SQLAlchemy runs nothing on this connection: This session is not bound"):
+    with pytest.raises(ContextError, match=r"sqlalchemy runs nothing on this connection: This session is not bound"):
         guest_session(Session())
 
 
@@ -143,6 +147,12 @@ def test_what_ran_in_an_atomic_block_goes_with_it(django_one: Any, monkeypatch: 
     assert sync(django_one).fetch(Statement("select count(*) from entry")) == [(1,)]
 
 
+def test_a_database_that_the_settings_of_django_do_not_name_is_refused(sqlite_url: str) -> None:
+    django_connection(sqlite_url)
+    with pytest.raises(ContextError, match="cannot work in a connection of Django to unknown"):
+        guest_session(django.db.connection)
+
+
 def test_django_is_asked_where_it_lets_one(django_one: Any) -> None:
     async def story() -> None:
         session = sync(django_one)
@@ -152,3 +162,31 @@ def test_django_is_asked_where_it_lets_one(django_one: Any) -> None:
     asyncio.run(story())
     with ThreadPoolExecutor(1) as thread, pytest.raises(ContextError, match=r"created in thread|created in a thread"):
         thread.submit(guest_session, django_one).result()
+
+
+_ON_PSYCOPG2 = """
+import sys
+from datetime import UTC, datetime
+from uuid import UUID
+from penstock.store.contract import Statement
+from penstock.store.guest.session import guest_session
+from stage.guests import django_connection
+sys.modules["psycopg"] = None  # Django would take it
+connection = django_connection(sys.argv[1])
+values = [UUID(int=5), datetime(2026, 1, 1, tzinfo=UTC), b"\\0", "100%", -1, [UUID(int=6)], []]
+sql = "select $1::uuid, $2::timestamptz, $3::bytea, $4::text, $5::smallint, $6::uuid[], $7::text[], '%s'"
+assert guest_session(connection).sync().fetch(Statement(sql), values) == [(*values, "%s")]
+print(type(connection.connection).__module__)
+"""
+
+
+def test_django_over_the_older_driver_gives_the_same(postgres_url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _ON_PSYCOPG2, postgres_url],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("psycopg2.extensions\n", "")

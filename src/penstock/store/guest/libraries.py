@@ -19,7 +19,7 @@ from penstock.store.guest.drivers import (
     plain_cursor,
 )
 from penstock.store.guest.parameters import NAMED, NAMED_WITHOUT_UUID, NUMBERED, Style
-from penstock.store.guest.refusals import aborted, not_open, unknown_driver
+from penstock.store.guest.refusals import aborted, not_open, unknown, unknown_driver
 
 # By the names of SQLAlchemy: of the database and of the driver.
 _STYLES: dict[tuple[str, str], Style] = {
@@ -115,6 +115,8 @@ class DjangoDriver(CursorDriver):
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection, is_async=False)
+        if not hasattr(connection, "vendor"):  # the proxies of Django stand for caches as well
+            raise unknown(connection)
         dialect = _DIALECTS.get(connection.vendor)
         if dialect is None:
             raise unknown_driver(f"Django to {connection.display_name}")

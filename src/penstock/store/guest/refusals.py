@@ -27,6 +27,7 @@ _NO_TABLES = "penstock's tables are not in the database of this connection: {tex
 _MAKE_TABLES = "Connect to the database of the app, and create its tables with penstock migrate."
 _AGAIN = "Roll back, and run your transaction again."
 _DRIVERS = {"psycopg", "psycopg2", "psycopg_pool", "asyncpg", "sqlalchemy", "django", "sqlite3", "aiosqlite"}
+_PLAIN = (OSError, EOFError, UnicodeEncodeError, OverflowError)  # what drivers let through of Python's own errors
 # By SQLSTATE, or what it begins with: where the next step is one in the user's own transaction.
 _MEANINGS: Meanings = {
     **MEANINGS,
@@ -123,12 +124,12 @@ def postgres_meaning(driver: str, error: BaseException) -> BaseException:
         state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
         if isinstance(state, str):
             return _by_state(driver, state, cause)
-    innermost = [*causes(error)][-1]
-    if isinstance(innermost, TimeoutError):
+    chain = [*causes(error)]
+    if any(isinstance(cause, TimeoutError) for cause in chain):
         return DatabaseBusy("The database did not answer in time.", fix=_AGAIN)
-    if not is_of_a_driver(error) and not isinstance(innermost, OSError | EOFError | UnicodeEncodeError | OverflowError):
-        return error
-    return _without_state(driver, innermost)
+    drivers_own = [cause for cause in chain if is_of_a_driver(cause)]
+    told = drivers_own or [cause for cause in chain if isinstance(cause, _PLAIN)]
+    return _without_state(driver, told[-1]) if told else error
 
 
 def _by_state(driver: str, state: str, error: BaseException) -> PenstockError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from penstock.errors import ContextError, PenstockError
@@ -19,27 +20,25 @@ from penstock.store.guest.parameters import plain_row, plain_values
 from penstock.store.guest.refusals import is_of_a_driver, postgres_meaning, refused, unknown
 
 _TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
-# By module and name of the class of a connection, or of a class above it. The first word tells the library.
+_CORE = partial(SqlalchemyDriver, is_session=False, is_async=False)
+_ASYNC_CORE = partial(SqlalchemyDriver, is_session=False, is_async=True)
+_ORM = partial(SqlalchemyDriver, is_session=True, is_async=False)
+_ASYNC_ORM = partial(SqlalchemyDriver, is_session=True, is_async=True)
+# By module and name of the class of a connection, or of a class above it.
 _DRIVERS: dict[str, Callable[[Any], Driver]] = {
-    "psycopg.Connection": lambda given: PsycopgDriver(given, is_async=False),
-    "psycopg.AsyncConnection": lambda given: PsycopgDriver(given, is_async=True),
-    "psycopg2.extensions.connection": lambda given: Psycopg2Driver(given, is_async=False),
+    "psycopg.Connection": partial(PsycopgDriver, is_async=False),
+    "psycopg.AsyncConnection": partial(PsycopgDriver, is_async=True),
+    "psycopg2.extensions.connection": partial(Psycopg2Driver, is_async=False),
     "asyncpg.connection.Connection": AsyncpgDriver,
     "asyncpg.pool.PoolConnectionProxy": AsyncpgDriver,
-    "sqlite3.Connection": lambda given: SqliteDriver(given, is_async=False),
-    "aiosqlite.core.Connection": lambda given: SqliteDriver(given, is_async=True),
-    "sqlalchemy.engine.base.Connection": lambda given: SqlalchemyDriver(given, is_session=False, is_async=False),
-    "sqlalchemy.ext.asyncio.engine.AsyncConnection": lambda given: SqlalchemyDriver(
-        given, is_session=False, is_async=True
-    ),
-    "sqlalchemy.orm.session.Session": lambda given: SqlalchemyDriver(given, is_session=True, is_async=False),
-    "sqlalchemy.ext.asyncio.session.AsyncSession": lambda given: SqlalchemyDriver(
-        given, is_session=True, is_async=True
-    ),
-    "sqlalchemy.orm.scoping.scoped_session": lambda given: SqlalchemyDriver(given(), is_session=True, is_async=False),
-    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": lambda given: SqlalchemyDriver(
-        given(), is_session=True, is_async=True
-    ),
+    "sqlite3.Connection": partial(SqliteDriver, is_async=False),
+    "aiosqlite.core.Connection": partial(SqliteDriver, is_async=True),
+    "sqlalchemy.engine.base.Connection": _CORE,
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": _ASYNC_CORE,
+    "sqlalchemy.orm.session.Session": _ORM,
+    "sqlalchemy.orm.scoping.scoped_session": lambda scope: _ORM(scope()),
+    "sqlalchemy.ext.asyncio.session.AsyncSession": _ASYNC_ORM,
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": lambda scope: _ASYNC_ORM(scope()),
     "django.db.backends.base.base.BaseDatabaseWrapper": DjangoDriver,
     "django.utils.connection.ConnectionProxy": DjangoDriver,
 }
@@ -63,14 +62,14 @@ def guest_session(connection: Any) -> GuestSession:
         DatabaseUnavailable: It broke.
     """
     names = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(connection).__mro__)
-    make = next((_DRIVERS[name] for name in names if name in _DRIVERS), None)
-    if make is None or not _is_of_a_database(connection):
+    name = next((name for name in names if name in _DRIVERS), None)
+    if name is None:
         raise unknown(connection)
     try:
-        driver = make(connection)
+        driver = _DRIVERS[name](connection)
     except Exception as error:
         if is_of_a_driver(error):  # such as a Session that does not know its database
-            raise refused("SQLAlchemy", error) from error
+            raise refused(name.partition(".")[0], error) from error
         raise
     return GuestSession(driver)
 
@@ -213,11 +212,6 @@ def _meaning_of(driver: Driver, error: Exception) -> BaseException:
         return postgres_meaning(driver.name, error)
     lite = importlib.import_module("penstock.store.guest.lite")  # it loads sqlite3, which not every Python has
     return cast("BaseException", lite.sqlite_meaning(driver.name, error))
-
-
-def _is_of_a_database(connection: Any) -> bool:
-    """Whether it is more than a ConnectionProxy of Django, which stands for caches as well."""
-    return type(connection).__name__ != "ConnectionProxy" or hasattr(connection, "vendor")
 
 
 def _finish(work: Coroutine[Any, Any, T]) -> T:
