@@ -127,13 +127,19 @@ def test_jobs_need_nothing_of_what_penstocks_own_connections_bring(sqlite_url: s
     for pragma in ("foreign_keys = off", "trusted_schema = off", "recursive_triggers = on", "cell_size_check = on"):
         connection.execute(f"pragma {pragma}")
 
-    def enqueue(transaction: Any) -> Any:
-        return store.jobs.enqueue(transaction, [job, new_job(delay=5)], NOW)
+    def enqueue(inside: Any) -> Any:
+        return store.jobs.enqueue(inside, [job, new_job(delay=5)], NOW)
+
+    def cancel(inside: Any) -> Any:
+        return store.jobs.request_cancel(inside, [job.id], NOW)
+
+    def find(inside: Any) -> Any:
+        return store.jobs.find(inside, job.id, NOW)
 
     sync(connection).run(enqueue)
-    sync(connection).run(lambda inside: store.jobs.request_cancel(inside, [job.id], NOW))  # type: ignore[arg-type]
+    sync(connection).run(cancel)
     connection.commit()
-    found = sync(connection).run(lambda inside: store.jobs.find(inside, job.id, NOW))  # type: ignore[arg-type]
+    found = sync(connection).run(find)
     assert found is not None
     connection.close()
 

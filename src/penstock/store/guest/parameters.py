@@ -1,4 +1,4 @@
-"""Statements and values on their way through a driver of the user's: its style of parameters, and plain values.
+"""Statements and values on their way through a driver of the user's: its style of parameters, and the form of rows.
 
 Owns the translation of penstock's numbered parameters. It is exact: what stands in texts, names and comments stays.
 """
@@ -82,26 +82,17 @@ NAMED = Style(named_sql, _named_values)
 NAMED_WITHOUT_UUID = Style(named_sql, _named_texts)  # for drivers that take UUIDs only if they have been taught to
 
 
-def plain_values(values: Sequence[Any]) -> list[Any]:
-    """Values of exactly the types that every driver knows: some look at the class of an enum or of an id.
+def check_values(values: Sequence[Any]) -> None:
+    """Refuse texts that SQL cannot hold, before a driver or a database does so in its own way, or does not.
 
     Raises:
         ValueInvalid: A text holds a NUL character or a lone surrogate.
     """
-    return [_plain_value(value) for value in values]
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, str):
-        check_text(value, "A value")
-        return str.__str__(value)
-    if isinstance(value, list | tuple):
-        return plain_values(value)
-    if isinstance(value, UUID):
-        return UUID(int=value.int)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
-    return value
+    for value in values:
+        if isinstance(value, str):
+            check_text(value, "A value")
+        elif isinstance(value, list):
+            check_values(value)
 
 
 def plain_row(row: Row) -> Row:

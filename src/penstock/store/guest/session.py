@@ -16,7 +16,7 @@ from penstock.errors import ContextError, PenstockError
 from penstock.store.contract import OpenTransaction, Row, Statement
 from penstock.store.guest.drivers import AsyncpgDriver, Driver, Psycopg2Driver, PsycopgDriver, SqliteDriver
 from penstock.store.guest.libraries import DjangoDriver, SqlalchemyDriver
-from penstock.store.guest.parameters import plain_row, plain_values
+from penstock.store.guest.parameters import check_values, plain_row
 from penstock.store.guest.refusals import is_of_a_driver, postgres_meaning, refused, unknown
 
 _TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
@@ -163,7 +163,7 @@ class SyncGuestSession:
 
 
 class _Inside:
-    """What both faces share: checks, plain values, the meaning of errors. With a sync driver its words never wait."""
+    """What both faces share: checks, the form of rows, what errors mean. On a sync driver its words never wait."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -174,24 +174,25 @@ class _Inside:
             self._driver.check()
 
     async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
-        values = plain_values(args)
+        check_values(args)
         with self._meaning():
             self._driver.check()
-            rows = await self._driver.fetch(statement.sql, values)
+            rows = await self._driver.fetch(statement.sql, args)
         return [plain_row(row) for row in rows]
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
-        values = plain_values(args)
+        check_values(args)
         with self._meaning():
             self._driver.check()
-            return await self._driver.execute(statement.sql, values)
+            return await self._driver.execute(statement.sql, args)
 
     async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
-        values = [plain_values(row) for row in rows]
+        for row in rows:
+            check_values(row)
         with self._meaning():
             self._driver.check()
-            if values:
-                await self._driver.execute_many(statement.sql, values)
+            if rows:
+                await self._driver.execute_many(statement.sql, rows)
 
     @contextmanager
     def _meaning(self) -> Iterator[None]:
