@@ -5,7 +5,7 @@ PenstockError
 │   ├── DeclarationError          a table, an index or a function is declared wrongly
 │   ├── ConfigError               a setting, a project file, a database URL or a right on the database is wrong
 │   ├── SchemaMismatch            the declared tables do not fit the stored ones, and changing them would lose data
-│   ├── ContextError              a ctx was used where or when it must not be
+│   ├── ContextError              a ctx, or a connection of yours, was used where or when it must not be
 │   │   └── UnawaitedCall         a function ended while ctx calls it had made were not awaited
 │   └── ResultInvalid             a function returned what its return annotation does not allow
 ├── InputError                    they: a caller sent something that cannot be taken
@@ -89,7 +89,7 @@ class SchemaMismatch(UsageError):
 
 
 class ContextError(UsageError):
-    """A ctx was used where or when it must not be."""
+    """A ctx, or a connection of your own, was used where or when it must not be."""
 
     code = "context"
 

@@ -29,8 +29,8 @@ _HEAVY = {"pydantic", "pydantic_core", "asyncpg", "sqlite3", "starlette", "uvico
 _ROOMS = {
     f"penstock.{room}"
     for room in (
-        "app", "calls", "changes", "cli", "crons", "functions", "jobs", "pools", "schema", "server", "services", "store",
-        "testing", "transaction",
+        "app", "calls", "changes", "cli", "crons", "functions", "jobs", "pools", "schema", "server", "services",
+        "store", "testing", "transaction",
     )
 }  # fmt: skip
 

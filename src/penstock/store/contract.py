@@ -43,8 +43,8 @@ class Statement:
     bounded: bool = True
 
 
-class Session(Protocol):
-    """One database transaction: a snapshot to read, or a serializable transaction to write."""
+class OpenTransaction(Protocol):
+    """A database transaction that somebody else ends: a session's, or one of the user's own (see `store.guest`)."""
 
     async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
         """Run a statement; its rows."""
@@ -54,6 +54,10 @@ class Session(Protocol):
 
     async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each of many rows."""
+
+
+class Session(OpenTransaction, Protocol):
+    """One database transaction: a snapshot to read, or a serializable transaction to write."""
 
     async def fetch_read_only(
         self, sql: str, args: Sequence[Any], limit: int, most_bytes: int

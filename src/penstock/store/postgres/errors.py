@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import asyncpg
 
-from penstock.errors import (
-    ConfigError,
-    Conflict,
-    ConstraintViolation,
-    ContextError,
-    DatabaseBusy,
-    DatabaseFull,
-    DatabaseUnavailable,
-    DataError,
-    PenstockError,
-    UniqueViolation,
-    ValueInvalid,
-)
+from penstock.errors import Conflict, DatabaseBusy, DatabaseUnavailable, PenstockError, ValueInvalid
+from penstock.store.postgres.sqlstate import Refusal, is_away, meaning, only_reads
 
 _LOST = (
     asyncpg.PostgresConnectionError,
@@ -28,41 +16,18 @@ _LOST = (
     EOFError,
     asyncio.IncompleteReadError,
 )
-_UNAVAILABLE = {"57P01", "57P02", "57P03", "57P05", "53300", "25P03"}
-# By SQLSTATE, or what it begins with.
-_MEANINGS: dict[str, tuple[type[PenstockError], str, str]] = {
-    "40": (Conflict, "Another transaction was first: {text}.", ""),
-    "55P03": (DatabaseBusy, "A lock was held for too long: {text}.", "Try again."),
-    "57014": (DatabaseBusy, "A statement was stopped: {text}.", "Try again; or raise statement_timeout."),
-    "53100": (DatabaseFull, "The database has no room left: {text}.", "Free or add space, then try again."),
-    "53200": (DatabaseFull, "The database has no memory left: {text}.", "Try again with less at once."),
-    "42501": (
-        ConfigError,
-        "The user of the database may not do this: {text}.",
-        "Grant it the right, or put a user who has it into the database URL.",
-    ),
-    "23": (ConstraintViolation, "Table {table} refused the row: {text}.", ""),
-    "22": (ValueInvalid, "The database refused a value: {text}.", ""),
-    "25P02": (
-        ContextError,
-        "The transaction has failed before this call, and can only be rolled back.",
-        "Run what may fail with ctx.run_mutation, and catch its error there.",
-    ),
-}
-_KEY = re.compile(r"Key \((?P<columns>.*?)\)=")
 
 
 def is_connection_lost(error: BaseException) -> bool:
     """Whether an error says that the connection is gone, or will be."""
     if isinstance(error, asyncpg.InterfaceError):
         return "closed" in str(error)  # others are about the use of a connection that lives
-    return isinstance(error, _LOST) or getattr(error, "sqlstate", None) in _UNAVAILABLE or _only_reads(error)
+    return isinstance(error, _LOST) or is_away(getattr(error, "sqlstate", None)) or _only_reads(error)
 
 
 def _only_reads(error: BaseException) -> bool:
     """Whether the server is a standby: another connection may lead to the one that took its place."""
-    state = getattr(error, "sqlstate", None)
-    return state == "25006" or (state == "0A000" and "serializable mode" in str(error))
+    return only_reads(getattr(error, "sqlstate", None), str(error))
 
 
 def was_not_sent(error: BaseException) -> bool:
@@ -89,32 +54,15 @@ def translate(error: BaseException) -> BaseException:
 
 
 def _by_state(error: asyncpg.PostgresError) -> PenstockError:
-    state = error.sqlstate or ""
     text = _text(error)
-    if state == "23505":
-        return _unique(error)
     if isinstance(error, asyncpg.InvalidCachedStatementError):
         return Conflict(f"A table was changed meanwhile: {text}.")
-    for prefix, (kind, what, fix) in _MEANINGS.items():
-        if state.startswith(prefix):
-            facts = {"slow": True} if state == "57014" and "statement timeout" in text else {}
-            said = what.format(text=text, table=error.table_name)
-            return kind(said, fix=fix, sqlstate=state, table=error.table_name, **facts)
-    return DataError(f"The database refused a statement: {text}.", sqlstate=state)
+    detail = getattr(error, "detail", None)
+    return meaning(Refusal(error.sqlstate or "", text, error.table_name, error.constraint_name, detail))
 
 
 def _text(error: BaseException) -> str:
     return str(getattr(error, "message", None) or error).rstrip(".")
-
-
-def _unique(error: asyncpg.PostgresError) -> UniqueViolation:
-    found = _KEY.search(getattr(error, "detail", None) or "")
-    return UniqueViolation(
-        f"Table {error.table_name}: unique index {error.constraint_name} already holds this key.",
-        table=error.table_name,
-        index=error.constraint_name,
-        columns=found["columns"] if found else None,
-    )
 
 
 def _input_error(error: BaseException) -> BaseException:

@@ -1,0 +1,108 @@
+"""Statements and values on their way through a driver of the user's: its style of parameters, and the form of rows.
+
+Owns the translation of penstock's numbered parameters. It is exact: what stands in texts, names and comments stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from penstock.store.contract import Row
+from penstock.values import check_text
+
+# What holds no parameters, or the number of one. An E before a text gives backslashes their meaning.
+_PIECE = re.compile(
+    r"""
+      (?<!\w) [eE] '(?: [^'\\] | \\. | '' )*'
+    | '(?: [^'] | '' )*'
+    | "(?: [^"] | "" )*"
+    | -- [^\n]*
+    | /\* .*? \*/
+    | (?<![\w$]) \$ (?P<tag> [A-Za-z_]\w* )? \$ .*? \$ (?P=tag) \$
+    | (?<![\w$]) \$\$ .*? \$\$
+    | (?<![\w$?]) [$?] (?P<number> \d+ )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_TRANSLATIONS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a driver takes parameters.
+
+    Attributes:
+        sql: Makes the text of a statement from penstock's.
+        values: Makes the parameters of the driver from the values, in the order of their numbers.
+    """
+
+    sql: Callable[[str], str]
+    values: Callable[[Sequence[Any]], Any]
+
+
+def _same(sql: str) -> str:
+    return sql
+
+
+@lru_cache(maxsize=_TRANSLATIONS)
+def named_sql(sql: str) -> str:
+    """A statement with parameters named ``%(p1)s``; a % of its own is doubled.
+
+    The parentheses keep a minus sign with its number when a driver writes values into the text: ``(-1)::smallint``.
+    """
+
+    def piece(match: re.Match[str]) -> str:
+        return f"(%(p{match['number']})s)" if match["number"] else match[0]
+
+    return _PIECE.sub(piece, sql.replace("%", "%%"))
+
+
+def _named_values(values: Sequence[Any]) -> dict[str, Any]:
+    return {f"p{number}": value for number, value in enumerate(values, 1)}
+
+
+def _named_texts(values: Sequence[Any]) -> dict[str, Any]:
+    return _named_values([_uuid_as_text(value) for value in values])
+
+
+def _uuid_as_text(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_uuid_as_text(item) for item in value]
+    return str(value) if isinstance(value, UUID) else value
+
+
+NUMBERED = Style(_same, tuple)
+NAMED = Style(named_sql, _named_values)
+NAMED_WITHOUT_UUID = Style(named_sql, _named_texts)  # for drivers that take UUIDs only if they have been taught to
+
+
+def check_values(values: Sequence[Any]) -> None:
+    """Refuse texts that SQL cannot hold, before a driver or a database does so in its own way, or does not.
+
+    Raises:
+        ValueInvalid: A text holds a NUL character or a lone surrogate.
+    """
+    for value in values:
+        if isinstance(value, str):
+            check_text(value, "A value")
+        elif isinstance(value, list):
+            check_values(value)
+
+
+def plain_row(row: Row) -> Row:
+    """A row as penstock's own drivers give it: times in UTC, bytes as bytes."""
+    return tuple(_plain_result(value) for value in row)
+
+
+def _plain_result(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain_result(item) for item in value]
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
+    return bytes(value) if isinstance(value, memoryview | bytearray) else value

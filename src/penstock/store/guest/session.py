@@ -1,0 +1,227 @@
+"""Penstock as a guest in a transaction of the user's own, whatever the driver.
+
+`guest_session` recognises a connection and checks it at the door. What runs through it is part of the transaction that
+is open there, and is committed or rolled back with it: a guest begins nothing, ends nothing, and sets no savepoint.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from penstock.errors import ContextError, PenstockError
+from penstock.store.contract import OpenTransaction, Row, Statement
+from penstock.store.guest.drivers import AsyncpgDriver, Driver, Psycopg2Driver, PsycopgDriver, SqliteDriver
+from penstock.store.guest.libraries import DjangoDriver, SqlalchemyDriver
+from penstock.store.guest.parameters import check_values, plain_row
+from penstock.store.guest.refusals import is_of_a_driver, postgres_meaning, refused, unknown
+
+_TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
+_CORE = partial(SqlalchemyDriver, is_session=False, is_async=False)
+_ASYNC_CORE = partial(SqlalchemyDriver, is_session=False, is_async=True)
+_ORM = partial(SqlalchemyDriver, is_session=True, is_async=False)
+_ASYNC_ORM = partial(SqlalchemyDriver, is_session=True, is_async=True)
+# By module and name of the class of a connection, or of a class above it.
+_DRIVERS: dict[str, Callable[[Any], Driver]] = {
+    "psycopg.Connection": partial(PsycopgDriver, is_async=False),
+    "psycopg.AsyncConnection": partial(PsycopgDriver, is_async=True),
+    "psycopg2.extensions.connection": partial(Psycopg2Driver, is_async=False),
+    "asyncpg.connection.Connection": AsyncpgDriver,
+    "asyncpg.pool.PoolConnectionProxy": AsyncpgDriver,
+    "sqlite3.Connection": partial(SqliteDriver, is_async=False),
+    "aiosqlite.core.Connection": partial(SqliteDriver, is_async=True),
+    "sqlalchemy.engine.base.Connection": _CORE,
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": _ASYNC_CORE,
+    "sqlalchemy.orm.session.Session": _ORM,
+    "sqlalchemy.orm.scoping.scoped_session": lambda scope: _ORM(scope()),
+    "sqlalchemy.ext.asyncio.session.AsyncSession": _ASYNC_ORM,
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": lambda scope: _ASYNC_ORM(scope()),
+    "django.db.backends.base.base.BaseDatabaseWrapper": DjangoDriver,
+    "django.utils.connection.ConnectionProxy": DjangoDriver,
+}
+
+T = TypeVar("T")
+
+
+def guest_session(connection: Any) -> GuestSession:
+    """Recognise a connection of the user's, and look whether statements can run on it now.
+
+    Where no transaction is open, the driver does what it does for any statement: psycopg, psycopg2, SQLAlchemy and
+    sqlite3 begin one, which the user commits; in autocommit (asyncpg outside of a transaction, Django outside of
+    ``atomic()``, psycopg with ``autocommit``, sqlite3 with ``isolation_level=None``) each statement commits by itself.
+
+    Args:
+        connection: An open connection of psycopg, psycopg2, asyncpg, SQLAlchemy (a Connection or a Session, or their
+            async forms), Django, sqlite3 or aiosqlite.
+
+    Raises:
+        ContextError: It is none of these, or closed, or its transaction has failed, or it is one of another thread.
+        DatabaseUnavailable: It broke.
+    """
+    names = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(connection).__mro__)
+    name = next((name for name in names if name in _DRIVERS), None)
+    if name is None:
+        raise unknown(connection)
+    try:
+        driver = _DRIVERS[name](connection)
+    except Exception as error:
+        if is_of_a_driver(error):  # such as a Session that does not know its database
+            raise refused(name.partition(".")[0], error) from error
+        raise
+    return GuestSession(driver)
+
+
+class GuestSession:
+    """The transaction that is open on a connection of the user's, for those who await. See `store.contract.Session`.
+
+    Attributes:
+        dialect: ``sqlite`` or ``postgres``.
+        is_async: Whether the connection is one for ``await``; the words of this class then are as well.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.dialect = driver.dialect
+        self.is_async = driver.is_async
+        self._name = driver.name
+        self._inside = _Inside(driver)
+        self._inside.check()
+
+    def check_dialect(self, expected: str) -> None:
+        """Raise `ContextError` unless the connection leads to a database of the kind that the app uses.
+
+        Args:
+            expected: Name of the dialect of the app's store: ``sqlite`` or ``postgres``.
+        """
+        if self.dialect != expected:
+            raise ContextError(
+                f"The {self._name} connection leads to {_TITLES[self.dialect]}, but the app uses {_TITLES[expected]}.",
+                fix="Pass a connection to the database of the app.",
+            )
+
+    async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
+        """Run a statement; its rows, in the form in which penstock's own driver gives them."""
+        return await self._awaited().fetch(statement, args)
+
+    async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
+        """Run a statement; the number of rows it changed."""
+        return await self._awaited().execute(statement, args)
+
+    async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each of many rows."""
+        await self._awaited().execute_many(statement, rows)
+
+    def sync(self) -> SyncGuestSession:
+        """The same without ``await``.
+
+        Raises:
+            ContextError: The connection is one for ``await``.
+        """
+        if self.is_async:
+            raise ContextError(
+                f"The {self._name} connection is an async one, and nobody awaits here.",
+                fix="Await the call of penstock, or pass a sync connection.",
+            )
+        return SyncGuestSession(self._inside)
+
+    def _awaited(self) -> _Inside:
+        if not self.is_async:
+            raise ContextError(
+                f"The {self._name} connection is a sync one: awaiting on it would stop the event loop.",
+                fix="Call penstock without await, or pass an async connection.",
+            )
+        return self._inside
+
+
+class SyncGuestSession:
+    """The same for those who do not await: made by `GuestSession.sync`."""
+
+    def __init__(self, inside: _Inside) -> None:
+        self._inside = inside
+
+    def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
+        """Run a statement; its rows, in the form in which penstock's own driver gives them."""
+        return _finish(self._inside.fetch(statement, args))
+
+    def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
+        """Run a statement; the number of rows it changed."""
+        return _finish(self._inside.execute(statement, args))
+
+    def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each of many rows."""
+        _finish(self._inside.execute_many(statement, rows))
+
+    def run(self, verb: Callable[[OpenTransaction], Coroutine[Any, Any, T]]) -> T:
+        """Run a verb of a store, which awaits nothing but the transaction it is given, to its end.
+
+        Args:
+            verb: For example ``lambda inside: store.jobs.enqueue(inside, jobs, now)``.
+        """
+        return _finish(verb(self._inside))
+
+
+class _Inside:
+    """What both faces share: checks, the form of rows, what errors mean. On a sync driver its words never wait."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def check(self) -> None:
+        """Raise if nothing can run now."""
+        with self._meaning():
+            self._driver.check()
+
+    async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
+        check_values(args)
+        with self._meaning():
+            self._driver.check()
+            rows = await self._driver.fetch(statement.sql, args)
+        return [plain_row(row) for row in rows]
+
+    async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
+        check_values(args)
+        with self._meaning():
+            self._driver.check()
+            return await self._driver.execute(statement.sql, args)
+
+    async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+        for row in rows:
+            check_values(row)
+        with self._meaning():
+            self._driver.check()
+            if rows:
+                await self._driver.execute_many(statement.sql, rows)
+
+    @contextmanager
+    def _meaning(self) -> Iterator[None]:
+        """Let errors of the driver leave as penstock's."""
+        try:
+            yield
+        except PenstockError:
+            raise
+        except Exception as error:
+            meant = _meaning_of(self._driver, error)
+            if meant is error:
+                raise
+            raise meant from error
+
+
+def _meaning_of(driver: Driver, error: Exception) -> BaseException:
+    if driver.dialect == "postgres":
+        return postgres_meaning(driver.name, error)
+    lite = importlib.import_module("penstock.store.guest.lite")  # it loads sqlite3, which not every Python has
+    return cast("BaseException", lite.sqlite_meaning(driver.name, error))
+
+
+def _finish(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    work.close()
+    raise ContextError(
+        "What ran on a sync connection waited for something else.", fix="Let it await nothing but its transaction."
+    )

@@ -1,0 +1,340 @@
+"""Connections of users, one of each kind that penstock takes, with the words in which their own code begins and ends.
+
+A story is a coroutine for all of them; one on a sync connection never waits, so it needs no event loop, and runs where
+Django lets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import aiosqlite
+import asyncpg
+import django
+import psycopg
+import psycopg2
+from django.conf import settings
+from django.db.utils import ConnectionHandler
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.store import migrate
+from penstock.store.contract import Store
+from penstock.store.guest.session import guest_session
+from penstock.store.open import make_store
+
+
+@dataclass
+class Visit:
+    """A connection, and what its user does with it. Each of the words may have to be awaited."""
+
+    connection: Any
+    begin: Callable[[], Any]
+    commit: Callable[[], Any]
+    rollback: Callable[[], Any]
+    close: Callable[[], Any]
+    run: Callable[[str], Any]
+
+
+Opener = Callable[[str], AbstractAsyncContextManager[Visit]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of connection: its name, the dialect of its database, whether it is awaited, and how one is opened."""
+
+    name: str
+    dialect: str
+    is_async: bool
+    open: Opener
+
+
+KINDS: list[Kind] = []
+
+
+def kind(name: str, dialect: str, *, is_async: bool) -> Callable[[Opener], Opener]:
+    def note(opener: Opener) -> Opener:
+        KINDS.append(Kind(name, dialect, is_async, opener))
+        return opener
+
+    return note
+
+
+def nothing() -> None:
+    """What a driver does to begin that begins by itself."""
+
+
+def play(is_async: bool, story: Coroutine[Any, Any, None]) -> None:
+    """Run a story, on an event loop only if it waits."""
+    if is_async:
+        asyncio.run(story)
+        return
+    try:
+        story.send(None)
+    except StopIteration:
+        return
+    story.close()
+    raise AssertionError("a story on a sync connection waited")
+
+
+def face(connection: Any) -> Any:
+    """The face of a guest that fits its connection; `answer` gives what its words give."""
+    session = guest_session(connection)
+    return session if session.is_async else session.sync()
+
+
+@asynccontextmanager
+async def penstock_store(url: str) -> AsyncIterator[Store]:
+    """The store of an app on a database, with its tables."""
+    store = make_store(Config(database=url), SystemClock())
+    try:
+        await migrate.push(store, [], apply=True)
+        await store.open()
+        yield store
+    finally:
+        await store.close()
+
+
+def sqlite_file(url: str) -> str:
+    return url.removeprefix("sqlite:///")
+
+
+def library_url(url: str, driver: str) -> str:
+    """The URL of a database as SQLAlchemy spells it."""
+    return make_url(url).set(drivername=driver).render_as_string(hide_password=False)
+
+
+# ----- drivers
+
+
+@kind("psycopg", "postgres", is_async=False)
+@asynccontextmanager
+async def psycopg_sync(url: str) -> AsyncIterator[Visit]:
+    connection = psycopg.connect(url)
+    yield Visit(connection, nothing, connection.commit, connection.rollback, connection.close, connection.execute)
+    connection.close()
+
+
+@kind("psycopg that gives rows of its own and writes values into the text", "postgres", is_async=False)
+@asynccontextmanager
+async def psycopg_peculiar(url: str) -> AsyncIterator[Visit]:
+    connection = psycopg.connect(url, row_factory=psycopg.rows.dict_row, cursor_factory=psycopg.ClientCursor)
+    yield Visit(connection, nothing, connection.commit, connection.rollback, connection.close, connection.execute)
+    connection.close()
+
+
+@kind("psycopg async", "postgres", is_async=True)
+@asynccontextmanager
+async def psycopg_async(url: str) -> AsyncIterator[Visit]:
+    connection = await psycopg.AsyncConnection.connect(url)
+    yield Visit(connection, nothing, connection.commit, connection.rollback, connection.close, connection.execute)
+    await connection.close()
+
+
+@kind("psycopg2", "postgres", is_async=False)
+@asynccontextmanager
+async def psycopg_old(url: str) -> AsyncIterator[Visit]:
+    connection = psycopg2.connect(url)
+    cursor = connection.cursor()
+    yield Visit(connection, nothing, connection.commit, connection.rollback, connection.close, cursor.execute)
+    connection.close()
+
+
+def asyncpg_visit(connection: Any, close: Callable[[], Any]) -> Visit:
+    transactions: list[Any] = []
+
+    async def begin() -> None:
+        transactions.append(connection.transaction())
+        await transactions[-1].start()
+
+    async def commit() -> None:
+        await transactions[-1].commit()
+
+    async def rollback() -> None:
+        await transactions[-1].rollback()
+
+    return Visit(connection, begin, commit, rollback, close, connection.execute)
+
+
+@kind("asyncpg", "postgres", is_async=True)
+@asynccontextmanager
+async def asyncpg_plain(url: str) -> AsyncIterator[Visit]:
+    connection = await asyncpg.connect(url)
+    yield asyncpg_visit(connection, connection.close)
+    await connection.close()
+
+
+@kind("asyncpg from a pool", "postgres", is_async=True)
+@asynccontextmanager
+async def asyncpg_lent(url: str) -> AsyncIterator[Visit]:
+    pool = await asyncpg.create_pool(url, min_size=1, max_size=1)
+    connection = await pool.acquire()
+    yield asyncpg_visit(connection, lambda: pool.release(connection))
+    await pool.release(connection)
+    await pool.close()
+
+
+@kind("sqlite3", "sqlite", is_async=False)
+@asynccontextmanager
+async def sqlite_plain(url: str) -> AsyncIterator[Visit]:
+    connection = sqlite3.connect(sqlite_file(url))
+    yield Visit(connection, nothing, connection.commit, connection.rollback, connection.close, connection.execute)
+    connection.close()
+
+
+@kind("sqlite3 in autocommit that gives rows of its own", "sqlite", is_async=False)
+@asynccontextmanager
+async def sqlite_peculiar(url: str) -> AsyncIterator[Visit]:
+    connection = sqlite3.connect(sqlite_file(url), isolation_level=None)
+    connection.row_factory = lambda cursor, row: {"row": row}
+    connection.text_factory = lambda given: given.decode(errors="replace")
+    yield Visit(
+        connection,
+        lambda: connection.execute("begin immediate"),
+        connection.commit,
+        connection.rollback,
+        connection.close,
+        connection.execute,
+    )
+    connection.close()
+
+
+@kind("aiosqlite", "sqlite", is_async=True)
+@asynccontextmanager
+async def sqlite_async(url: str) -> AsyncIterator[Visit]:
+    connection = await aiosqlite.connect(sqlite_file(url))
+    connection.row_factory = sqlite3.Row
+    yield Visit(connection, nothing, connection.commit, connection.rollback, connection.close, connection.execute)
+    await connection.close()
+
+
+# ----- SQLAlchemy
+
+
+def sqlalchemy_kinds(driver: str, dialect: str) -> None:
+    """A Connection and a Session over a sync driver."""
+
+    @kind(f"SQLAlchemy Connection over {driver}", dialect, is_async=False)
+    @asynccontextmanager
+    async def core(url: str) -> AsyncIterator[Visit]:
+        engine = create_engine(library_url(url, driver), poolclass=NullPool)
+        connection = engine.connect()
+        yield Visit(
+            connection,
+            nothing,
+            connection.commit,
+            connection.rollback,
+            connection.close,
+            lambda sql: connection.execute(text(sql)),
+        )
+        connection.close()
+
+    @kind(f"SQLAlchemy Session over {driver}", dialect, is_async=False)
+    @asynccontextmanager
+    async def orm(url: str) -> AsyncIterator[Visit]:
+        session = Session(create_engine(library_url(url, driver), poolclass=NullPool), close_resets_only=False)
+        yield Visit(
+            session, nothing, session.commit, session.rollback, session.close, lambda sql: session.execute(text(sql))
+        )
+        session.close()
+
+
+def sqlalchemy_async_kinds(driver: str, dialect: str) -> None:
+    """The same over an async driver."""
+
+    @kind(f"SQLAlchemy AsyncConnection over {driver}", dialect, is_async=True)
+    @asynccontextmanager
+    async def core(url: str) -> AsyncIterator[Visit]:
+        engine = create_async_engine(library_url(url, driver), poolclass=NullPool)
+        connection = await engine.connect()
+        yield Visit(
+            connection,
+            nothing,
+            connection.commit,
+            connection.rollback,
+            connection.close,
+            lambda sql: connection.execute(text(sql)),
+        )
+        await connection.close()
+
+    @kind(f"SQLAlchemy AsyncSession over {driver}", dialect, is_async=True)
+    @asynccontextmanager
+    async def orm(url: str) -> AsyncIterator[Visit]:
+        engine = create_async_engine(library_url(url, driver), poolclass=NullPool)
+        session = AsyncSession(engine, close_resets_only=False)
+        yield Visit(
+            session, nothing, session.commit, session.rollback, session.close, lambda sql: session.execute(text(sql))
+        )
+        await session.close()
+
+
+sqlalchemy_kinds("postgresql+psycopg", "postgres")
+sqlalchemy_kinds("postgresql+psycopg2", "postgres")
+sqlalchemy_kinds("sqlite+pysqlite", "sqlite")
+sqlalchemy_async_kinds("postgresql+asyncpg", "postgres")
+sqlalchemy_async_kinds("postgresql+psycopg", "postgres")
+sqlalchemy_async_kinds("sqlite+aiosqlite", "sqlite")
+
+
+# ----- Django
+
+
+def django_connection(url: str, **options: Any) -> Any:
+    """What ``django.db.connection`` is in a program whose settings name this database."""
+    if not settings.configured:
+        settings.configure(USE_TZ=False, TIME_ZONE="America/New_York")
+        django.setup()
+    parts = make_url(url)
+    lite = parts.drivername == "sqlite"
+    database = {
+        "ENGINE": f"django.db.backends.{'sqlite3' if lite else 'postgresql'}",
+        "NAME": parts.database,
+        "USER": parts.username or "",
+        "PASSWORD": parts.password or "",
+        "HOST": parts.host or parts.query.get("host", ""),
+        "PORT": parts.port or "",
+        "OPTIONS": options,
+    }
+    return ConnectionHandler({"default": database})["default"]
+
+
+def django_visit(connection: Any) -> Visit:
+    def begin() -> None:
+        connection.set_autocommit(False)
+
+    def close() -> None:
+        """Let the connection be lost in the middle of a transaction: any other time, Django connects again."""
+        connection.in_atomic_block = True
+        connection.close()
+
+    def run(sql: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+
+    return Visit(connection, begin, connection.commit, connection.rollback, close, run)
+
+
+@asynccontextmanager
+async def django_plain(url: str, **options: Any) -> AsyncIterator[Visit]:
+    connection = django_connection(url, **options)
+    connection.force_debug_cursor = True
+    yield django_visit(connection)
+    connection.in_atomic_block = False
+    connection.close()
+
+
+kind("Django to PostgreSQL", "postgres", is_async=False)(django_plain)
+kind("Django to PostgreSQL, which binds values", "postgres", is_async=False)(
+    partial(django_plain, server_side_binding=True)
+)
+kind("Django to SQLite", "sqlite", is_async=False)(django_plain)

@@ -1,0 +1,321 @@
+"""Penstock in a transaction of the user's own: what holds for every kind of connection that it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime, timedelta, timezone
+from enum import StrEnum
+from functools import partial
+from typing import Any, TypeVar, cast
+from uuid import UUID
+
+import pytest
+from stage.guests import KINDS, Kind, Visit, face, penstock_store, play
+
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.errors import (
+    ConfigError,
+    ConstraintViolation,
+    ContextError,
+    PenstockError,
+    UniqueViolation,
+    ValueInvalid,
+)
+from penstock.jobs.job import JobId, JobStatus, NewJob
+from penstock.jobs.states import JobState
+from penstock.store.contract import Jobs, Session, Statement
+from penstock.store.guest.drivers import answer
+from penstock.store.guest.session import guest_session
+from penstock.store.open import make_store
+from penstock.testing.conformance.bench import AGAIN, NOW, new_job
+
+LONG = "1 MB of %s $1 ?1 :p1 'ž' \\ " * 40_000
+LITERALS = "'100% %s %(p1)s %%' , 'it''s $1 ?1 ? :p1', '-- $1'"
+TOLD = ("100% %s %(p1)s %%", "it's $1 ?1 ? :p1", "-- $1")
+ODD = "a%s %(p1)s $1 ?1 ? :x '\" \\ \u2028 žluťoučký 🐎"
+
+
+T = TypeVar("T")
+
+
+class Colour(StrEnum):
+    RED = "the colour red"
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture
+def url(kind: Kind, request: pytest.FixtureRequest) -> str:
+    """URL of an empty database of the kind that the connection leads to."""
+    found: str = request.getfixturevalue(f"{kind.dialect}_url")
+    return found
+
+
+@pytest.fixture
+def app_url(url: str) -> str:
+    """The same with penstock's tables."""
+
+    async def make() -> None:
+        async with penstock_store(url):
+            pass
+
+    asyncio.run(make())
+    return url
+
+
+def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:
+    """Run a story on a connection of a kind."""
+
+    async def main() -> None:
+        async with kind.open(url) as visit:
+            await story(visit)
+
+    play(kind.is_async, main())
+
+
+async def inside(visit: Visit, verb: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+    """What a verb of a store does in the transaction of a connection."""
+    session = guest_session(visit.connection)
+    if session.is_async:
+        return await verb(cast("Session", session))
+    return session.sync().run(lambda transaction: verb(cast("Session", transaction)))
+
+
+def jobs_of(url: str) -> Jobs:
+    """The verbs for jobs of the store at a URL, which is not opened."""
+    return make_store(Config(database=url), SystemClock()).jobs
+
+
+def seen_by_penstock(url: str, jobs: Sequence[NewJob]) -> list[JobStatus | None]:
+    """What penstock itself finds of jobs."""
+
+    async def look() -> list[JobStatus | None]:
+        async with penstock_store(url) as store:
+            session = await store.begin_read()
+            found = [await store.jobs.find(session, job.id, NOW) for job in jobs]
+            await session.rollback()
+            return found
+
+    return asyncio.run(look())
+
+
+# ----- jobs
+
+
+def test_jobs_are_there_when_the_transaction_of_the_user_has_committed(kind: Kind, app_url: str) -> None:
+    now = new_job("action", priority=-3, retry=AGAIN, args='{"text": "100% %s $1 ?1 :p1 žluť"}')
+    later = new_job(delay=60)
+    jobs = jobs_of(app_url)
+    told: list[JobStatus] = []
+
+    async def find(job: NewJob, session: Session) -> JobStatus | None:
+        return await jobs.find(session, job.id, NOW)
+
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        await inside(visit, lambda session: jobs.enqueue(session, [now, later], NOW))
+        await inside(visit, lambda session: jobs.request_cancel(session, [later.id], NOW))
+        for job in (now, later):
+            found = await inside(visit, partial(find, job))
+            assert found is not None
+            told.append(found)
+        await answer(visit.commit())
+
+    tell(kind, app_url, story)
+    assert told == seen_by_penstock(app_url, [now, later])
+    assert [status.state for status in told] == [JobState.PENDING] * 2
+    assert told[0].args == {"text": "100% %s $1 ?1 :p1 žluť"}
+    assert [str(status.run_at.tzinfo) for status in told] == ["UTC"] * 2
+
+    async def canceled() -> list[JobId]:
+        async with penstock_store(app_url) as store:
+            await store.jobs.cancel_pending(NOW, NOW + timedelta(days=1), 10)
+            session = await store.begin_read()
+            found = await store.jobs.list(session, "canceled", 10, NOW)
+            await session.rollback()
+            return [status.id for status in found]
+
+    assert asyncio.run(canceled()) == [told[1].id]
+
+
+def test_jobs_are_gone_when_the_transaction_of_the_user_is_rolled_back(kind: Kind, app_url: str) -> None:
+    job = new_job()
+    jobs = jobs_of(app_url)
+
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        await inside(visit, lambda session: jobs.enqueue(session, [job], NOW))
+        assert await inside(visit, lambda session: jobs.find(session, job.id, NOW)) is not None
+        await answer(visit.rollback())
+
+    tell(kind, app_url, story)
+    assert seen_by_penstock(app_url, [job]) == [None]
+
+
+# ----- statements and values
+
+POSTGRES_VALUES = Statement(
+    "select $1::uuid, $2::timestamptz, $3::bytea, $4::text, $5::smallint, $6::bigint, $7::float8, $8::boolean,"
+    " $9::text, $10::uuid[], $11::text[], $12::timestamptz[], $13::smallint[], $14::bytea[], $15::uuid[],"
+    f" $4 || $4::text, {LITERALS} -- $1 %s"
+)
+SQLITE_VALUES = Statement(f"select ?1, ?2, ?3, ?4, ?5, ?6, ?2 || ?2, {LITERALS} -- ?1 %s")
+
+
+def values_of(dialect: str) -> tuple[Statement, list[Any], list[Any]]:
+    """A statement, values for it, and the row that it gives."""
+    point = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone(timedelta(hours=2)))
+    if dialect == "sqlite":
+        values = [b"\0%s'\xff", ODD, -(2**63), 0.1, None, LONG]
+        return SQLITE_VALUES, values, [*values, ODD + ODD, *TOLD]
+    lists = [
+        [UUID(int=1), None],
+        ["x,{}\"'\\", None, "", "NULL", "%s"],
+        [point],
+        [-32768, 2, None],
+        [b"\0'\xff"],
+        [],
+    ]
+    values = [UUID(int=5), point, b"\0%s'\xff", ODD, -32768, -(2**63), 0.1, True, None, *lists]
+    return POSTGRES_VALUES, values, [*values, ODD + ODD, *TOLD]
+
+
+def test_values_and_literals_arrive_as_they_are(kind: Kind, url: str) -> None:
+    async def story(visit: Visit) -> None:
+        session = face(visit.connection)
+        statement, values, row = values_of(kind.dialect)
+        given = await answer(session.fetch(statement, values))
+        assert [list(line) for line in given] == [row]
+        times = [value for value in given[0] if isinstance(value, datetime)]
+        assert [time.tzinfo for time in times] == [UTC] * len(times)
+        (literals,) = await answer(session.fetch(Statement(f"select {LITERALS}")))
+        assert tuple(literals) == TOLD
+        mark, cast_to = ("?", "") if kind.dialect == "sqlite" else ("$", "::text")
+        echo = Statement(f"select {mark}1{cast_to}")
+        assert [tuple(row) for row in await answer(session.fetch(echo, [LONG]))] == [(LONG,)]
+        assert [tuple(row) for row in await answer(session.fetch(echo, [Colour.RED]))] == [("the colour red",)]
+
+    tell(kind, url, story)
+
+
+def test_a_value_that_sql_cannot_hold_is_refused_before_anything_is_sent(kind: Kind, url: str) -> None:
+    async def story(visit: Visit) -> None:
+        session = face(visit.connection)
+        mark = "?1" if kind.dialect == "sqlite" else "$1::text"
+        for values in (["a\0b"], ["\ud800"]):
+            with pytest.raises(ValueInvalid, match=r"NUL character|lone surrogate"):
+                await answer(session.fetch(Statement(f"select {mark}"), values))
+            with pytest.raises(ValueInvalid, match=r"NUL character|lone surrogate"):
+                await answer(session.execute(Statement(f"select {mark}"), [values]))
+        assert [tuple(row) for row in await answer(session.fetch(Statement("select 1")))] == [(1,)]
+
+    tell(kind, url, story)
+
+
+def test_statements_tell_how_many_rows_they_changed(kind: Kind, url: str) -> None:
+    async def story(visit: Visit) -> None:
+        await answer(visit.run("create table entry (what text primary key, number integer)"))
+        session = face(visit.connection)
+        mark = "?" if kind.dialect == "sqlite" else "$"
+        insert = Statement(f"insert into entry (what, number) values ({mark}1, {mark}2)")
+        assert await answer(session.execute(insert, ["a", -1])) == 1
+        assert await answer(session.execute_many(insert, [])) is None
+        assert await answer(session.execute_many(insert, [["b", 2], ["c", 3]])) is None
+        assert await answer(session.execute(Statement("update entry set number = number + 1"))) == 3
+        rows = await answer(session.fetch(Statement("select what, number from entry order by what")))
+        assert [tuple(row) for row in rows] == [("a", 0), ("b", 3), ("c", 4)]
+        assert await answer(session.fetch(Statement("update entry set number = 0"))) == []
+
+    tell(kind, url, story)
+
+
+# ----- errors
+
+
+def test_an_error_of_the_driver_leaves_as_one_of_penstocks(kind: Kind, url: str) -> None:
+    mark = "?1" if kind.dialect == "sqlite" else "$1"
+
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        await answer(visit.run("create table entry (what text primary key, number integer not null)"))
+        await answer(visit.run("insert into entry values ('a', 1)"))
+        await answer(visit.commit())
+        for sql, error, text in (
+            (f"insert into entry values ({mark}, 2)", UniqueViolation, "already holds this key"),
+            (f"insert into entry (what) values ({mark} || 'b')", ConstraintViolation, "refused the row"),
+            (f"insert into penstock_nowhere values ({mark})", ConfigError, "penstock migrate"),
+        ):
+            await answer(visit.begin())
+            with pytest.raises(error, match=text) as caught:
+                await answer(face(visit.connection).execute(Statement(sql), ["a"]))
+            assert caught.value.__cause__ is not None
+            assert not isinstance(caught.value.__cause__, PenstockError)
+            await answer(visit.rollback())
+        assert await answer(face(visit.connection).fetch(Statement("select count(*) from entry where number = 1")))
+
+    tell(kind, url, story)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind.dialect == "postgres"], ids=lambda kind: kind.name, indirect=True
+)  # a transaction on SQLite goes on after an error
+def test_a_transaction_that_has_failed_takes_nothing_more(kind: Kind, url: str) -> None:
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        with pytest.raises(Exception, match="nowhere"):
+            await answer(visit.run("select * from nowhere"))
+        with pytest.raises(ContextError, match=r"has failed before.* Roll back"):
+            await answer(face(visit.connection).fetch(Statement("select 1")))
+        await answer(visit.rollback())
+        assert await answer(face(visit.connection).fetch(Statement("select 1")))
+
+    tell(kind, url, story)
+
+
+def test_a_connection_that_was_closed_is_refused_at_the_door(kind: Kind, url: str) -> None:
+    async def story(visit: Visit) -> None:
+        session = face(visit.connection)
+        await answer(session.fetch(Statement("select 1")))
+        await answer(visit.close())
+        with pytest.raises(ContextError, match=r"is not open|This Session has been permanently closed|released"):
+            await answer(session.fetch(Statement("select 1")))
+        if "Session" not in kind.name:  # a Session tells only when it is asked for its connection
+            with pytest.raises(ContextError, match=r"is not open|released"):
+                guest_session(visit.connection)
+
+    tell(kind, url, story)
+
+
+# ----- the door
+
+
+def test_a_connection_has_one_face(kind: Kind, url: str) -> None:
+    async def story(visit: Visit) -> None:
+        session = guest_session(visit.connection)
+        assert (session.dialect, session.is_async) == (kind.dialect, kind.is_async)
+        if session.is_async:
+            with pytest.raises(ContextError, match=r"is an async one.* Await"):
+                session.sync()
+            return
+        for word in (session.fetch, session.execute, session.execute_many):
+            with pytest.raises(ContextError, match=r"is a sync one.* without await"):
+                await word(Statement("select 1"), [])
+
+    tell(kind, url, story)
+
+
+def test_a_connection_to_another_kind_of_database_is_refused(kind: Kind, url: str) -> None:
+    async def story(visit: Visit) -> None:
+        session = guest_session(visit.connection)
+        session.check_dialect(kind.dialect)
+        other = "postgres" if kind.dialect == "sqlite" else "sqlite"
+        with pytest.raises(ContextError, match=r"leads to .*, but the app uses .* to the database of the app"):
+            session.check_dialect(other)
+
+    tell(kind, url, story)

@@ -1,0 +1,235 @@
+"""At the door of a transaction of the user's own: what is no connection, and what PostgreSQL's drivers tell."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+import asyncpg
+import psycopg
+import psycopg2
+import pytest
+import sqlalchemy
+from django.core.cache import cache
+from stage.guests import django_connection, library_url, sqlite_file
+
+from penstock.clock import SystemClock
+from penstock.errors import (
+    ConfigError,
+    Conflict,
+    ContextError,
+    DatabaseBusy,
+    DatabaseUnavailable,
+    UniqueViolation,
+    ValueInvalid,
+)
+from penstock.store.contract import Statement
+from penstock.store.guest.session import SyncGuestSession, guest_session
+
+ONE = Statement("select 1")
+INSERT = Statement("insert into entry values (1)")
+
+
+def sync(connection: Any) -> SyncGuestSession:
+    return guest_session(connection).sync()
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
+    connection = psycopg.connect(postgres_url)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def sqlite(sqlite_url: str) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(sqlite_file(sqlite_url))
+    yield connection
+    connection.close()
+
+
+# ----- what is no connection
+
+
+def test_what_is_no_connection_is_refused_by_its_name(postgres_url: str, sqlite: sqlite3.Connection) -> None:
+    engine = sqlalchemy.create_engine(library_url(postgres_url, "postgresql+psycopg"))
+    django_connection(postgres_url)
+    for thing, name in (
+        (None, "NoneType"),
+        (postgres_url, "str"),
+        (sqlite.cursor(), r"sqlite3\.Cursor"),
+        (engine, r"sqlalchemy\.engine\.base\.Engine"),
+        (cache, r"django\.utils\.connection\.ConnectionProxy"),
+        (sqlite3.Connection, "type"),
+    ):
+        with pytest.raises(ContextError, match=rf"^{name} is no connection .* Pass an open connection of psycopg,"):
+            guest_session(thing)
+
+
+def test_a_connection_of_a_class_of_the_users_own_is_known(sqlite_url: str, postgres_url: str) -> None:
+    class Mine(sqlite3.Connection):
+        pass
+
+    class Ours(psycopg.Connection[Any]):
+        pass
+
+    lite = sqlite3.connect(sqlite_file(sqlite_url), factory=Mine)
+    assert sync(lite).fetch(ONE) == [(1,)]
+    lite.close()
+    with Ours.connect(postgres_url) as connection:
+        assert sync(connection).fetch(ONE) == [(1,)]
+
+
+# ----- psycopg
+
+
+def test_a_connection_that_broke_is_told_from_one_that_was_closed(
+    postgres: psycopg.Connection[Any], postgres_url: str
+) -> None:
+    session, old = sync(postgres), psycopg2.connect(postgres_url)
+    old_session = sync(old)
+    with psycopg.connect(postgres_url, autocommit=True) as other:
+        other.execute("select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid()")
+    for broken, connection in ((session, postgres), (old_session, old)):
+        with pytest.raises(DatabaseUnavailable, match=r"connection to the database was lost.* Connect again"):
+            broken.fetch(ONE)
+        with pytest.raises(DatabaseUnavailable, match="connection to the database was lost"):
+            guest_session(connection)
+    old.close()
+
+
+def test_a_pipeline_is_refused(postgres: psycopg.Connection[Any]) -> None:
+    with postgres.pipeline(), pytest.raises(ContextError, match=r"is in a pipeline.* before or after"):
+        guest_session(postgres)
+    assert sync(postgres).fetch(ONE) == [(1,)]
+
+
+def test_a_serialization_failure_is_a_conflict_to_begin_again_from(
+    postgres: psycopg.Connection[Any], postgres_url: str
+) -> None:
+    postgres.execute("create table entry (id integer primary key)")
+    postgres.commit()
+    postgres.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+    with psycopg.connect(postgres_url) as other:
+        other.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+        for one in (postgres, other):
+            one.execute("select count(*) from entry")
+        other.execute("insert into entry values (2)")
+    with pytest.raises(Conflict, match=r"Another transaction was first: could not serialize.* run your transaction"):
+        sync(postgres).execute(INSERT)
+
+
+def test_a_transaction_that_only_reads_is_told_of(postgres: psycopg.Connection[Any]) -> None:
+    postgres.execute("create table entry (id integer primary key)")
+    postgres.commit()
+    postgres.read_only = True
+    with pytest.raises(ContextError, match=r"only reads: cannot execute INSERT.* Use one that writes"):
+        sync(postgres).execute(INSERT)
+
+
+def test_a_right_that_is_missing_is_told_of(postgres: psycopg.Connection[Any]) -> None:
+    postgres.execute("create table entry (id integer primary key)")
+    postgres.execute("set local role pg_monitor")
+    with pytest.raises(ConfigError, match=r"may not do this: permission denied.* connect as a user who has it"):
+        sync(postgres).execute(INSERT)
+
+
+def test_a_statement_that_took_too_long_is_told_of(postgres: psycopg.Connection[Any]) -> None:
+    postgres.execute("set statement_timeout = 20")
+    with pytest.raises(DatabaseBusy, match=r"was stopped: .* of your connection") as caught:
+        sync(postgres).fetch(Statement("select pg_sleep(30)"))
+    assert caught.value.facts["slow"]
+
+
+def test_a_unique_violation_tells_of_table_index_and_columns(
+    postgres: psycopg.Connection[Any], postgres_url: str
+) -> None:
+    postgres.execute("create table entry (id integer primary key)")
+    postgres.execute("insert into entry values (1)")
+    postgres.commit()
+
+    async def as_told_by_asyncpg() -> UniqueViolation:
+        connection = await asyncpg.connect(postgres_url)
+        with pytest.raises(UniqueViolation) as caught:
+            await guest_session(connection).execute(INSERT)
+        await connection.close()
+        return caught.value
+
+    with pytest.raises(UniqueViolation) as caught:
+        sync(postgres).execute(INSERT)
+    assert caught.value.facts == {"table": "entry", "index": "entry_pkey", "columns": "id"}
+    told = asyncio.run(as_told_by_asyncpg())
+    assert (str(told), told.facts) == (str(caught.value), caught.value.facts)
+
+
+def test_a_table_that_changed_under_a_prepared_statement_is_a_conflict(
+    postgres: psycopg.Connection[Any], postgres_url: str
+) -> None:
+    postgres.execute("create table entry (id integer)")
+    postgres.commit()
+    postgres.prepare_threshold = 0
+    postgres.autocommit = True
+    query = Statement("select * from entry")
+    assert sync(postgres).fetch(query) == []
+    with psycopg.connect(postgres_url) as other:
+        other.execute("alter table entry add column other integer")
+    with pytest.raises(Conflict, match="A table was changed meanwhile"):
+        sync(postgres).fetch(query)
+
+
+# ----- asyncpg
+
+
+def test_a_connection_that_does_something_else_is_refused(postgres_url: str) -> None:
+    async def story() -> None:
+        connection = await asyncpg.connect(postgres_url)
+        busy = asyncio.create_task(connection.execute("select pg_sleep(30)"))
+        await SystemClock().sleep(0)
+        with pytest.raises(ContextError, match=r"asyncpg runs nothing on this connection: .*another operation"):
+            await guest_session(connection).fetch(ONE)
+        busy.cancel()
+        await asyncio.gather(busy, return_exceptions=True)
+        connection.terminate()
+
+    asyncio.run(story())
+
+
+def test_an_answer_that_takes_too_long_is_told_of(postgres_url: str) -> None:
+    async def story() -> None:
+        connection = await asyncpg.connect(postgres_url, command_timeout=0.02)
+        with pytest.raises(DatabaseBusy, match=r"did not answer in time.* run your transaction again"):
+            await guest_session(connection).fetch(Statement("select pg_sleep(30)"))
+        await connection.close()
+
+    asyncio.run(story())
+
+
+def test_a_connection_that_the_server_ended_is_lost(postgres_url: str) -> None:
+    async def story() -> None:
+        connection = await asyncpg.connect(postgres_url)
+        with pytest.raises(DatabaseUnavailable, match=r"asyncpg connection to the database was lost"):
+            await guest_session(connection).fetch(Statement("select pg_terminate_backend(pg_backend_pid())"))
+        with pytest.raises(ContextError, match="The asyncpg connection is not open"):
+            guest_session(connection)
+
+    asyncio.run(story())
+
+
+def test_a_value_of_the_wrong_type_is_refused(postgres_url: str) -> None:
+    async def story() -> None:
+        connection = await asyncpg.connect(postgres_url)
+        with pytest.raises(ValueInvalid, match=r"refused a value: .*invalid UUID"):
+            await guest_session(connection).fetch(Statement("select $1::uuid"), ["x"])
+        await connection.close()
+
+    asyncio.run(story())
+
+
+def test_a_verb_that_waits_for_something_else_does_not_run_on_a_sync_connection(sqlite: sqlite3.Connection) -> None:
+    async def waits(_: Any) -> None:
+        await SystemClock().sleep(0)
+
+    with pytest.raises(ContextError, match="waited for something else"):
+        sync(sqlite).run(waits)

@@ -1,0 +1,192 @@
+"""Penstock in a transaction that SQLAlchemy or Django has begun: their states, and what they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import django.db
+import pytest
+import sqlalchemy
+from django.db import transaction
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
+from sqlalchemy.pool import NullPool
+from stage.guests import django_connection, library_url
+
+from penstock.errors import (
+    ContextError,
+)
+from penstock.store.contract import Statement
+from penstock.store.guest.session import SyncGuestSession, guest_session
+
+ONE = Statement("select 1")
+INSERT = Statement("insert into entry values (1)")
+
+
+def sync(connection: Any) -> SyncGuestSession:
+    return guest_session(connection).sync()
+
+
+# ----- SQLAlchemy
+
+
+def test_a_library_above_a_database_that_penstock_does_not_know_is_refused() -> None:
+    engine = sqlalchemy.create_mock_engine("mysql+pymysql://", lambda *_: None)
+    connection = sqlalchemy.Connection.__new__(sqlalchemy.Connection)
+    connection.engine = engine  # type: ignore[assignment]  # no server of that kind is at hand
+    with pytest.raises(ContextError, match=r"cannot work in a connection of SQLAlchemy over mysql\+pymysql"):
+        guest_session(connection)
+
+
+def test_a_session_that_does_not_know_its_database_is_refused() -> None:
+    with pytest.raises(ContextError, match=r"sqlalchemy runs nothing on this connection: This session is not bound"):
+        guest_session(Session())
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Row(Base):
+    __tablename__ = "entry"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+def test_a_session_whose_flush_has_failed_is_refused(sqlite_url: str) -> None:
+    engine = sqlalchemy.create_engine(library_url(sqlite_url, "sqlite+pysqlite"), poolclass=NullPool)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.add(Row(id=1))
+        session.flush()
+        session.connection().execute(sqlalchemy.text("insert into entry values (2)"))
+        session.add(Row(id=2))
+        with pytest.raises(sqlalchemy.exc.IntegrityError):
+            session.flush()
+        with pytest.raises(ContextError, match=r"has failed before.* Roll back"):
+            guest_session(session)
+        session.rollback()
+        assert sync(session).fetch(ONE) == [(1,)]
+
+
+def test_a_transaction_that_is_over_inside_of_its_block_is_refused(sqlite_url: str) -> None:
+    engine = sqlalchemy.create_engine(library_url(sqlite_url, "sqlite+pysqlite"), poolclass=NullPool)
+    with engine.connect() as connection, connection.begin() as begun:
+        begun.rollback()
+        with pytest.raises(ContextError, match="SQLAlchemy runs nothing on this connection: Can't operate on closed"):
+            sync(connection).fetch(ONE)
+
+
+def test_a_connection_that_was_invalidated_is_refused(sqlite_url: str) -> None:
+    engine = sqlalchemy.create_engine(library_url(sqlite_url, "sqlite+pysqlite"), poolclass=NullPool)
+    with engine.connect() as connection:
+        connection.execute(sqlalchemy.text("select 1"))
+        connection.invalidate()
+        with pytest.raises(ContextError, match=r"has failed before.* Roll back"):
+            guest_session(connection)
+
+
+def test_a_sync_connection_over_an_async_driver_works_where_sqlalchemy_lets_it(postgres_url: str) -> None:
+    async def story() -> None:
+        engine = create_async_engine(library_url(postgres_url, "postgresql+asyncpg"), poolclass=NullPool)
+        async with engine.connect() as connection:
+            assert await connection.run_sync(lambda inner: sync(inner).fetch(ONE)) == [(1,)]
+            with pytest.raises(ContextError, match="SQLAlchemy runs nothing on this connection: greenlet_spawn"):
+                sync(connection.sync_connection).fetch(ONE)
+
+    asyncio.run(story())
+
+
+def test_sessions_of_a_scope_are_taken(sqlite_url: str) -> None:
+    engine = sqlalchemy.create_engine(library_url(sqlite_url, "sqlite+pysqlite"), poolclass=NullPool)
+    scoped = scoped_session(sessionmaker(engine))
+    assert sync(scoped).fetch(ONE) == [(1,)]
+    scoped.remove()
+
+    async def story() -> None:
+        engine = create_async_engine(library_url(sqlite_url, "sqlite+aiosqlite"), poolclass=NullPool)
+        scoped: async_scoped_session[AsyncSession] = async_scoped_session(
+            async_sessionmaker(engine), scopefunc=asyncio.current_task
+        )
+        assert await guest_session(scoped).fetch(ONE) == [(1,)]
+        await scoped.remove()
+
+    asyncio.run(story())
+
+
+# ----- Django
+
+
+@pytest.fixture(params=["sqlite_url", "postgres_url"])
+def django_one(request: pytest.FixtureRequest) -> Iterator[Any]:
+    connection = django_connection(request.getfixturevalue(request.param))
+    yield connection
+    connection.close()
+
+
+def test_what_ran_in_an_atomic_block_goes_with_it(django_one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "get_connection", lambda _=None: django_one)
+    sync(django_one).execute(Statement("create table entry (id integer)"))
+    with suppress(ZeroDivisionError), transaction.atomic():
+        sync(django_one).execute(INSERT)
+        raise ZeroDivisionError
+    with transaction.atomic():
+        sync(django_one).execute(INSERT)
+        transaction.set_rollback(True)
+        with pytest.raises(ContextError, match=r"Django connection has failed before.* Roll back"):
+            sync(django_one).fetch(ONE)
+    assert sync(django_one).fetch(Statement("select count(*) from entry")) == [(0,)]
+    with transaction.atomic():
+        sync(django_one).execute(INSERT)
+    assert sync(django_one).fetch(Statement("select count(*) from entry")) == [(1,)]
+
+
+def test_a_database_that_the_settings_of_django_do_not_name_is_refused(sqlite_url: str) -> None:
+    django_connection(sqlite_url)
+    with pytest.raises(ContextError, match="cannot work in a connection of Django to unknown"):
+        guest_session(django.db.connection)
+
+
+def test_django_is_asked_where_it_lets_one(django_one: Any) -> None:
+    async def story() -> None:
+        session = sync(django_one)
+        with pytest.raises(ContextError, match=r"Django runs nothing on this connection: .*async context"):
+            session.fetch(ONE)
+
+    asyncio.run(story())
+    with ThreadPoolExecutor(1) as thread, pytest.raises(ContextError, match=r"created in thread|created in a thread"):
+        thread.submit(guest_session, django_one).result()
+
+
+_ON_PSYCOPG2 = """
+import sys
+from datetime import UTC, datetime
+from uuid import UUID
+from penstock.store.contract import Statement
+from penstock.store.guest.session import guest_session
+from stage.guests import django_connection
+sys.modules["psycopg"] = None  # Django would take it
+connection = django_connection(sys.argv[1])
+values = [UUID(int=5), datetime(2026, 1, 1, tzinfo=UTC), b"\\0", "100%", -1, [UUID(int=6)], []]
+sql = "select $1::uuid, $2::timestamptz, $3::bytea, $4::text, $5::smallint, $6::uuid[], $7::text[], '%s'"
+assert guest_session(connection).sync().fetch(Statement(sql), values) == [(*values, "%s")]
+print(type(connection.connection).__module__)
+"""
+
+
+def test_django_over_the_older_driver_gives_the_same(postgres_url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _ON_PSYCOPG2, postgres_url],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("psycopg2.extensions\n", "")

@@ -1,0 +1,156 @@
+"""Penstock in a transaction of the user's own on SQLite: threads, autocommit, the one writer, plain connections."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from typing import Any
+
+import aiosqlite
+import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+from stage.guests import library_url, sqlite_file
+
+from penstock import Index, Table
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.errors import (
+    ContextError,
+    DatabaseBusy,
+)
+from penstock.schema.table import definition_of
+from penstock.store import migrate
+from penstock.store.contract import Statement
+from penstock.store.guest.session import SyncGuestSession, guest_session
+from penstock.store.open import make_store
+from penstock.testing.conformance.bench import NOW, new_job
+
+ONE = Statement("select 1")
+INSERT = Statement("insert into entry values (1)")
+
+
+def sync(connection: Any) -> SyncGuestSession:
+    return guest_session(connection).sync()
+
+
+@pytest.fixture
+def sqlite(sqlite_url: str) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(sqlite_file(sqlite_url))
+    yield connection
+    connection.close()
+
+
+# ----- sqlite3 and aiosqlite
+
+
+def test_a_connection_of_another_thread_is_refused(sqlite: sqlite3.Connection, sqlite_url: str) -> None:
+    free = sqlite3.connect(sqlite_file(sqlite_url), check_same_thread=False)
+    with ThreadPoolExecutor(1) as thread:
+        with pytest.raises(ContextError, match=r"belongs to another thread.* check_same_thread=False"):
+            thread.submit(guest_session, sqlite).result()
+        assert thread.submit(lambda: sync(free).fetch(ONE)).result() == [(1,)]
+    free.close()
+
+
+def test_texts_that_the_connection_gives_as_bytes_are_not_read(sqlite: sqlite3.Connection) -> None:
+    sqlite.text_factory = bytes
+    with pytest.raises(ContextError, match=r"text_factory of the sqlite3 connection"):
+        sync(sqlite).fetch(ONE)
+    sqlite.execute("create table entry (id integer)")
+    assert sync(sqlite).execute(INSERT) == 1
+
+
+def test_in_autocommit_each_statement_commits_by_itself(sqlite_url: str) -> None:
+    own = sqlite3.connect(sqlite_file(sqlite_url), isolation_level=None)
+    own.execute("create table entry (id integer)")
+    sync(own).execute(INSERT)
+    own.close()
+    other = sqlite3.connect(sqlite_file(sqlite_url))
+    assert sync(other).fetch(Statement("select id from entry")) == [(1,)]
+    other.close()
+
+
+def test_who_read_before_others_wrote_is_told_to_begin_at_once(sqlite: sqlite3.Connection, sqlite_url: str) -> None:
+    sqlite.execute("pragma journal_mode = wal")
+    sqlite.execute("create table entry (id integer)")
+    sqlite.commit()
+    sqlite.execute("begin")
+    sqlite.execute("select count(*) from entry").fetchall()
+    other = sqlite3.connect(sqlite_file(sqlite_url))
+    other.execute("insert into entry values (2)")
+    other.commit()
+    other.close()
+    with pytest.raises(DatabaseBusy, match=r"Others have written.* BEGIN IMMEDIATE"):
+        sync(sqlite).execute(INSERT)
+
+
+def test_who_waited_too_long_for_the_one_writer_is_told_so(sqlite: sqlite3.Connection, sqlite_url: str) -> None:
+    sqlite.execute("create table entry (id integer)")
+    sqlite.execute("begin immediate")
+    other = sqlite3.connect(sqlite_file(sqlite_url), timeout=0)
+    with pytest.raises(DatabaseBusy, match="Another process holds the write lock"):
+        sync(other).execute(INSERT)
+    other.close()
+
+
+def test_a_connection_that_only_reads_is_told_of(sqlite: sqlite3.Connection, sqlite_url: str) -> None:
+    sqlite.execute("create table entry (id integer)")
+    other = sqlite3.connect(f"file:{sqlite_file(sqlite_url)}?mode=ro", uri=True)
+    with pytest.raises(ContextError, match="only reads"):
+        sync(other).execute(INSERT)
+    other.close()
+
+
+class Price(Table):
+    amount: Decimal
+
+    by_amount = Index("amount")
+
+
+def test_jobs_need_nothing_of_what_penstocks_own_connections_bring(sqlite_url: str) -> None:
+    """No collation, function or pragma of penstock's: a plain connection enqueues beside tables that have them."""
+    store = make_store(Config(database=sqlite_url), SystemClock())
+    job = new_job()
+
+    async def prepare() -> None:
+        await migrate.push(store, [definition_of(Price)], apply=True)
+        await store.close()
+
+    asyncio.run(prepare())
+    connection = sqlite3.connect(sqlite_file(sqlite_url))
+    with pytest.raises(sqlite3.OperationalError, match="no such collation sequence"):
+        connection.execute("select * from price order by amount")
+    for pragma in ("foreign_keys = off", "trusted_schema = off", "recursive_triggers = on", "cell_size_check = on"):
+        connection.execute(f"pragma {pragma}")
+
+    def enqueue(inside: Any) -> Any:
+        return store.jobs.enqueue(inside, [job, new_job(delay=5)], NOW)
+
+    def cancel(inside: Any) -> Any:
+        return store.jobs.request_cancel(inside, [job.id], NOW)
+
+    def find(inside: Any) -> Any:
+        return store.jobs.find(inside, job.id, NOW)
+
+    sync(connection).run(enqueue)
+    sync(connection).run(cancel)
+    connection.commit()
+    found = sync(connection).run(find)
+    assert found is not None
+    connection.close()
+
+
+def test_a_connection_that_nobody_has_opened_is_refused(sqlite_url: str) -> None:
+    async def story() -> None:
+        unopened = aiosqlite.connect(sqlite_file(sqlite_url))
+        with pytest.raises(ContextError, match="The aiosqlite connection is not open"):
+            guest_session(unopened)
+        engine = create_async_engine(library_url(sqlite_url, "sqlite+aiosqlite"), poolclass=NullPool)
+        with pytest.raises(ContextError, match="The SQLAlchemy connection is not open"):
+            guest_session(engine.connect())
+
+    asyncio.run(story())
