@@ -1,6 +1,6 @@
 // Graphile Worker with its local queue and batched completions, as its page on performance advises.
 
-import { COUNTERS, installed, serve, url } from "./protocol.mjs";
+import { COUNTERS, installed, serve, url } from "../protocol.mjs";
 
 const { Logger, makeWorkerUtils, run, runMigrations } = installed("graphile-worker");
 const { Pool } = installed("pg");

@@ -1,6 +1,6 @@
 // pg-boss with batches, woken by LISTEN and NOTIFY, and its own transaction around handler and completion.
 
-import { COUNTERS, installed, serve, url } from "./protocol.mjs";
+import { COUNTERS, installed, serve, url } from "../protocol.mjs";
 
 const { PgBoss } = installed("pg-boss");
 const { Pool } = installed("pg");
