@@ -28,7 +28,7 @@ check: $(READY) ## formatting, lint, types and import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY) ## measure the bars; ONLY=name for one
+bench: $(READY) ## measure the bars; ONLY=name for one, ONLY=peer for those beside other job queues
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
 format: $(READY) ## put the code into its one form
@@ -44,4 +44,4 @@ lock: ## choose the versions of requirements-dev.txt anew
 	rm -rf .venv-lock
 
 clean: ## remove what the other commands made
-	rm -rf .venv .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist
+	rm -rf .venv .venv-lock benchmarks/.peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist

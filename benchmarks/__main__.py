@@ -1,7 +1,10 @@
 """``python -m benchmarks``: measure, print, and end with status 1 if a bar is not met.
 
+Those named ``peer_…`` install other job queues and take long: they run only if asked for, with ``--only peer``.
+
 Each benchmark prints a line for people, then ``BAR name measured need ok|short`` if it has a bar to meet, and
-``REPORT name value`` for numbers that have none. A benchmark that fails ends the run with status 1 in any case.
+``REPORT name value`` for numbers that have none; ``SKIP peer reason`` stands for a peer that cannot be measured, whose
+bars then are short. A benchmark that fails ends the run with status 1 in any case.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import traceback
 
 from benchmarks import claims, footprint, jobs, mutations, queries, scheduling
 from benchmarks.databases import Databases
-from benchmarks.harness import QUICK, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts, plain
+from benchmarks.harness import QUICK, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
+from benchmarks.peers import bars
 
 BENCHMARKS = (
     *mutations.BENCHMARKS,
@@ -23,13 +27,15 @@ BENCHMARKS = (
     *claims.BENCHMARKS,
     *jobs.BENCHMARKS,
     *footprint.BENCHMARKS,
+    *bars.BENCHMARKS,
 )
+_ON_DEMAND = "peer_"
 
 
 def main() -> int:
     """Run the chosen benchmarks; the exit status."""
     options = _options()
-    chosen = [benchmark for benchmark in BENCHMARKS if benchmark.name.startswith(options.only)]
+    chosen = [benchmark for benchmark in BENCHMARKS if _is_chosen(benchmark.name, options.only)]
     if not chosen:
         print(f"No benchmark is named {options.only}…; there are {', '.join(one.name for one in BENCHMARKS)}.")
         return 2
@@ -41,6 +47,10 @@ def main() -> int:
     finally:
         databases.close()
     return 0 if all(met) else 1
+
+
+def _is_chosen(name: str, only: str) -> bool:
+    return name.startswith(only) and (bool(only) or not name.startswith(_ON_DEMAND))
 
 
 def _options() -> argparse.Namespace:
@@ -58,24 +68,22 @@ def _run(benchmark: Benchmark, bench: Bench, *, strict: bool) -> bool:
         measured = _measure(benchmark, bench)
     except CannotMeasureError as reason:
         bench.row(f"cannot be measured: {reason}")
-        return _tell(benchmark, bench, None, "none") or not strict
+        _tell(benchmark, bench, None, "none")
     except Exception:  # noqa: BLE001 - the others are still to be measured
         traceback.print_exc()
         _tell(benchmark, bench, None, "error")
         return False
-    return _tell(benchmark, bench, measured, "") or not strict
+    else:
+        _tell(benchmark, bench, measured, "none")
+    return bench.met or not strict
 
 
-def _tell(benchmark: Benchmark, bench: Bench, measured: float | None, otherwise: str) -> bool:
-    """Print the line of the outcome; whether the bar, if there is one, is met."""
-    if benchmark.bar is None:
-        if measured is not None:
-            bench.report("", measured)
-        return True
-    holds = measured is not None and benchmark.bar.holds(measured)
-    number = otherwise if measured is None else plain(measured)
-    print(f"BAR {benchmark.name} {number} {benchmark.bar} {'ok' if holds else 'short'}", flush=True)
-    return holds
+def _tell(benchmark: Benchmark, bench: Bench, measured: float | None, otherwise: str) -> None:
+    """Print the line of the outcome."""
+    if benchmark.bar is not None:
+        bench.hold("", measured, benchmark.bar, otherwise)
+    elif measured is not None:
+        bench.report("", measured)
 
 
 def _measure(benchmark: Benchmark, bench: Bench) -> float | None:

@@ -40,6 +40,10 @@ class Sizes:
         actions: Jobs without effect that a worker drains; actions.
         mutations: The same; mutations.
         drains: How often it does so.
+        turns: Turns of each program, where programs are measured beside each other.
+        singles: Jobs stored one by one.
+        batch: Jobs stored all at once.
+        pickups: Jobs that an idle worker picks up.
         starts: Starts of fresh interpreters.
         settle: Seconds until a program that was started counts as idle.
     """
@@ -52,6 +56,10 @@ class Sizes:
     actions: int = 10_000
     mutations: int = 3_000
     drains: int = 3
+    turns: int = 5
+    singles: int = 2_000
+    batch: int = 100_000
+    pickups: int = 400
     starts: int = 7
     settle: float = 4.0
 
@@ -65,6 +73,10 @@ QUICK = Sizes(
     actions=200,
     mutations=50,
     drains=1,
+    turns=1,
+    singles=50,
+    batch=1_000,
+    pickups=40,
     starts=1,
     settle=1.0,
 )
@@ -98,11 +110,13 @@ class Bench:
         name: The benchmark's name.
         sizes: How much to measure.
         databases: Gives fresh databases.
+        met: Whether all bars that numbers were held to so far are met.
     """
 
     name: str
     sizes: Sizes
     databases: Databases
+    met: bool = field(default=True, init=False)
 
     def row(self, *columns: str) -> None:
         """Print a line for people: what was measured, in columns."""
@@ -110,8 +124,17 @@ class Bench:
 
     def report(self, what: str, value: float) -> None:
         """Print a number that has no bar."""
-        name = f"{self.name}_{what}" if what else self.name
-        print(f"REPORT {name} {plain(value)}", flush=True)
+        print(f"REPORT {self._full(what)} {plain(value)}", flush=True)
+
+    def hold(self, what: str, measured: float | None, bar: Bar, otherwise: str = "none") -> None:
+        """Hold a number to a bar, and print the outcome; `otherwise` stands for a number that could not be had."""
+        holds = measured is not None and bar.holds(measured)
+        number = otherwise if measured is None else plain(measured)
+        print(f"BAR {self._full(what)} {number} {bar} {'ok' if holds else 'short'}", flush=True)
+        self.met = self.met and holds
+
+    def _full(self, what: str) -> str:
+        return f"{self.name}_{what}" if what else self.name
 
 
 @dataclass(frozen=True, slots=True)

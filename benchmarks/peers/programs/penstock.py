@@ -1,0 +1,106 @@
+"""penstock itself, on either store. How its jobs are stored and run stands here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from benchmarks.databases import load
+from benchmarks.peers.protocol import COUNTERS, Peer, Ran, serve
+from penstock import ActionCtx, App, Backend, Config, Id, MutationCtx, Table
+from penstock.jobs.job import NewJob
+from penstock.schema.ids import format_id
+from penstock.services.group import Group
+
+WORKER_JOBS = 1000
+
+app = App()
+_running = Ran()
+
+
+class Counter(Table):
+    """What jobs add to."""
+
+    count: int = 0
+
+
+@app.internal_action
+async def nothing(ctx: ActionCtx, number: int) -> None:  # noqa: ARG001 - every action is given one
+    """A job without effect."""
+    _running.one(number)
+
+
+@app.internal_mutation
+async def bump(ctx: MutationCtx, counter: Id[Counter], number: int) -> None:
+    """Add one to a row."""
+    row = await ctx.db.get(Counter, counter)
+    if row is None:
+        raise LookupError(counter)
+    await ctx.db.patch(Counter, counter, count=row.count + 1)
+    _running.one(number)
+
+
+class PenstockPeer(Peer):
+    """The worker runs in this process, on the same connections."""
+
+    works = ("drain", "transactions")
+    _backend: Backend
+
+    @asynccontextmanager
+    async def opened(self, *, install: bool) -> AsyncIterator[None]:
+        """Connect."""
+        config = Config(database=self.url, worker_jobs=WORKER_JOBS)
+        async with app.open(config=config, push_schema=install) as self._backend:
+            yield
+
+    async def enqueue_one(self, number: int) -> None:
+        """Store a job, as an action does."""
+        await self._backend.scheduler.run_after(timedelta(0), nothing, number)
+
+    async def enqueue_many(self, count: int) -> None:
+        """Store jobs in one transaction, past the limits that a user's function has."""
+        engine = self._backend.engine
+        now = engine.clock.now()
+        function = nothing if self.work == "drain" else bump
+        arguments = await self._arguments(count)
+        jobs = [
+            NewJob(UUID(int=engine.clock.uuid7()), function.name, function.kind.value, text, now) for text in arguments
+        ]
+        session = await engine.store.begin_write()
+        try:
+            await engine.store.jobs.enqueue(session, jobs, now)
+            await session.commit()
+        finally:
+            await session.rollback()
+        engine.store.signals.notify()
+
+    async def _arguments(self, count: int) -> list[str]:
+        if self.work == "drain":
+            return [f'{{"number":{number}}}' for number in range(count)]
+        clock, now = self._backend.engine.clock, datetime.now(UTC)
+        ids = [format_id("counter", clock.uuid7()) for _ in range(COUNTERS)]
+        await load(self.url, "counter", ("id", "creation_time", "count"), [(counter, now, 0) for counter in ids])
+        return [f'{{"counter":"{ids[number % COUNTERS]}","number":{number}}}' for number in range(count)]
+
+    async def left(self) -> int:
+        """Jobs that are ready or running."""
+        counts = await self._backend.job_counts()
+        return counts["ready"] + counts["running"]
+
+    @asynccontextmanager
+    async def worker(self, ran: Ran) -> AsyncIterator[None]:
+        """Run jobs."""
+        global _running  # noqa: PLW0603 - handlers of an app are functions of a module
+        _running = ran
+        group = Group([self._backend.make_service("worker")], self._backend.engine.store.signals)
+        group.start()
+        try:
+            yield
+        finally:
+            await group.stop()
+
+
+if __name__ == "__main__":
+    serve(PenstockPeer)
