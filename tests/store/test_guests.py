@@ -29,7 +29,7 @@ from penstock.store.contract import Jobs, Session, Statement
 from penstock.store.guest.drivers import answer
 from penstock.store.guest.session import guest_session
 from penstock.store.open import make_store
-from penstock.testing.conformance.bench import AGAIN, NOW, new_job
+from penstock.testing.conformance.bench import AGAIN, NOW, cancel, new_job
 
 LONG = "1 MB of %s $1 ?1 :p1 'ž' \\ " * 40_000
 LITERALS = "'100% %s %(p1)s %%' , 'it''s $1 ?1 ? :p1', '-- $1'"
@@ -135,7 +135,7 @@ def test_jobs_are_there_when_the_transaction_of_the_user_has_committed(kind: Kin
 
     async def canceled() -> list[JobId]:
         async with penstock_store(app_url) as store:
-            await store.jobs.cancel_pending(NOW, NOW + timedelta(days=1), 10)
+            await store.jobs.cancel_pending(NOW, 10, cancel(NOW))
             session = await store.begin_read()
             found = await store.jobs.list(session, "canceled", 10, NOW)
             await session.rollback()
