@@ -152,8 +152,8 @@ def test_postgres_reads_through_indexes(postgres_plans: str, name: str, how: str
     used: dict[str, set[str]] = {}
     for scan in scans:
         table = scan["Relation Name"]
-        if table == "pool":
-            continue  # there are few pools
+        if table == "pool" or scan["Node Type"] == "Tid Scan":
+            continue  # there are few pools; and a row's place is found without an index
         assert "Index Name" in scan, f"{scan['Node Type']} on {table}"
         used.setdefault(one_partition(table), set()).add(index_kind(table, scan["Index Name"]))
     for table, indexes in expected.items():
@@ -180,7 +180,8 @@ def test_postgres_claims_without_touching_scheduled_jobs(postgres_plans: str) ->
             rows = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
             touched[node["Index Name"]] = touched.get(node["Index Name"], 0) + rows
     assert touched["scheduled_job_run_at"] == 1
-    assert touched["ready_job_order"] == touched["ready_job_pkey"] == 10
+    assert touched["ready_job_order"] == 10
+    assert "ready_job_pkey" not in touched
     assert not any(node["Node Type"] == "Sort" and node["Actual Rows"] > 10 for node in plan)
 
 

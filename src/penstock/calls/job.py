@@ -10,7 +10,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -51,6 +51,7 @@ class Running:
 
 _PARKED_FOR = timedelta(seconds=30)
 _LONGEST_ERROR = 10_000
+_NO_LIMIT: AbstractAsyncContextManager[None] = nullcontext()
 
 
 async def run_job(runner: Runner, running: Running) -> Outcome | None:
@@ -60,9 +61,11 @@ async def run_job(runner: Runner, running: Running) -> Outcome | None:
     to be kept, and what is returned became of the on_complete.
     """
     try:
-        outcome = await _attempt(runner, running) if running.job.ending is None else None
-        if outcome is None and running.job.ending is None:
-            return None
+        outcome = None
+        if running.job.ending is None:
+            outcome = await _attempt(runner, running)
+            if outcome is None or running.job.on_complete is None:
+                return outcome
         return await _complete(runner, running, outcome)
     except LeaseLost:
         job = running.job
@@ -77,7 +80,7 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
     if function is None:
         return _parked(job, f"FunctionNotFound: no function {job.function} is declared in the program of this worker")
     try:
-        async with _time_limit(job):
+        async with _NO_LIMIT if job.options.timeout is None else _time_limit(job, job.options.timeout):
             if function.kind is FunctionKind.MUTATION:
                 await _run_mutation(runner, function, job, running.lease)
                 return None
@@ -116,17 +119,13 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
 
 
 @asynccontextmanager
-async def _time_limit(job: Job) -> AsyncIterator[None]:
+async def _time_limit(job: Job, seconds: float) -> AsyncIterator[None]:
     """End a job that takes longer than it may.
 
     Raises:
         CallTimeout: It did.
     """
-    limit = job.options.timeout
-    if limit is None:
-        yield
-        return
-    timer = asyncio.timeout(limit)
+    timer = asyncio.timeout(seconds)
     try:
         async with timer:
             yield
@@ -134,7 +133,7 @@ async def _time_limit(job: Job) -> AsyncIterator[None]:
         if not timer.expired():
             raise
         raise CallTimeout(
-            f"{job.function} took longer than the {limit:g} seconds that this job may take.",
+            f"{job.function} took longer than the {seconds:g} seconds that this job may take.",
             fix="Raise its timeout, or do less in one job.",
         ) from error
 

@@ -42,6 +42,8 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         error=outcome.error,
         traceback=outcome.traceback,
     )
+    if state is not JobState.COMPLETING:
+        return settled
     return _completing(settled, moved(JobState.RUNNING, event, on_complete=False), now)
 
 
@@ -56,7 +58,7 @@ def settle_cancel(job: Job, now: datetime, keep: timedelta = KEEP_STATUS) -> Set
         finished_at=now,
         expires_at=expiry(job.options, now, keep),
     )
-    return _completing(settled, JobState.CANCELED, now)
+    return _completing(settled, JobState.CANCELED, now) if settled.state is JobState.COMPLETING else settled
 
 
 def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: str | None = None) -> Settlement:
@@ -82,9 +84,7 @@ def expiry(options: Options, now: datetime, keep: timedelta) -> datetime:
 
 
 def _completing(settled: Settlement, end: JobState, now: datetime) -> Settlement:
-    """The same, with the ending to be kept if on_complete comes first."""
-    if settled.state is not JobState.COMPLETING:
-        return settled
+    """The same, with the ending that is kept while on_complete comes first."""
     ending = Ending(end, now, settled.result, settled.error, settled.traceback)
     return replace(settled, run_at=now, result=None, error=None, traceback=None, ending=ending)
 

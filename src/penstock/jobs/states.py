@@ -8,6 +8,8 @@ import enum
 class JobState(enum.Enum):
     """Where a job stands. "Scheduled" is only pending with a later `run_at`."""
 
+    __hash__ = object.__hash__  # there is one of each; Enum's own is written in Python, and asked many times for a job
+
     PENDING = "pending"
     RUNNING = "running"
     COMPLETING = "completing"  # how it ends is known, and its on_complete is still to run
@@ -18,6 +20,8 @@ class JobState(enum.Enum):
 
 class JobEvent(enum.Enum):
     """What may happen to a job."""
+
+    __hash__ = object.__hash__
 
     CLAIMED = "claimed"  # a worker took it under its lease
     CANCELED = "canceled"  # someone asked for it to stop, in time

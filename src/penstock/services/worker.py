@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import cast
 from uuid import UUID
 
 from penstock.calls.job import Running, failure, run_job
@@ -79,9 +80,8 @@ class Worker(Service):
         await self._keep_lease()
         try:
             async with asyncio.timeout(self._bound * _TICK_PART):  # by then the lease is to be renewed again
-                await self._settle_outcomes()
                 await self._look_after_others()
-                pause = await self._claim()
+                pause = await self._settle_and_claim()
         except TimeoutError as error:
             raise DatabaseUnavailable("The database did not answer in time to find work.") from error
         return min(pause, self._until_renewal())
@@ -257,6 +257,19 @@ class Worker(Service):
 
     # ----- claim and run
 
+    async def _settle_and_claim(self) -> float:
+        """Settle what has ended, and claim more; beside each other where neither depends on the other."""
+        if not self._outcomes:
+            return await self._claim()
+        if self._astray or not all(_has_plainly_ended(job, outcome) for job, outcome in self._outcomes):
+            await self._settle_outcomes()
+            return await self._claim()
+        settling, claiming = await asyncio.gather(self._settle_outcomes(), self._claim(), return_exceptions=True)
+        for answer in (settling, claiming):
+            if isinstance(answer, BaseException):
+                raise answer
+        return cast("float", claiming)
+
     async def _claim(self) -> float:
         """Claim as many jobs as may start, and start them; seconds until the next look."""
         lease, free = self.lease, self._jobs - len(self.running)
@@ -321,6 +334,11 @@ class Worker(Service):
         if self.running.pop(job.id, None) is not None:
             self._busy[job.pool] -= claimed.ending is None
         self.wake.set()
+
+
+def _has_plainly_ended(job: Job, outcome: Outcome) -> bool:
+    """Whether settling a job makes no other one ready, nor itself again."""
+    return outcome.event is JobEvent.RETURNED and job.on_complete is None
 
 
 def _interrupted(running: Running) -> Outcome:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, fields
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ SLOTS = 16
 LONG_SLOT = -1
 _OPTIONS = tuple(field.name for field in fields(Options))
 _RETRIES = ("retry", "on_complete_retry")
+_SHORT = 500
 _LONGEST_IN_RING = timedelta(days=SLOTS - 3)
 _EPOCH_ORDINAL = datetime(1970, 1, 1).toordinal()  # noqa: DTZ001 - only its day is used
 
@@ -34,8 +36,15 @@ def options_of(text: str | None) -> Options:
     """A job's stored options."""
     if text is None:
         return NO_OPTIONS
+    return _few_options(text) if len(text) <= _SHORT else _options(text)
+
+
+def _options(text: str) -> Options:
     given = json.loads(text)
     return Options(**{**given, **{field: Retry(*given[field]) for field in _RETRIES if field in given}})
+
+
+_few_options = lru_cache(1024)(_options)  # those of a pool's jobs are mostly the same
 
 
 def ending_text(ending: Ending | None) -> str | None:

@@ -179,7 +179,7 @@ async def run(connections: Connections, query: Query, values: dict[str, Any]) ->
 
 
 def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
-    return {
+    arrays: dict[str, list[Any]] = {
         "ids": [item.id for item in settlements],
         "states": [item.state.value for item in settlements],
         "attempts": [item.attempt for item in settlements],
@@ -193,6 +193,12 @@ def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "endings": [ending_text(item.ending) for item in settlements],
         "on_complete_errors": [item.on_complete_error for item in settlements],
     }
+    # unnest takes NULL for an array of nulls, which mostly costs nothing to send.
+    return {name: None if _is_all_null(values) else values for name, values in arrays.items()}
+
+
+def _is_all_null(values: list[Any]) -> bool:
+    return values.count(None) == len(values)
 
 
 def _left(rooms: Sequence[Room], taken: Sequence[Job]) -> Sequence[Room]:

@@ -49,7 +49,7 @@ from moved order by run_at, id;
 -- changed since the worker last looked at it gives nothing.
 -- Differs: SKIP LOCKED steps around other workers, and one statement moves the rows and looks at the schedule.
 with ending as materialized (
-    select r.id from penstock.ready_job r
+    select r.ctid from penstock.ready_job r
     where r.ending is not null and exists (select from penstock.lease l where l.id = :lease)
     order by r.seq limit :limit for update of r skip locked
 ), room as materialized (
@@ -57,19 +57,23 @@ with ending as materialized (
     where exists (select from penstock.lease l where l.id = :lease)
       and (t.epoch is null or exists (select from penstock.pool p where p.name = t.pool and p.epoch = t.epoch))
 ), due as materialized (
-    select j.id, j.priority, j.seq, row_number() over (partition by room.pool order by j.priority desc, j.seq) as turn
+    select j.ctid, j.priority, j.seq, j.turn
     from room cross join lateral (
-        select r.id, r.priority, r.seq from penstock.ready_job r
-        where r.pool = room.pool and r.ending is null
-          and not exists (select from penstock.cancel_request c where c.job_id = r.id)
-        order by r.priority desc, r.seq limit room.room for update of r skip locked
+        select k.ctid, k.priority, k.seq, row_number() over () as turn from (
+            select r.ctid, r.priority, r.seq from penstock.ready_job r
+            where r.pool = room.pool and r.ending is null and (
+                not exists (select from penstock.cancel_request)
+                or not exists (select from penstock.cancel_request c where c.job_id = r.id)
+            )
+            order by r.priority desc, r.seq limit room.room for update of r skip locked
+        ) k
     ) j
 ), chosen as materialized (
-    select id from ending
+    select ctid from ending
     union all
-    (select id from due order by turn, priority desc, seq limit :limit - (select count(*) from ending))
+    (select ctid from due order by turn, priority desc, seq limit :limit - (select count(*) from ending))
 ), taken as (
-    delete from penstock.ready_job r using chosen where r.id = chosen.id
+    delete from penstock.ready_job r where r.ctid = any(array(select ctid from chosen))
     returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.run_at, r.options, r.on_complete, r.ending,
               r.attempt + (r.ending is null)::integer as attempt, r.enqueued_at, r.error, r.seq
 ), started as (
