@@ -72,12 +72,7 @@ async def enqueue(backend: Backend, function: AnyFunction, count: int) -> None:
             NewJob(UUID(int=engine.clock.uuid7()), function.name, function.kind.value, "{}", now)
             for _ in range(min(_AT_ONCE, count - start))
         ]
-        session = await engine.store.begin_write()
-        try:
-            await engine.store.jobs.enqueue(session, jobs, now)
-            await session.commit()
-        finally:
-            await session.rollback()
+        await backend.job_calls.enqueue_many(jobs)
 
 
 async def _claimer(backend: Backend) -> Callable[[], Awaitable[float]]:

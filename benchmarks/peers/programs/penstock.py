@@ -68,13 +68,7 @@ class PenstockPeer(Peer):
         jobs = [
             NewJob(UUID(int=engine.clock.uuid7()), function.name, function.kind.value, text, now) for text in arguments
         ]
-        session = await engine.store.begin_write()
-        try:
-            await engine.store.jobs.enqueue(session, jobs, now)
-            await session.commit()
-        finally:
-            await session.rollback()
-        engine.store.signals.notify()
+        await self._backend.job_calls.enqueue_many(jobs)
 
     async def _arguments(self, count: int) -> list[str]:
         if self.work == "drain":

@@ -7,7 +7,7 @@ and `scan`, and ending to `commit`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -101,27 +101,15 @@ class Transaction:
 
     async def fetch(self, statement: Statement, args: Sequence[Any]) -> Sequence[Row]:
         """Run a statement. What means "try again" is remembered, so that no function can swallow it."""
-        try:
-            return await self.session.fetch(statement, args)
-        except (Conflict, DatabaseUnavailable) as error:
-            self.failure = error
-            raise
+        return await self._remembering(self.session.fetch(statement, args))
 
     async def execute(self, statement: Statement, args: Sequence[Any]) -> int:
         """Run a statement that changes rows. What means "try again" is remembered."""
-        try:
-            return await self.session.execute(statement, args)
-        except (Conflict, DatabaseUnavailable) as error:
-            self.failure = error
-            raise
+        return await self._remembering(self.session.execute(statement, args))
 
     async def execute_many(self, statement: Statement, rows: Sequence[Row]) -> None:
         """Run a statement once for each of many rows. What means "try again" is remembered."""
-        try:
-            await self.session.execute_many(statement, rows)
-        except (Conflict, DatabaseUnavailable) as error:
-            self.failure = error
-            raise
+        await self._remembering(self.session.execute_many(statement, rows))
 
     async def fetch_read_only(self, sql: str, args: Sequence[Any]) -> tuple[list[str], Sequence[Row]]:
         """Run a user's SQL, and note that it may have read anything; its column names and rows.
@@ -130,13 +118,17 @@ class Transaction:
             LimitExceeded: The transaction has read too much.
         """
         self.read_set.note_everything()
+        names, rows = await self._remembering(self.session.fetch_read_only(sql, args, self.rows_left, self.bytes_left))
+        self.count_read(len(rows), total_bytes(chain.from_iterable(rows)))
+        return names, rows
+
+    async def _remembering(self, work: Awaitable[T]) -> T:
+        """Await some work; what means "try again" is remembered, so that no function can swallow it."""
         try:
-            names, rows = await self.session.fetch_read_only(sql, args, self.rows_left, self.bytes_left)
+            return await work
         except (Conflict, DatabaseUnavailable) as error:
             self.failure = error
             raise
-        self.count_read(len(rows), total_bytes(chain.from_iterable(rows)))
-        return names, rows
 
     # ----- what was read and written
 
@@ -232,20 +224,12 @@ class Transaction:
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> None:
         """Store jobs now, in this transaction, however many. What means "try again" is remembered."""
-        try:
-            await self.store.jobs.enqueue(self.session, jobs, self.now)
-        except (Conflict, DatabaseUnavailable) as error:
-            self.failure = error
-            raise
+        await self._remembering(self.store.jobs.enqueue(self.session, jobs, self.now))
         self.wakes = True
 
     async def cancel_pool(self, pool: str, function: str | None) -> int:
         """Ask now, in this transaction, that all jobs of a pool, or of one function in it, be canceled; how many."""
-        try:
-            count = await self.store.jobs.request_cancel_pool(self.session, pool, function, self.now)
-        except (Conflict, DatabaseUnavailable) as error:
-            self.failure = error
-            raise
+        count = await self._remembering(self.store.jobs.request_cancel_pool(self.session, pool, function, self.now))
         self.wakes = True
         return count
 

@@ -1,0 +1,105 @@
+"""A worker dies around the call of an on_complete: it takes effect exactly once, with the end of the job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import ActionCtx, App, Finished, MutationCtx, QueryCtx, Retry, Success, Table, WorkId, WorkResult
+from penstock.app import Backend
+from penstock.services.worker import Worker
+from penstock.testing import TestClock, gate
+
+app = App()
+pool = app.workpool("work", max_parallelism=2)
+
+MORE_THAN_A_LEASE = timedelta(seconds=31)
+
+
+class Told(Table):
+    work: str
+    kind: str
+
+
+@app.internal_action
+async def act(ctx: ActionCtx) -> str:
+    return "done"
+
+
+@app.internal_mutation
+async def write(ctx: MutationCtx) -> str:
+    return "done"
+
+
+@app.internal_mutation
+async def tell(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None:
+    await ctx.db.insert(Told(work=work_id, kind=result.kind))
+
+
+@app.query
+async def told(ctx: QueryCtx) -> list[str]:
+    return [row.kind async for row in ctx.db.query(Told)]
+
+
+@asynccontextmanager
+async def two_workers(url: str) -> AsyncIterator[tuple[Backend, Worker, Worker, TestClock]]:
+    """Two workers of two backends with one clock."""
+    clock = TestClock()
+    async with app.open(url, clock=clock) as first, app.open(url, clock=clock) as second:
+        workers = [backend.make_service("worker") for backend in (first, second)]
+        yield second, *workers, clock  # type: ignore[misc]
+        for worker in workers:
+            await worker.kill()
+
+
+async def finish(backend: Backend, worker: Worker, clock: TestClock, work: WorkId) -> Any:
+    """Let a worker do what is left; how the work has ended."""
+    async with asyncio.timeout(30):
+        while not isinstance(status := await pool.status(backend, work), Finished):
+            clock.advance(MORE_THAN_A_LEASE)
+            await worker.tick()
+            if worker.running:
+                await asyncio.wait([running.task for running in worker.running.values()])
+    return status.result
+
+
+CASES = [
+    (act, None, "failed"),  # whether it reached the outside world is not known
+    (act, Retry(max_attempts=3, initial_backoff=0), "success"),
+    (write, None, "success"),  # its ending is kept with its effects
+]
+
+
+@pytest.mark.parametrize(("function", "retry", "kind"), CASES, ids=["action", "retried action", "mutation"])
+@pytest.mark.parametrize("moment", ["mutation.ran", "commit.before", "commit.after"])
+async def test_a_worker_that_dies_around_an_on_complete(
+    database_url: str, function: Any, retry: Retry | None, kind: str, moment: str
+) -> None:
+    async with two_workers(database_url) as (backend, dying, other, clock):
+        work = await pool.with_options(on_complete=tell, retry=retry).enqueue(backend, function)
+
+        def is_the_call(**facts: Any) -> bool:
+            if moment == "mutation.ran":
+                return bool(facts["function"] == tell.name)
+            return bool(facts["transaction"].write_set.changes)
+
+        with gate(moment, when=is_the_call, most=1) as held:
+            arrival = asyncio.create_task(held.arrived())
+            while not arrival.done():
+                await dying.tick()
+                await asyncio.wait([arrival, *(running.task for running in dying.running.values())], timeout=0.01)
+            await dying.kill()
+        result = await finish(backend, other, clock, work)
+        expected = "success" if moment == "commit.after" else kind
+        assert await backend.run_query(told) == [expected], "once"
+        assert result.kind == expected
+        if expected == "success":
+            assert result == Success("done")
+        clock.advance(MORE_THAN_A_LEASE)
+        await other.tick()
+        assert await backend.run_query(told) == [expected], "and never again"
