@@ -161,6 +161,8 @@ class PostgresJobs:
 
 async def run(connections: Connections, query: Query, values: dict[str, Any]) -> Sequence[Row]:
     """Run one query in a transaction of its own."""
+    if connections.route.pooled:
+        return await _run_pooled(connections, query, values)
     connection = await connections.acquire()
     broken = True
     try:
@@ -175,6 +177,17 @@ async def run(connections: Connections, query: Query, values: dict[str, Any]) ->
         raise translate(error) from error
     finally:
         connections.release(connection, broken=broken)
+    return rows
+
+
+async def _run_pooled(connections: Connections, query: Query, values: dict[str, Any]) -> Sequence[Row]:
+    """The same through a pooler, where settings hold within a transaction only."""
+    session = await begin(connections, BEGIN_INTERNAL)
+    try:
+        rows = await session.fetch(query.statement, query.args(values))
+        await session.commit()
+    finally:
+        await session.rollback()
     return rows
 
 
