@@ -40,13 +40,16 @@ set enable_seqscan = on;
 set standard_conforming_strings = on;
 """
 _SHORT_LOCKS = f"set local lock_timeout = '{TABLE_LOCK_WAIT}s'; set local statement_timeout = 0"
-_TRY = "select pg_try_advisory_lock($1)"
-# Through a pooler a transaction holds the lock, which does nothing else. Between its statements it has no snapshot.
-_TRY_IN_TRANSACTION = "select pg_try_advisory_xact_lock($1)"
-_BEGIN_HOLDING = "begin isolation level read committed; set local idle_in_transaction_session_timeout = 0"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
 _UNHURRIED = 7 * 86400.0  # seconds for one statement: an index of a big table takes its time
 _LOCK_KEY = int.from_bytes(b"penstock", "big")
+# Through a pooler a transaction holds the lock, which does nothing else. Sent without parameters, it leaves no snapshot
+# open, for which building an index would wait.
+_HOLD = f"""
+begin isolation level read committed;
+set local idle_in_transaction_session_timeout = 0;
+select where pg_try_advisory_xact_lock({_LOCK_KEY});
+"""
 _LOST_RACE = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
 _CHOICES = re.compile(r'\((?:\w+|"(?:[^"]|"")+") = (?:ANY \(ARRAY\[(?P<many>.*)\]\)|(?P<one>.*))\)', re.DOTALL)
@@ -89,11 +92,11 @@ class PostgresCatalog:
         async with self._connection() as connection:
             if self._direct.route.pooled:
                 async with self._connection() as holder:
-                    await self._take_lock(holder, _TRY_IN_TRANSACTION, before=_BEGIN_HOLDING, after="rollback")
+                    await self._take_lock(lambda: _hold(holder))
                     yield PostgresSchemaLock(connection, self._clock, self._queries, pooled=True)
             else:
                 await _run(connection, _SETTINGS)
-                await self._take_lock(connection, _TRY)
+                await self._take_lock(lambda: _value(connection, "select pg_try_advisory_lock($1)", _LOCK_KEY))
                 yield PostgresSchemaLock(connection, self._clock, self._queries)
 
     @contextlib.asynccontextmanager
@@ -107,15 +110,9 @@ class PostgresCatalog:
         finally:
             connection.terminate()
 
-    async def _take_lock(self, connection: Connection, attempt: str, *, before: str = "", after: str = "") -> None:
+    async def _take_lock(self, attempt: Callable[[], Awaitable[bool]]) -> None:
         deadline, pause = self._clock.monotonic() + LOCK_WAIT, _FIRST_PAUSE
-        while True:
-            if before:
-                await _run(connection, before)
-            if await _value(connection, attempt, _LOCK_KEY):
-                return
-            if after:
-                await _run(connection, after)
+        while not await attempt():
             if self._clock.monotonic() > deadline:
                 raise DatabaseBusy(
                     f"Another process has been changing the schema of the database for {LOCK_WAIT:g} seconds.",
@@ -230,6 +227,17 @@ async def _run(connection: Connection, sql: str) -> None:
         await connection.execute(sql, timeout=_UNHURRIED)
     except Exception as error:
         raise translate(error) from error
+
+
+async def _hold(connection: Connection) -> bool:
+    """Begin a transaction that holds the lock; whether it could be had."""
+    try:
+        held: str = await connection.execute(_HOLD)
+        if held != "SELECT 1":
+            await connection.execute("rollback")
+    except Exception as error:
+        raise translate(error) from error
+    return held == "SELECT 1"
 
 
 async def _value(connection: Connection, sql: str, *args: Any) -> Any:

@@ -96,6 +96,8 @@ def _limits(statement_timeout: float) -> dict[str, str]:
 
 
 def _local(settings: Mapping[str, str]) -> str:
+    # asyncpg turns jit off and on again for queries of its own, and would leave it off for all who come later.
+    settings = {name: value for name, value in settings.items() if name != "jit"} | {"jit_above_cost": "-1"}
     return "; ".join(
         f"set local {name} = '{value}'" for name, value in settings.items() if name not in _KNOWN_TO_POOLERS
     )

@@ -17,7 +17,7 @@ from penstock.store.postgres.errors import translate
 from penstock.store.postgres.jobs import PostgresJobs
 from penstock.store.postgres.leases import PostgresLeases
 from penstock.store.postgres.pools import PostgresPools
-from penstock.store.postgres.route import Route
+from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
 from penstock.store.queries import load_queries
@@ -53,11 +53,14 @@ class PostgresStore:
         """Connect, and set the clock by the database's."""
         connection = await self._connections.acquire()
         self._connections.release(connection)
-        if connection.get_server_version().major * 10000 < _OLDEST:
-            raise ConfigError("This PostgreSQL is older than version 13.", fix="Upgrade the database.")
-        if self._direct is not self._connections:
-            await self._check_direct()
-        await self.synchronize()
+        try:
+            _check_version(connection)
+            if self._direct is not self._connections:
+                await self._check_direct()
+            await self.synchronize()
+        except BaseException:
+            await self.close()
+            raise
 
     async def _check_direct(self) -> None:
         """Refuse a way past the pooler that leads to another pooler, or to another database."""
@@ -122,6 +125,11 @@ class PostgresStore:
 
     def check_definition(self, definition: TableDefinition) -> None:
         """Every table can be held."""
+
+
+def _check_version(connection: Connection) -> None:
+    if connection.get_server_version().major * 10000 < _OLDEST:
+        raise ConfigError("This PostgreSQL is older than version 13.", fix="Upgrade the database.")
 
 
 def datetime_of(clock: SystemClock) -> datetime:
