@@ -24,6 +24,7 @@ _ANSWER_LATER = 5.0
 _CLOSE_WAIT = 5.0
 _WATCH_EVERY = 1.0
 _LINGER = 0.005
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
 class Watched(Protocol):
@@ -72,7 +73,7 @@ class Connections:
 
     async def _connect(self, command_timeout: float | None) -> Connection:
         deadline = self._clock.monotonic() + self.wait
-        pause = 0.02
+        pause = _FIRST_PAUSE
         while True:
             try:
                 return await self.route.open(self.wait, command_timeout)
@@ -83,7 +84,19 @@ class Connections:
                 if self._clock.monotonic() + pause > deadline:
                     raise _refusal(error) from error
             await self._clock.sleep(pause)
-            pause = min(pause * 2, 1.0)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def wait_for_server(self, attempt: int) -> bool:
+        """Wait for a server that is away behind a pooler, which takes connections all the same; False if it was enough.
+
+        Args:
+            attempt: How many times it was asked for in vain, one after the other.
+        """
+        pauses = [min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE) for number in range(attempt)]
+        if sum(pauses) > self.wait:
+            return False
+        await self._clock.sleep(pauses[-1])
+        return True
 
     async def acquire(self) -> Connection:
         """A connection, to be given back with `release`.

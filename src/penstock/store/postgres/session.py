@@ -41,7 +41,7 @@ async def begin(connections: Connections, how: str) -> PostgresSession:
         except DatabaseUnavailable:
             connections.drop_free()
             stale += 1
-            if stale == _MOST_STALE:
+            if not (await connections.wait_for_server(stale) if pooled else stale < _MOST_STALE):
                 raise
         else:
             return session

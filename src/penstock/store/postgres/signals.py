@@ -32,6 +32,9 @@ class PostgresSignals:
         connections: On one of them notifications are sent.
         direct: On one of them is listened; not through a pooler.
         queries: Those of the store.
+
+    Attributes:
+        listening: Whether notifications are heard, as far as is known.
     """
 
     def __init__(self, connections: Connections, direct: Connections, queries: Mapping[str, Query]) -> None:
@@ -39,6 +42,7 @@ class PostgresSignals:
         self._connections = connections
         self._direct = direct
         self._clock = SystemClock()
+        self.listening = False
         self._events: set[asyncio.Event] = set()
         self._wanted = asyncio.Event()
         self._sent = asyncio.Event()
@@ -97,12 +101,14 @@ class PostgresSignals:
         connection.add_termination_listener(lambda _connection: gone.set())
         try:
             await connection.add_listener(_CHANNEL, self._set_all)
+            self.listening = True
             self._set_all()
             while not await self._clock.wait(gone, _CHECK_EVERY):
                 await connection.fetchval(self._queries["ping"].statement.sql, timeout=_CHECK_EVERY)
         except Exception as error:
             raise translate(error) from error
         finally:
+            self.listening = False
             connection.terminate()
 
     async def _send_loop(self) -> None:
