@@ -14,9 +14,12 @@ from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import translate
+from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.jobs import PostgresJobs
+from penstock.store.postgres.keys import PostgresKeys
 from penstock.store.postgres.leases import PostgresLeases
 from penstock.store.postgres.pools import PostgresPools
+from penstock.store.postgres.rates import PostgresRates
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
@@ -43,7 +46,9 @@ class PostgresStore:
         self._direct = self._connections
         if config.direct_database:
             self._direct = Connections(Route(config.direct_database, config.statement_timeout), size=1, **timing)
-        self.jobs = PostgresJobs(for_services)
+        self.keys = PostgresKeys()
+        self.rates = PostgresRates(for_services)
+        self.jobs = PostgresJobs(for_services, PostgresGates(for_services, self.rates))
         self.pools = PostgresPools(for_services)
         self.leases = PostgresLeases(for_services, self.jobs)
         self.catalog = PostgresCatalog(self._connections, self._direct)
