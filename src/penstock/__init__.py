@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.app import App, Backend
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
+    from penstock.calls.crons import CronStatus
     from penstock.calls.workpool import Workpool
     from penstock.config import Config
+    from penstock.crons.every import daily, hourly, interval, monthly, weekly
+    from penstock.crons.expression import CronExpression
+    from penstock.crons.schedule import Interval
     from penstock.errors import (
         ApplicationError,
         ArgumentsInvalid,
@@ -73,8 +77,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
+    "penstock.calls.crons": ("CronStatus",),
     "penstock.calls.workpool": ("Workpool",),
     "penstock.config": ("Config",),
+    "penstock.crons.every": ("daily", "hourly", "interval", "monthly", "weekly"),
+    "penstock.crons.expression": ("CronExpression",),
+    "penstock.crons.schedule": ("Interval",),
     "penstock.errors": (
         "ApplicationError",
         "ArgumentsInvalid",
@@ -146,6 +154,8 @@ __all__ = [
     "Conflict",
     "ConstraintViolation",
     "ContextError",
+    "CronExpression",
+    "CronStatus",
     "CursorInvalid",
     "DataError",
     "DatabaseBusy",
@@ -159,6 +169,7 @@ __all__ = [
     "IdInvalid",
     "Index",
     "InputError",
+    "Interval",
     "JobError",
     "JobId",
     "JobState",
@@ -194,10 +205,15 @@ __all__ = [
     "Workpool",
     "asgi_app",
     "between",
+    "daily",
     "gt",
     "gte",
+    "hourly",
+    "interval",
     "lt",
     "lte",
+    "monthly",
+    "weekly",
 ]
 
 

@@ -5,7 +5,8 @@ Owns the checks at the door. `ctx.scheduler` and pools speak to users in their o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
@@ -19,6 +20,7 @@ from penstock.values import decode_json, encode_json, text_bytes
 
 if TYPE_CHECKING:
     from penstock.calls.run import Runner
+    from penstock.store.contract import Session, Store
 
 T = TypeVar("T")
 Answer = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -61,9 +63,31 @@ class JobCalls:
         """Whether all that is seen here is of one moment."""
         return self._scope is not None
 
+    @property
+    def store(self) -> Store:
+        """Where jobs are kept."""
+        return self._runner.engine.store
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Session]:
+        """What the transaction sees, or a snapshot."""
+        if self._scope is not None:
+            async with self._scope.lock:
+                yield self._scope.transaction.session
+            return
+        session = await self.store.begin_read()
+        try:
+            yield session
+        finally:
+            await session.rollback()
+
     def now(self) -> datetime:
         """The time of the transaction, or the app's."""
         return self._runner.now() if self._scope is None else self._scope.transaction.now
+
+    def new_id(self) -> UUID:
+        """The id of a new job."""
+        return UUID(int=self._runner.engine.clock.uuid7())
 
     def after(self, delay: object, word: str) -> datetime:
         """The time after a delay.
@@ -123,7 +147,7 @@ class JobCalls:
         """
         text = self.json(function.signature.check(dict(arguments)), f"The arguments of {function.name}")
         return NewJob(
-            id=UUID(int=self._runner.engine.clock.uuid7()),
+            id=self.new_id(),
             function=function.name,
             kind=function.kind.value,
             args=text,
@@ -165,6 +189,14 @@ class JobCalls:
             return
         async with self._scope.lock:
             await _send(self._scope.transaction, jobs)
+
+    async def write(self, write: Callable[[Transaction], Awaitable[None]]) -> None:
+        """Write by penstock itself: with the transaction, or at once."""
+        if self._scope is None:
+            await self._runner.write(write)
+        else:
+            async with self._scope.lock:
+                await write(self._scope.transaction)
 
     async def cancel(self, uuids: Iterable[UUID]) -> None:
         """Ask for jobs to be canceled: with the transaction, or at once."""

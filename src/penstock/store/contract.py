@@ -18,6 +18,7 @@ from penstock.errors import ContextError
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
 from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
+from penstock.store.crons import Crons
 from penstock.store.dialect import Dialect
 
 Row = Sequence[Any]
@@ -324,6 +325,7 @@ class Store(Protocol):
     writers: int
     jobs: Jobs
     pools: Pools
+    crons: Crons
     leases: Leases
     catalog: Catalog
     signals: Signals

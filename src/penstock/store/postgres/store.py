@@ -11,6 +11,7 @@ from penstock.schema.table import TableDefinition
 from penstock.store.dialect import Dialect
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.crons import PostgresCrons
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.jobs import PostgresJobs
 from penstock.store.postgres.leases import PostgresLeases
@@ -45,6 +46,7 @@ class PostgresStore:
         self._for_services = for_services
         self.jobs = PostgresJobs(for_services)
         self.pools = PostgresPools(self._for_services)
+        self.crons = PostgresCrons(self._for_services, self.jobs)
         self.leases = PostgresLeases(for_services, self.jobs)
         self.catalog = PostgresCatalog(self._connections)
         self.signals = PostgresSignals(self._connections, self._queries)
