@@ -76,7 +76,7 @@ SCHEDULES: list[tuple[Schedule, str, tuple[str, str]]] = [
     (
         Interval(timedelta(hours=1.5), NOON),
         '{"every": 5400.0, "anchor": "2030-01-01T12:00:00+00:00"}',
-        ("every 1:30:00", "UTC"),
+        ("every 90 minutes", "UTC"),
     ),
 ]
 

@@ -19,6 +19,8 @@ from penstock.crons.schedule import Interval, Schedule, next_due
 from penstock.crons.wall import in_utc
 from penstock.errors import DeclarationError
 
+_UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1)))
+
 
 @dataclass(frozen=True, slots=True)
 class CronPlan:
@@ -147,4 +149,7 @@ def schedule_words(schedule: Schedule) -> tuple[str, str]:
     """A schedule as people read it, and its time zone."""
     if isinstance(schedule, CronExpression):
         return schedule.expression, schedule.timezone
-    return f"every {schedule.every}", "UTC"
+    every = schedule.every
+    unit, length = next((unit for unit in _UNITS if not every % unit[1]), ("second", timedelta(seconds=1)))
+    count = every / length
+    return f"every {unit}" if count == 1 else f"every {count:g} {unit}s", "UTC"

@@ -7,9 +7,8 @@ The decision is written with the job, so that each is decided once, whatever the
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 from penstock.calls.run import Runner
@@ -28,6 +27,34 @@ _SOON = 0.05
 _LEAST = 0.25  # between looks that nothing but a signal asks for: signals come with every job
 _SYNCHRONIZE_EVERY = 30.0
 _LATER = timedelta(minutes=1)  # when a cron that cannot be understood is looked at again
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What is decided about a cron, and what is to be told of it once it is committed."""
+
+    name: str
+    move: CronMove | None = None
+    turn: Turn | None = None
+    error: Exception | None = None
+
+    def tell(self) -> None:
+        """Log what has become of the cron."""
+        if self.error is not None:
+            log_event("cron.unreadable", logging.ERROR, cron=self.name, error=self.error)
+        for skip in self.turn.skips if self.turn is not None else ():
+            log_event(
+                "cron.skipped",
+                logging.WARNING,
+                cron=self.name,
+                first=skip.first,
+                last=skip.last,
+                reason=skip.reason,
+            )
+        if self.move is not None and self.move.job is not None:
+            log_event(
+                "cron.enqueued", cron=self.name, job=job_id(self.move.job.id), planned_at=self.move.kept.planned_at
+            )
 
 
 class CronScheduler(Service):
@@ -91,45 +118,33 @@ class CronScheduler(Service):
         """Decide on a bounded number of crons, and tell of it once it is committed; how many there were."""
         await self._synchronize(0.0)
         now = self.clock.now()
-        events: list[tuple[str, int, dict[str, Any]]] = []
+        decided: list[_Decision] = []
 
         async def decide(crons: list[tuple[KeptCron, bool]]) -> list[CronMove]:
-            events.clear()
-            decided = [self._decide(kept, now, events, under_way=under_way) for kept, under_way in crons]
-            moves = [move for move in decided if move is not None]
+            decided[:] = [self._decide(kept, now, under_way=under_way) for kept, under_way in crons]
+            moves = [decision.move for decision in decided if decision.move is not None]
             if points.armed:
                 await points.reach("scheduler.decided", moves=moves)
             return moves
 
         count = await self._store.crons.decide(self._scope, now, _AT_ONCE, decide)
-        if count:
+        if any(decision.move is not None and decision.move.job is not None for decision in decided):
             self._store.signals.notify()
-        for name, level, facts in events:
-            log_event(name, level, **facts)
+        for decision in decided:
+            decision.tell()
         return count
 
-    def _decide(
-        self, kept: KeptCron, now: datetime, events: list[tuple[str, int, dict[str, Any]]], *, under_way: bool
-    ) -> CronMove | None:
+    def _decide(self, kept: KeptCron, now: datetime, *, under_way: bool) -> _Decision:
         """What becomes of one cron. One that cannot be understood keeps no other from its time."""
         name = kept.plan.name
         try:
             cron = kept.plan.cron()
             turn = take_turn(cron, kept.last_at, now, under_way=under_way)
             if turn is None:
-                return None
-            move = self._move(kept, turn, None if turn.run is None else cron.begin(turn.run))
+                return _Decision(name)
+            return _Decision(name, self._move(kept, turn, None if turn.run is None else cron.begin(turn.run)), turn)
         except (PenstockError, ValueError, LookupError, TypeError) as error:
-            events.append(("cron.unreadable", logging.ERROR, {"cron": name, "error": error}))
-            return CronMove(replace(kept, next_at=now + _LATER))
-        events += [
-            ("cron.skipped", logging.WARNING, {"cron": name, "first": s.first, "last": s.last, "reason": s.reason})
-            for s in turn.skips
-        ]
-        if move.job is not None:
-            facts = {"cron": name, "job": job_id(move.job.id), "planned_at": turn.run}
-            events.append(("cron.enqueued", logging.INFO, facts))
-        return move
+            return _Decision(name, CronMove(replace(kept, next_at=now + _LATER)), error=error)
 
     def _move(self, kept: KeptCron, turn: Turn, begin: datetime | None) -> CronMove:
         moved = replace(kept, last_at=turn.last, next_at=turn.next)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -20,6 +21,7 @@ from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker import Worker
+from penstock.store.crons import CronLook
 from penstock.testing import TestClock, gate
 from penstock.testing.gates import raising
 
@@ -232,3 +234,28 @@ def test_processes_that_are_killed_run_each_second_once(database_url: str) -> No
             assert seconds == list(range(seconds[0], seconds[0] + len(seconds)))
 
     asyncio.run(story())
+
+
+async def test_signals_that_come_with_every_job_cost_few_looks(sqlite_url: str) -> None:
+    """A scheduler sleeps until the next planned time; what wakes it all the time makes it look four times a second."""
+    clock, looks = TestClock(START), 0
+    async with schedulers(sqlite_url, clock, clock) as [(backend, scheduler), _]:
+        look = backend.engine.store.crons.look
+
+        async def counted(*args: Any) -> CronLook:
+            nonlocal looks
+            looks += 1
+            return await look(*args)
+
+        backend.engine.store.crons.look = counted  # type: ignore[method-assign, assignment]
+        pauses = []
+        for _ in range(100):
+            pauses.append(await scheduler._guarded_tick())
+            clock.advance(timedelta(seconds=0.01))
+        assert looks == 4
+        assert max(pauses) <= 1
+        clock.advance(NINE - clock.now() - timedelta(seconds=0.1))
+        assert await scheduler._guarded_tick() == pytest.approx(0.1)
+        clock.advance(timedelta(seconds=0.1))
+        assert await scheduler._guarded_tick() == 0, "a planned time is not late for it"
+        assert await run_at(backend) == [NINE]

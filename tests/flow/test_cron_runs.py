@@ -166,7 +166,7 @@ async def test_a_cron_is_seen_with_its_last_run(database_url: str) -> None:
             planned_at=seven, job=found.job, state=JobState.SUCCESS,
         )  # fmt: skip
         six = await cron_named(backend, every_six_hours.name)
-        assert (six.schedule, six.timezone) == ("every 6:00:00", "UTC")
+        assert (six.schedule, six.timezone) == ("every 6 hours", "UTC")
         assert [cron.name for cron in await app.crons.list(backend)] == sorted(
             ["in Prague", every_six_hours.name, "report"]
         )
