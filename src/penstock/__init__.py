@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.app import App, Backend
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
     from penstock.calls.crons import CronStatus
+    from penstock.calls.ratelimits import RateLimiter, RateStatus
     from penstock.calls.workpool import Workpool
     from penstock.config import Config
     from penstock.crons.every import daily, hourly, interval, monthly, weekly
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         DatabaseUnavailable,
         DataError,
         DeclarationError,
+        DuplicateJob,
         FunctionNotFound,
         IdInvalid,
         InputError,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from penstock.jobs.job import JobId, JobStatus
     from penstock.jobs.retry import Retry
     from penstock.jobs.states import JobState
+    from penstock.pools.rates import FixedWindow, TokenBucket
     from penstock.pools.results import (
         Canceled,
         Failed,
@@ -78,6 +81,7 @@ _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
     "penstock.calls.crons": ("CronStatus",),
+    "penstock.calls.ratelimits": ("RateLimiter", "RateStatus"),
     "penstock.calls.workpool": ("Workpool",),
     "penstock.config": ("Config",),
     "penstock.crons.every": ("daily", "hourly", "interval", "monthly", "weekly"),
@@ -97,6 +101,7 @@ _HOMES = {
         "DatabaseFull",
         "DatabaseUnavailable",
         "DeclarationError",
+        "DuplicateJob",
         "FunctionNotFound",
         "IdInvalid",
         "InputError",
@@ -121,6 +126,7 @@ _HOMES = {
     "penstock.jobs.job": ("JobId", "JobStatus"),
     "penstock.jobs.retry": ("Retry",),
     "penstock.jobs.states": ("JobState",),
+    "penstock.pools.rates": ("FixedWindow", "TokenBucket"),
     "penstock.pools.results": (
         "Canceled",
         "Failed",
@@ -162,8 +168,10 @@ __all__ = [
     "DatabaseFull",
     "DatabaseUnavailable",
     "DeclarationError",
+    "DuplicateJob",
     "Failed",
     "Finished",
+    "FixedWindow",
     "FunctionNotFound",
     "Id",
     "IdInvalid",
@@ -185,6 +193,8 @@ __all__ = [
     "PenstockError",
     "QueryCtx",
     "Range",
+    "RateLimiter",
+    "RateStatus",
     "ResultInvalid",
     "Retry",
     "RowInvalid",
@@ -193,6 +203,7 @@ __all__ = [
     "SchemaMismatch",
     "Success",
     "Table",
+    "TokenBucket",
     "TryAgain",
     "UnawaitedCall",
     "UniqueViolation",

@@ -453,6 +453,7 @@ def test_a_decorator_has_to_know_what_it_decorates() -> None:
         ({"args": {}}, ArgumentsInvalid, "what"),
         ({"args": {"what": "x", "more": 1}}, ArgumentsInvalid, "more"),
         ({"args": {"what": "x"}, "pool": pool.with_options(run_after=HOUR)}, UsageError, "contradict its schedule"),
+        ({"args": {"what": "x"}, "pool": pool.with_options(key="x")}, UsageError, "the key of its pool is of no use"),
         ({"args": {"what": "x"}, "pool": pool.with_options(retry=True)}, UsageError, "is a mutation"),
     ],
 )

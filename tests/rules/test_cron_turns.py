@@ -16,6 +16,7 @@ from penstock.crons.plan import begun, changed, paused, plan_of, schedule_of, sc
 from penstock.crons.schedule import Interval, Schedule
 from penstock.crons.turn import Skip, Turn, take_turn
 from penstock.jobs.job import NewJob, Options
+from penstock.jobs.order import rank
 from penstock.store.cronrows import job_text, run_of
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -138,15 +139,16 @@ def test_what_was_planned_while_a_cron_was_paused_is_not_run() -> None:
 
 def test_the_job_of_a_run_is_as_it_was_asked_for() -> None:
     options = Options(retry=Retry(3, 1.0, 2), name="c", timeout=5.0, context='{"é": 1}')
-    job = NewJob(UUID(int=1), "m:f", "action", '{"a": [1]}', NOON, "p", 7, options, "m:told")
+    place = rank(NOON, 7, timedelta(hours=1))
+    job = NewJob(UUID(int=1), "m:f", "action", '{"a": [1]}', NOON, place, "p", 7, options, "m:told", "")
     plan = plan_of(cron(), function="m:f", job=job_text(job))
     run = run_of(plan, at(1), at(2), UUID(int=2))
-    assert run == replace(job, id=UUID(int=2), run_at=at(2))
+    assert run == replace(job, id=UUID(int=2), run_at=at(2), rank=rank(at(2), 7, timedelta(hours=1)))
     told = run_of(replace(plan, takes_planned_at=True), at(1), at(2), UUID(int=2))
     assert told.args == '{"a":[1],"planned_at":"2030-01-01T12:01:00Z"}'
 
 
 def test_what_a_later_version_writes_beside_it_is_left_out() -> None:
-    job = NewJob(UUID(int=1), "m:f", "action", "{}", NOON)
+    job = NewJob(UUID(int=1), "m:f", "action", "{}", NOON, rank(NOON))
     text = job_text(job).replace("{", '{"colour": "red", ', 1)
     assert run_of(plan_of(cron(), function="m:f", job=text), NOON, NOON, UUID(int=1)) == job

@@ -152,6 +152,11 @@ def _job(calls: JobCalls, declared: DeclaredCron, arguments: Mapping[str, Any]) 
         options = Options(name=declared.cron.name, retry=declared.retry)
         return calls.new_job(function, arguments, calls.now(), options=options)
     job = declared.pool.job(calls, function, arguments)
+    if job.options.key is not None:
+        raise UsageError(
+            f"Cron {declared.cron.name!r}: the key of its pool is of no use, as one run is under way at a time.",
+            fix="Leave it away.",
+        )
     if job.run_at > calls.now():
         raise UsageError(
             f"Cron {declared.cron.name!r}: run_at and run_after of its pool contradict its schedule.",

@@ -289,16 +289,13 @@ class Crons:
     ) -> None:
         declared = declared_cron(name, schedule, function, args, options)
         calls.check_function(function)
-        plan, created = plan_of_declared(calls, declared), False
+        plan = plan_of_declared(calls, declared)
 
-        async def write(transaction: Transaction) -> None:
-            nonlocal created
+        def create(transaction: Transaction) -> Coroutine[Any, Any, bool]:
             crons, session = transaction.store.crons, transaction.session
-            created = await transaction.change_cron(crons.create(session, plan, transaction.now))
+            return transaction.change_cron(crons.create(session, plan, transaction.now))
 
-        if name not in self._declared:
-            await calls.write(write)
-        if not created:
+        if name in self._declared or not await calls.write(create):
             raise DataError(f"There is a cron called {name!r}.", fix="Remove it first, or choose another name.")
 
     async def _remove(self, calls: JobCalls, name: str) -> bool:
@@ -307,25 +304,18 @@ class Crons:
                 f"The cron {name!r} is declared by this program, which would make it known again.",
                 fix="Take its declaration away, or pause it.",
             )
-        found = False
 
-        async def write(transaction: Transaction) -> None:
-            nonlocal found
-            found = await transaction.change_cron(transaction.store.crons.remove(transaction.session, name))
+        def remove(transaction: Transaction) -> Coroutine[Any, Any, bool]:
+            return transaction.change_cron(transaction.store.crons.remove(transaction.session, name))
 
-        await calls.write(write)
-        return found
+        return await calls.write(remove)
 
     async def _pause(self, calls: JobCalls, name: str, *, pause: bool) -> None:
-        found = False
-
-        async def write(transaction: Transaction) -> None:
-            nonlocal found
+        def write(transaction: Transaction) -> Coroutine[Any, Any, bool]:
             crons, session = transaction.store.crons, transaction.session
-            found = await transaction.change_cron(crons.pause(session, name, transaction.now, pause=pause))
+            return transaction.change_cron(crons.pause(session, name, transaction.now, pause=pause))
 
-        await calls.write(write)
-        if not found:
+        if not await calls.write(write):
             raise _unknown(name)
 
     async def _run(self, calls: JobCalls, name: str) -> JobId:
@@ -345,8 +335,7 @@ class Crons:
         return job_id(uuid)
 
     async def _list(self, calls: JobCalls) -> builtins.list[CronStatus]:
-        async with calls.reading() as session:
-            found = await calls.store.crons.list(session, calls.now())
+        found = await calls.read(lambda session: calls.store.crons.list(session, calls.now()))
         scope = self.scope()
         return [_status(kept, state, scope) for kept, state in found]
 

@@ -11,11 +11,12 @@ from uuid import UUID
 
 from penstock.crons.plan import CronPlan, KeptCron
 from penstock.jobs.job import NewJob
+from penstock.jobs.order import rank
 from penstock.store.jobrows import options_of, options_text
 from penstock.values import decode_json, encode_json
 
 _PLAN = tuple(field.name for field in fields(CronPlan))
-_OF_EACH_RUN = {"id", "run_at", "options"}
+_OF_EACH_RUN = {"id", "run_at", "rank", "options"}
 _JOB = tuple(field.name for field in fields(NewJob) if field.name not in _OF_EACH_RUN)
 
 
@@ -36,7 +37,8 @@ def kept_of(row: Sequence[Any]) -> KeptCron:
 def job_text(job: NewJob) -> str:
     """What the jobs of all runs of a cron have in common, as JSON."""
     common = {name: getattr(job, name) for name in _JOB}
-    return json.dumps({**common, "options": options_text(job.options)}, ensure_ascii=False)
+    ahead = rank(job.run_at) - job.rank  # of a job without priority; the same at any time
+    return json.dumps({**common, "ahead": ahead, "options": options_text(job.options)}, ensure_ascii=False)
 
 
 def run_of(plan: CronPlan, planned_at: datetime, run_at: datetime, uuid: UUID) -> NewJob:
@@ -45,4 +47,5 @@ def run_of(plan: CronPlan, planned_at: datetime, run_at: datetime, uuid: UUID) -
     common = {name: given[name] for name in _JOB if name in given}
     if plan.takes_planned_at:
         common["args"] = encode_json({**decode_json(common["args"]), "planned_at": planned_at}, "The arguments")
-    return NewJob(id=uuid, run_at=run_at, options=options_of(given["options"]), **common)
+    place = rank(run_at) - given["ahead"]
+    return NewJob(id=uuid, run_at=run_at, rank=place, options=options_of(given["options"]), **common)

@@ -11,7 +11,7 @@ from penstock.crons.plan import CronPlan, KeptCron
 from penstock.jobs.job import NewJob
 
 if TYPE_CHECKING:
-    from penstock.store.contract import Session
+    from penstock.store.contract import OpenTransaction, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +76,5 @@ class Crons(Protocol):
     async def start(self, name: str, now: datetime, decide: CronDecide) -> bool:
         """The same for one cron, due or not; False if there is none."""
 
-    async def list(self, session: Session, now: datetime) -> list[tuple[KeptCron, str | None]]:
+    async def list(self, session: OpenTransaction, now: datetime) -> list[tuple[KeptCron, str | None]]:
         """All crons by name, with the state of the last job of each, as long as that is kept."""

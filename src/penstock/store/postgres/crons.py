@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.crons.plan import CronPlan, KeptCron, begun, changed, paused
-from penstock.store.contract import Row, Session
+from penstock.store.contract import OpenTransaction, Row, Session
 from penstock.store.cronrows import kept_of, plan_values
 from penstock.store.crons import CronDecide, CronLook, CronScope
 from penstock.store.postgres.connections import Connections
@@ -94,7 +94,7 @@ class PostgresCrons:
             await session.rollback()
         return bool(rows)
 
-    async def list(self, session: Session, now: datetime) -> builtins.list[tuple[KeptCron, str | None]]:
+    async def list(self, session: OpenTransaction, now: datetime) -> builtins.list[tuple[KeptCron, str | None]]:
         """All crons by name, with the state of the last job of each."""
         return [(kept_of(row[:-1]), row[-1]) for row in map(tuple, await self._fetch(session, "list", now=now))]
 
@@ -118,7 +118,7 @@ class PostgresCrons:
         values = plan_values(kept.plan) | {"last_at": kept.last_at, "next_at": kept.next_at}
         await self._fetch(session, "plan", **values)
 
-    async def _fetch(self, session: Session, query_name: str, /, **values: Any) -> Sequence[Row]:
+    async def _fetch(self, session: OpenTransaction, query_name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[query_name]
         return await session.fetch(query.statement, query.args(values))
 

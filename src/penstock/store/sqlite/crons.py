@@ -10,12 +10,13 @@ from typing import Any
 from uuid import UUID
 
 from penstock.crons.plan import CronPlan, KeptCron, begun, changed, paused
-from penstock.store.contract import Row, Session
+from penstock.store.contract import OpenTransaction, Row, Session
 from penstock.store.cronrows import kept_of, plan_values
 from penstock.store.crons import CronDecide, CronLook, CronMove, CronScope
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
-from penstock.store.sqlite.jobs import Begin, SqliteJobs, fetch, reading, writing
+from penstock.store.sqlite.jobs import SqliteJobs, fetch
+from penstock.store.sqlite.session import Begin, reading, writing
 
 
 class SqliteCrons:
@@ -78,7 +79,7 @@ class SqliteCrons:
             await self._decide(session, rows, now, decide)
         return bool(rows)
 
-    async def list(self, session: Session, now: datetime) -> builtins.list[tuple[KeptCron, str | None]]:
+    async def list(self, session: OpenTransaction, now: datetime) -> builtins.list[tuple[KeptCron, str | None]]:
         """All crons by name, with the state of the last job of each."""
         rows = await self._fetch(session, "list", now=encode_datetime(now))
         return [(_kept(row[:-1]), row[-1]) for row in rows]
@@ -111,7 +112,7 @@ class SqliteCrons:
             **_times(kept),
         )
 
-    async def _fetch(self, session: Session, query_name: str, /, **values: Any) -> Sequence[Row]:
+    async def _fetch(self, session: OpenTransaction, query_name: str, /, **values: Any) -> Sequence[Row]:
         return await fetch(session, self._queries[query_name], values)
 
 
