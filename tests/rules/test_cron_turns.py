@@ -129,7 +129,7 @@ def test_what_was_planned_while_a_cron_was_paused_is_not_run() -> None:
     kept = begun(plan_of(cron(), function="m:f", job="{}"), NOON)
     stopped = paused(kept, at(5), pause=True)
     assert stopped == replace(kept, paused=True)
-    assert paused(stopped, at(7), pause=True) == stopped or paused(stopped, at(7), pause=True).next_at == at(10)
+    assert paused(stopped, at(7), pause=True).next_at == at(10)
     assert paused(stopped, at(35), pause=False) == replace(kept, last_at=at(35), next_at=at(40))
     assert paused(kept, at(35), pause=False) == kept, "it was not paused, and is late"
 
