@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from penstock.calls.context import ActionCtx
+from penstock.calls.crons import Crons
 from penstock.calls.decorators import ActionDecorator, MutationDecorator, QueryDecorator
 from penstock.calls.dispatch import Dispatch
 from penstock.calls.engine import Engine
@@ -34,6 +35,7 @@ from penstock.pools.rates import RateLimit
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.group import Group
 from penstock.services.pruner import Pruner
+from penstock.services.scheduler import CronScheduler
 from penstock.services.worker import Worker
 from penstock.store.contract import PoolRow
 from penstock.store.migrate import push
@@ -41,8 +43,8 @@ from penstock.store.open import make_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
-ServiceName = Literal["worker", "pruner"]
-SERVICES: tuple[ServiceName, ...] = ("worker", "pruner")
+ServiceName = Literal["worker", "scheduler", "pruner"]
+SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "pruner")
 
 
 class App:
@@ -51,6 +53,10 @@ class App:
     Args:
         tables: Tables beside those that the modules of its functions name, which are found by themselves.
         **settings: Settings of `Config` that this program fixes; see there for those that are left open.
+
+    Attributes:
+        crons: What is run at the times of a schedule.
+        cron: Decorates a mutation or an action that is run at the times of a schedule; see `Crons.cron`.
 
     Raises:
         ConfigError: There is no such setting, or it cannot have this value.
@@ -62,6 +68,8 @@ class App:
         self._settings = settings
         self.pools: dict[str, Workpool] = {}
         self.rate_limits = RateLimiters()
+        self.crons = Crons(self.registry)
+        self.cron = self.crons.cron
         check_settings("App(…)", settings)
 
     # ----- functions
@@ -300,7 +308,7 @@ class Backend:
         """Open the database, bring its tables up to date, and start services."""
         for function in self.app.registry:
             function.signature  # noqa: B018 - what cannot be checked is refused now
-        definitions = self.app.definitions()
+        definitions, crons = self.app.definitions(), self.app.crons.plans(self.job_calls)
         store = self.engine.store
         for definition in definitions:
             store.check_definition(definition)
@@ -310,6 +318,7 @@ class Backend:
                 await push(store, definitions)
             if push_schema or services:
                 await store.pools.declare(self.app.pool_definitions())
+                await store.crons.declare(crons, self.engine.clock.now())
         except BaseException:
             await store.close()
             raise
@@ -331,8 +340,10 @@ class Backend:
         await self.engine.abandon()
         await self.engine.store.close()
 
-    def make_service(self, name: ServiceName) -> Worker | Pruner:
+    def make_service(self, name: ServiceName) -> Worker | CronScheduler | Pruner:
         """A service of this backend, not yet started."""
+        if name == "scheduler":
+            return CronScheduler(self.runner, self.app.crons.scope())
         if name == "worker":
             return Worker(
                 self.runner, f"{socket.gethostname()}:{os.getpid()}", self.config.worker_jobs, list(self.app.pools)

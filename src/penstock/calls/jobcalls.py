@@ -74,6 +74,10 @@ class JobCalls:
         """The time of the transaction, or the app's."""
         return self._runner.now() if self._scope is None else self._scope.transaction.now
 
+    def new_id(self) -> UUID:
+        """The id of a new job."""
+        return UUID(int=self._runner.engine.clock.uuid7())
+
     def after(self, delay: object, word: str) -> datetime:
         """The time after a delay.
 
@@ -145,7 +149,7 @@ class JobCalls:
         """
         text = self.json(function.signature.check(dict(arguments)), f"The arguments of {function.name}")
         return NewJob(
-            id=UUID(int=self._runner.engine.clock.uuid7()),
+            id=self.new_id(),
             function=function.name,
             kind=function.kind.value,
             args=text,

@@ -284,6 +284,10 @@ class Workpool:
             await calls.enqueue_many(jobs)
         return [job_id(job.id) for job in jobs]
 
+    def job(self, calls: JobCalls, function: Any, arguments: Mapping[str, Any]) -> NewJob:
+        """A call of a function as a job of this pool, not enqueued; see `enqueue` for what it refuses."""
+        return self._maker(calls, function)(arguments)
+
     def _maker(self, calls: JobCalls, function: Any) -> _Maker:
         """What makes a job of the arguments of a call."""
         asked = self._options

@@ -20,6 +20,7 @@ from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import RateLimit, RateState
 from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
+from penstock.store.crons import Crons
 from penstock.store.dialect import Dialect
 
 Row = Sequence[Any]
@@ -391,6 +392,7 @@ class Store(Protocol):
     keys: Keys
     rates: Rates
     pools: Pools
+    crons: Crons
     leases: Leases
     catalog: Catalog
     signals: Signals

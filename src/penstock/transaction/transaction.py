@@ -233,6 +233,11 @@ class Transaction:
         self.wakes = True
         return count
 
+    async def change_cron(self, change: Awaitable[T]) -> T:
+        """Change a cron now, in this transaction; schedulers are told once it commits."""
+        self.wakes = True
+        return await self._remembering(change)
+
     def add_cancel(self, job_id: UUID) -> None:
         """Ask that a job be canceled when this transaction commits.
 
