@@ -28,7 +28,8 @@ from penstock.functions.registry import Registry
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
-from penstock.pools.pool import PoolDefinition
+from penstock.observe.tracing import find_tracing
+from penstock.pools.pool import LogLevel, PoolDefinition
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.group import Group
 from penstock.services.pruner import Pruner
@@ -150,6 +151,7 @@ class App:
         default_retry: Retry | None = None,
         retry_actions_by_default: bool = False,
         status_ttl: timedelta | None = timedelta(days=1),
+        log_level: LogLevel = "report",
     ) -> Workpool:
         """Declare a pool: work of which no more than so much runs at once, on all machines together.
 
@@ -160,15 +162,16 @@ class App:
             default_retry: The policy of actions that are enqueued with ``retry=True``; five attempts by default.
             retry_actions_by_default: Whether actions are retried unless they are enqueued with ``retry=False``.
             status_ttl: How long the status and the result of a finished job are kept; None for ever.
+            log_level: Which log events tell of it: with ``"report"`` one about once a minute; with ``"info"`` or
+                ``"debug"`` also what happens to each job; with ``"warning"`` or ``"error"`` neither.
 
         Raises:
             DeclarationError: There is a pool of this name already, or a value cannot be.
         """
         if name in self.pools:
             raise DeclarationError(f"There are two pools called {name!r}.", fix="Give one of them another name.")
-        pool = Workpool(
-            PoolDefinition(name, max_parallelism, default_retry or Retry(), retry_actions_by_default, status_ttl)
-        )
+        retry = default_retry or Retry()
+        pool = Workpool(PoolDefinition(name, max_parallelism, retry, retry_actions_by_default, status_ttl, log_level))
         self.pools[name] = pool
         return pool
 
@@ -260,6 +263,7 @@ class Backend:
 
     async def start(self, services: Sequence[ServiceName] = (), *, push_schema: bool = True) -> None:
         """Open the database, bring its tables up to date, and start services."""
+        self.engine.journal.follow((pool.definition for pool in self.app.pools.values()), find_tracing())
         for function in self.app.registry:
             function.signature  # noqa: B018 - what cannot be checked is refused now
         definitions = self.app.definitions()

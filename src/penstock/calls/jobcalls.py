@@ -14,6 +14,7 @@ from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobStatus, NewJob, Options, job_id
 from penstock.jobs.states import JobState
+from penstock.observe.tracing import Tracing
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import decode_json, encode_json, text_bytes
 
@@ -130,7 +131,7 @@ class JobCalls:
             run_at=run_at,
             pool=pool,
             priority=priority,
-            options=options,
+            options=self._runner.engine.journal.traced(options),
             on_complete=on_complete,
         )
 
@@ -154,17 +155,18 @@ class JobCalls:
     async def enqueue(self, job: NewJob) -> None:
         """Enqueue a job: with the transaction, or at once."""
         if self._scope is None:
-            await self._runner.write(lambda transaction: transaction.enqueue([job]))
+            await self._runner.write(lambda transaction: self._send(transaction, [job]))
         else:
             self._scope.transaction.add_job(job)
+            self._runner.engine.journal.sending(self._scope.transaction, [job])
 
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> None:
         """Enqueue any number of jobs, all or none: with the transaction, or at once."""
         if self._scope is None:
-            await self._runner.write(lambda transaction: _send(transaction, jobs))
+            await self._runner.write(lambda transaction: self._send(transaction, jobs))
             return
         async with self._scope.lock:
-            await _send(self._scope.transaction, jobs)
+            await self._send(self._scope.transaction, jobs)
 
     async def cancel(self, uuids: Iterable[UUID]) -> None:
         """Ask for jobs to be canceled: with the transaction, or at once."""
@@ -207,10 +209,17 @@ class JobCalls:
         async with self._scope.lock:
             return await transaction.store.jobs.find(transaction.session, uuid, transaction.now)
 
+    async def _send(self, transaction: Transaction, jobs: Sequence[NewJob]) -> None:
+        for start in range(0, len(jobs), _PIECE):
+            await transaction.enqueue(jobs[start : start + _PIECE])
+        self._runner.engine.journal.sending(transaction, jobs)
 
-async def _send(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
-    for start in range(0, len(jobs), _PIECE):
-        await transaction.enqueue(jobs[start : start + _PIECE])
+    def sending(self, pool: str, function: object, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """A call that enqueues, in a span of its own if anybody wants to see it."""
+        tracing = self._runner.engine.journal.tracing
+        if tracing is None or not isinstance(function, Function):
+            return call
+        return _in_span(tracing, pool, function.name, call)
 
 
 def _status_of_new(job: NewJob, now: datetime) -> JobStatus:
@@ -224,6 +233,13 @@ def _status_of_new(job: NewJob, now: datetime) -> JobStatus:
         enqueued_at=now,
         pool=job.pool,
     )
+
+
+async def _in_span(tracing: Tracing, pool: str, function: str, call: Coroutine[Any, Any, T]) -> T:
+    with tracing.send(pool, function) as span:
+        sent = await call
+        tracing.sent(span, cast("Any", sent))
+        return sent
 
 
 def _as_it_is(call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:

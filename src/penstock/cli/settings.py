@@ -23,7 +23,8 @@ _ATTRIBUTE = re.compile(r"(\w+): (.+)")
 def command(options: Options) -> None:
     """Show the settings in force, where each comes from, and what it means."""
     config = open_app(options).config(database=options.database)
-    values = asdict(config) | {"database": shown_url(config.database)}
+    hidden = {"database": shown_url(config.database), "metrics_token": config.metrics_token and "***"}
+    values = asdict(config) | hidden
     sources = _sources(options, config)
     meanings = _meanings()
     if options.json:

@@ -62,6 +62,7 @@ class Options:
         keep: Seconds for which its status is kept once it has ended; None for what the settings say.
         on_complete_retry: When to call on_complete again after it raised.
         context: What on_complete is given, as JSON.
+        trace: The trace that it belongs to and the span that enqueued it, as W3C writes them.
     """
 
     retry: Retry | None = None
@@ -70,6 +71,7 @@ class Options:
     keep: float | None = None
     on_complete_retry: Retry | None = None
     context: str | None = None
+    trace: str | None = None
 
 
 NO_OPTIONS = Options()

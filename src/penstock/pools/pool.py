@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal, get_args
 
 from penstock.errors import DeclarationError
 from penstock.jobs.job import DEFAULT_POOL
 from penstock.jobs.retry import Retry
+
+LogLevel = Literal["debug", "info", "report", "warning", "error"]
 
 MOST_PARALLEL = 1_000_000
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
@@ -24,6 +27,7 @@ class PoolDefinition:
         default_retry: The policy of actions that are enqueued with ``retry=True``.
         retry_actions_by_default: Whether actions are retried unless they are enqueued with ``retry=False``.
         status_ttl: How long the status and the result of a finished job are kept; None for ever.
+        log_level: Which events of it are told: all with debug and info, only reports with report, none beyond that.
     """
 
     name: str
@@ -31,6 +35,7 @@ class PoolDefinition:
     default_retry: Retry = Retry()  # noqa: RUF009 - frozen
     retry_actions_by_default: bool = False
     status_ttl: timedelta | None = timedelta(days=1)
+    log_level: LogLevel = "report"
 
     def __post_init__(self) -> None:
         name: object = self.name
@@ -47,6 +52,21 @@ class PoolDefinition:
             raise DeclarationError(
                 f"Pool {self.name}: status_ttl must be a timedelta greater than 0, or None for ever, not {ttl!r}."
             )
+        if self.log_level not in get_args(LogLevel):
+            raise DeclarationError(
+                f"Pool {self.name}: log_level must be one of {', '.join(get_args(LogLevel))}, not {self.log_level!r}.",
+                fix="debug and info tell of each job, report tells how the pool does about once a minute.",
+            )
+
+    @property
+    def tells_of_jobs(self) -> bool:
+        """Whether it has an event for each thing that happens to a job."""
+        return self.log_level in {"debug", "info"}
+
+    @property
+    def reports(self) -> bool:
+        """Whether it is reported on."""
+        return self.log_level in {"debug", "info", "report"}
 
 
 def check_max_parallelism(pool: str, number: object) -> int:

@@ -141,6 +141,8 @@ async def not_routed(request: Request, error: Exception) -> Response:
         if request.method == "OPTIONS":
             return Response(status_code=204, headers=headers)
         return _response(refusal(405, "MethodNotAllowed", f"This path takes {headers.get('Allow', '')}.", headers))
+    if status == 401:  # noqa: PLR2004 - HTTP's number
+        return _response(refusal(401, "Unauthorized", "This path takes a bearer token.", headers))
     if status == 404:  # noqa: PLR2004 - HTTP's number
         return _response(refusal(404, "NotFound", "There is nothing at this path."))
     return _response(refusal(status, "BadRequest", "This request cannot be served.", headers))
