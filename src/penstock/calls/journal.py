@@ -62,8 +62,8 @@ class Journal:
     # ----- jobs are enqueued
 
     def sending(self, transaction: Transaction, jobs: Sequence[NewJob]) -> None:
-        """A transaction enqueues jobs, of which is told once it has committed."""
-        if self.meters is not None or self._talking():
+        """A transaction enqueues jobs of one pool, of which is told once it has committed."""
+        if jobs and (self.meters is not None or jobs[0].pool in self._talking()):
             transaction.committed.append(partial(self._enqueued, jobs, transaction.now))
 
     def _enqueued(self, jobs: Sequence[NewJob], now: datetime) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,7 +37,8 @@ class Tracing:
     def __init__(self, trace: Any, tracer: Any) -> None:
         self._trace = trace
         self._tracer = tracer
-        self._nowhere = importlib.import_module("opentelemetry.context").Context()
+        self._context = importlib.import_module("opentelemetry.context")
+        self._nowhere = self._context.Context()
         module = importlib.import_module("opentelemetry.trace.propagation.tracecontext")
         self._propagator = module.TraceContextTextMapPropagator()
 
@@ -82,6 +83,18 @@ class Tracing:
             f"run {pool}", self._parent(trace), self._trace.SpanKind.CONSUMER, attributes
         ) as span:
             yield span
+
+    @contextmanager
+    def incoming(self, carrier: Mapping[str, str]) -> Iterator[None]:
+        """Be part of the trace that a caller names, for a block, unless one is current already."""
+        if self._trace.get_current_span().get_span_context().is_valid:
+            yield
+            return
+        token = self._context.attach(self._propagator.extract(carrier, self._nowhere))
+        try:
+            yield
+        finally:
+            self._context.detach(token)
 
     def failed(self, span: Any, error: str) -> None:
         """Note that an attempt failed; the span of the call, inside of it, has the exception."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -103,8 +104,10 @@ class Api:
         """An endpoint that answers a request which cannot be read, or cannot be served now."""
 
         async def guarded(request: Request) -> Response:
+            tracing = self._opening.tracing
             try:
-                return await endpoint(request)
+                with nullcontext() if tracing is None else tracing.incoming(request.headers):
+                    return await endpoint(request)
             except (Refused, TryAgain) as error:
                 return _response(answer_error(error, exchange_of(request), Format.CLEAN, dev=self._config.dev))
 
