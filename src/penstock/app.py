@@ -30,6 +30,7 @@ from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
 from penstock.observe.tracing import find_tracing
 from penstock.pools.pool import LogLevel, PoolDefinition
+from penstock.pools.rates import RateLimit
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.group import Group
 from penstock.services.pruner import Pruner
@@ -151,6 +152,11 @@ class App:
         default_retry: Retry | None = None,
         retry_actions_by_default: bool = False,
         status_ttl: timedelta | None = timedelta(days=1),
+        key_parallelism: int | None = None,
+        rate_limit: RateLimit | None = None,
+        key_rate_limit: RateLimit | None = None,
+        group: str | None = None,
+        ageing: timedelta | None = None,
         log_level: LogLevel = "report",
     ) -> Workpool:
         """Declare a pool: work of which no more than so much runs at once, on all machines together.
@@ -162,6 +168,13 @@ class App:
             default_retry: The policy of actions that are enqueued with ``retry=True``; five attempts by default.
             retry_actions_by_default: Whether actions are retried unless they are enqueued with ``retry=False``.
             status_ttl: How long the status and the result of a finished job are kept; None for ever.
+            key_parallelism: How many jobs with the same ``concurrency_key`` run at once; by default as many as of the
+                pool. Keys take turns in any case.
+            rate_limit: How many jobs start in a time, further attempts included: a `TokenBucket` or a `FixedWindow`.
+            key_rate_limit: The same for jobs with the same ``concurrency_key``.
+            group: Pools of one group lend each other what they do not use.
+            ageing: How long a job waits until it is as urgent as one of the next higher priority; by default a higher
+                priority always comes first.
             log_level: Which log events tell of it: with ``"report"`` one about once a minute; with ``"info"`` or
                 ``"debug"`` also what happens to each job; with ``"warning"`` or ``"error"`` neither.
 
@@ -170,14 +183,27 @@ class App:
         """
         if name in self.pools:
             raise DeclarationError(f"There are two pools called {name!r}.", fix="Give one of them another name.")
-        retry = default_retry or Retry()
-        pool = Workpool(PoolDefinition(name, max_parallelism, retry, retry_actions_by_default, status_ttl, log_level))
+        pool = Workpool(
+            PoolDefinition(
+                name,
+                max_parallelism,
+                default_retry or Retry(),
+                retry_actions_by_default,
+                status_ttl,
+                key_parallelism,
+                rate_limit,
+                key_rate_limit,
+                group,
+                ageing,
+                log_level,
+            )
+        )
         self.pools[name] = pool
         return pool
 
-    def limits(self) -> dict[str, int]:
-        """The declared limits of its pools, by name."""
-        return {name: pool.definition.max_parallelism for name, pool in self.pools.items()}
+    def pool_definitions(self) -> list[PoolDefinition]:
+        """What was declared of its pools."""
+        return [pool.definition for pool in self.pools.values()]
 
     # ----- tables
 
@@ -275,7 +301,7 @@ class Backend:
             if push_schema:
                 await push(store, definitions)
             if push_schema or services:
-                await store.pools.declare(self.app.limits())
+                await store.pools.declare(self.app.pool_definitions())
         except BaseException:
             await store.close()
             raise

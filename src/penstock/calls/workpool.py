@@ -75,6 +75,14 @@ class Workpool:
                 ``name``: what it is called in log events; its function's name by default.
                 ``priority``: work with a higher one starts first; 0 by default.
                 ``timeout``: how long one attempt may take.
+                ``concurrency_key``: such as a tenant's id: work with the same one runs no more at once than the pool's
+                ``key_parallelism``, and keys take turns.
+                ``key``: there is no other work of this pool with the same one, until it ends.
+                ``on_duplicate``: what happens if there is: ``"return"`` gives its id, ``"reject"`` raises
+                `DuplicateJob`. With ``"replace"`` work has its key only until it starts; while it is pending, what is
+                new comes in its place. ``"debounce"`` does so with ``run_after``: it starts when nothing new has come
+                for so long.
+                ``max_wait``: for ``"debounce"``: how long work is put off at most.
 
         Raises:
             UsageError: There is no such option, or two exclude each other.
@@ -260,6 +268,8 @@ class Workpool:
     async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
         make = self._maker(calls, function)
         job = make(function.signature.bind(args, kwargs))
+        if job.options.key is not None:
+            return job_id(await calls.enqueue_with_key(job, self._options.duplicate))
         await calls.enqueue(job)
         return job_id(job.id)
 
@@ -267,6 +277,8 @@ class Workpool:
         self, calls: JobCalls, function: Any, arguments: Iterable[Mapping[str, Any]]
     ) -> list[JobId]:
         make = self._maker(calls, function)
+        if self._options.key is not None:
+            raise UsageError("A batch of work cannot have one key.", fix="Enqueue work with keys one by one.")
         jobs = [make(given) for given in arguments]
         if jobs:
             await calls.enqueue_many(jobs)
@@ -286,6 +298,9 @@ class Workpool:
             keep=(FOR_EVER if ttl is None else ttl).total_seconds(),
             on_complete_retry=asked.on_complete_retry,
             context=None if asked.context is None else calls.json(asked.context, "The context"),
+            concurrency_key=asked.concurrency_key,
+            key=asked.key,
+            until_start=asked.duplicate.until_start if asked.key is not None else None,
         )
         run_at = calls.now()
         if asked.run_after is not None:
@@ -302,6 +317,8 @@ class Workpool:
                 priority=asked.priority,
                 options=options,
                 on_complete=None if asked.on_complete is None else asked.on_complete.name,
+                ageing=self.definition.ageing,
+                gated=self.definition.rate_limit is not None,
             )
 
         return make
