@@ -16,6 +16,7 @@ from penstock.calls.decorators import ActionDecorator, MutationDecorator, QueryD
 from penstock.calls.dispatch import Dispatch
 from penstock.calls.engine import Engine
 from penstock.calls.jobcalls import JobCalls
+from penstock.calls.ratelimits import RateLimiter, RateLimiters
 from penstock.calls.run import Runner
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.syncctx import SyncActionCtx
@@ -61,6 +62,7 @@ class App:
         self._tables = list(tables)
         self._settings = settings
         self.pools: dict[str, Workpool] = {}
+        self.rate_limits = RateLimiters()
         check_settings("App(…)", settings)
 
     # ----- functions
@@ -201,6 +203,18 @@ class App:
         self.pools[name] = pool
         return pool
 
+    def rate_limit(self, name: str, policy: RateLimit) -> RateLimiter:
+        """Declare a rate limit, which functions take tokens of: with what this returns, or with ``ctx.rate_limit``.
+
+        Args:
+            name: What it is called.
+            policy: A `TokenBucket` or a `FixedWindow`.
+
+        Raises:
+            DeclarationError: There is a rate limit of this name already, or the name or the policy cannot be.
+        """
+        return self.rate_limits.add(name, policy)
+
     def pool_definitions(self) -> list[PoolDefinition]:
         """What was declared of its pools."""
         return [pool.definition for pool in self.pools.values()]
@@ -280,7 +294,7 @@ class Backend:
     def __init__(self, app: App, config: Config, clock: Clock) -> None:
         self.app = app
         self.config = config
-        self.engine = Engine(make_store(config, clock), app.registry, config, clock)
+        self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
         self.job_calls = JobCalls(self.runner, None)

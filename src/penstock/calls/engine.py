@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from penstock.calls.journal import Journal
 from penstock.calls.processes import Processes
+from penstock.calls.ratelimits import RateLimiters
 from penstock.calls.threads import Place, Threads
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
@@ -37,11 +38,14 @@ class Engine:
         journal: Tells what happens to jobs and calls.
     """
 
-    def __init__(self, store: Store, registry: Registry, config: Config, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, registry: Registry, config: Config, clock: Clock, rate_limits: RateLimiters
+    ) -> None:
         self.store = store
         self.registry = registry
         self.config = config
         self.clock = clock
+        self.rate_limits = rate_limits
         self.machine = SystemClock()
         self.statements = Statements(store.dialect)
         self.processes = Processes(config)

@@ -17,7 +17,7 @@ from penstock.jobs.order import rank
 from penstock.jobs.states import JobState
 from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
-from penstock.store.contract import OpenTransaction
+from penstock.store.contract import OpenTransaction, Store
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import decode_json, encode_json, text_bytes
@@ -55,6 +55,11 @@ class JobCalls:
     def waiting(self, wait: Answer) -> JobCalls:
         """The same for a caller in a thread."""
         return JobCalls(self._runner, self._scope, lambda call: wait(self.answer(call)))
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        return self._runner.engine.store
 
     @property
     def is_writable(self) -> bool:
@@ -274,3 +279,21 @@ async def _in_span(tracing: Tracing, pool: str, function: str, call: Coroutine[A
 
 def _as_it_is(call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
     return call
+
+
+def calls_of(ctx: Any, *, writes: bool = False) -> JobCalls:
+    """What a ctx or a backend may do with jobs and rate limits.
+
+    Raises:
+        ContextError: It is neither, or one of a query, and something is to be written.
+    """
+    calls = getattr(ctx, "job_calls", None)
+    if not isinstance(calls, JobCalls):
+        raise ContextError(
+            f"{type(ctx).__name__} is neither a ctx nor a backend.", fix="Pass the ctx of the function, or the backend."
+        )
+    if writes and not calls.is_writable:
+        raise ContextError(
+            "A query only reads; it can neither enqueue, nor cancel, nor take tokens.", fix="Do it in a mutation."
+        )
+    return calls

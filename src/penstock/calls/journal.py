@@ -158,7 +158,7 @@ class Journal:
             tally.add(status)
         if self.meters is not None and status != "retrying":
             self.meters.add("penstock_jobs_completed", job.pool, status)
-        if job.pool in self._talkative:
+        if self._talkative and job.pool in self._talking():
             log_event(
                 "workpool.completed",
                 pool=job.pool,

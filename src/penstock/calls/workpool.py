@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from penstock.calls.engine import Engine
-from penstock.calls.jobcalls import JobCalls
+from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.clock import SystemClock
 from penstock.errors import CallTimeout, ContextError, DataError, UsageError
 from penstock.functions.function import AnyFunction, Function, FunctionKind
@@ -128,7 +128,7 @@ class Workpool:
             UsageError: An option does not fit the function, such as ``retry`` for a mutation.
             LimitExceeded: The arguments or the context are too large, or one transaction enqueues too much.
         """
-        calls = _calls(ctx, writes=True)
+        calls = calls_of(ctx, writes=True)
         return calls.answer(calls.sending(self.name, function, self._enqueue(calls, function, args, kwargs)))
 
     @overload
@@ -156,7 +156,7 @@ class Workpool:
         Raises:
             ArgumentsInvalid: The function does not take some of them; then none is enqueued.
         """
-        calls = _calls(ctx, writes=True)
+        calls = calls_of(ctx, writes=True)
         return calls.answer(calls.sending(self.name, function, self._enqueue_batch(calls, function, arguments)))
 
     # ----- look
@@ -171,7 +171,7 @@ class Workpool:
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        calls = _calls(ctx)
+        calls = calls_of(ctx)
         return calls.answer(self._status(calls, work_id))
 
     @overload
@@ -182,7 +182,7 @@ class Workpool:
     def status_batch(self, ctx: SyncQueryCtx | SyncActionCtx, work_ids: Iterable[JobId]) -> list[WorkStatus | None]: ...
     def status_batch(self, ctx: Any, work_ids: Iterable[JobId]) -> Any:
         """Where each of them stands, in order; see `status`."""
-        calls = _calls(ctx)
+        calls = calls_of(ctx)
         return calls.answer(self._status_batch(calls, work_ids))
 
     @overload
@@ -203,7 +203,7 @@ class Workpool:
             CallTimeout: It has not ended in time.
             DataError: It is unknown, or its status has expired.
         """
-        calls = _calls(ctx)
+        calls = calls_of(ctx)
         if calls.in_transaction:
             raise ContextError(
                 "A transaction sees nothing end while it waits.", fix="Wait in an action, or use on_complete."
@@ -224,7 +224,7 @@ class Workpool:
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        calls = _calls(ctx, writes=True)
+        calls = calls_of(ctx, writes=True)
         return calls.answer(calls.cancel([job_uuid(work_id)]))
 
     @overload
@@ -242,7 +242,7 @@ class Workpool:
             ctx: As for `cancel`.
             function: Only calls of this function.
         """
-        calls = _calls(ctx, writes=True)
+        calls = calls_of(ctx, writes=True)
         return calls.answer(calls.cancel_pool(self.name, None if function is None else function.name))
 
     async def set_max_parallelism(self, backend: Program, number: int) -> None:
@@ -377,14 +377,3 @@ async def change_pool(
 
 class _Maker(Protocol):
     def __call__(self, arguments: Mapping[str, Any], /) -> NewJob: ...
-
-
-def _calls(ctx: Any, *, writes: bool = False) -> JobCalls:
-    calls = getattr(ctx, "job_calls", None)
-    if not isinstance(calls, JobCalls):
-        raise ContextError(
-            f"{type(ctx).__name__} is neither a ctx nor a backend.", fix="Pass the ctx of the function, or the backend."
-        )
-    if writes and not calls.is_writable:
-        raise ContextError("A query only reads; it can neither enqueue nor cancel.", fix="Do it in a mutation.")
-    return calls
