@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -86,7 +87,7 @@ class Journal:
         if self.tracing is None:
             return options
         trace = self.tracing.current()
-        return Options(**{**_fields(options), "trace": trace}) if trace else options
+        return replace(options, trace=trace) if trace else options
 
     # ----- jobs start and end
 
@@ -241,7 +242,3 @@ class Journal:
 
 def _ms(time: datetime) -> int:
     return int(time.timestamp() * 1000)
-
-
-def _fields(options: Options) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in Options.__slots__}

@@ -49,7 +49,7 @@ METERS = {
         "gauge", ("pool",), "Jobs in the database that start later; counted up to 100,000 of all pools."
     ),
     "penstock_oldest_ready_seconds": Meter("gauge", ("pool",), "For how long the oldest job that may start is due."),
-    "penstock_max_parallelism": Meter("gauge", ("pool",), "The limit that holds; 0 while the pool is paused."),
+    "penstock_max_parallelism": Meter("gauge", ("pool",), "The pool's own limit; 0 while it is paused."),
     "penstock_database_up": Meter("gauge", (), "Whether the database has answered what is asked here: 1 or 0."),
     "penstock_calls": Meter(
         "counter", ("function", "outcome"), "Runs of functions, as jobs too: success, error or canceled."
