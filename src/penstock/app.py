@@ -30,7 +30,8 @@ from penstock.functions.registry import Registry
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
-from penstock.pools.pool import PoolDefinition
+from penstock.observe.tracing import find_tracing
+from penstock.pools.pool import LogLevel, PoolDefinition
 from penstock.pools.rates import RateLimit
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.group import Group
@@ -166,6 +167,7 @@ class App:
         key_rate_limit: RateLimit | None = None,
         group: str | None = None,
         ageing: timedelta | None = None,
+        log_level: LogLevel = "report",
     ) -> Workpool:
         """Declare a pool: work of which no more than so much runs at once, on all machines together.
 
@@ -183,6 +185,8 @@ class App:
             group: Pools of one group lend each other what they do not use.
             ageing: How long a job waits until it is as urgent as one of the next higher priority; by default a higher
                 priority always comes first.
+            log_level: Which log events tell of it: with ``"report"`` one about once a minute; with ``"info"`` or
+                ``"debug"`` also what happens to each job; with ``"warning"`` or ``"error"`` neither.
 
         Raises:
             DeclarationError: There is a pool of this name already, or a value cannot be.
@@ -201,6 +205,7 @@ class App:
                 key_rate_limit,
                 group,
                 ageing,
+                log_level,
             )
         )
         self.pools[name] = pool
@@ -306,6 +311,7 @@ class Backend:
 
     async def start(self, services: Sequence[ServiceName] = (), *, push_schema: bool = True) -> None:
         """Open the database, bring its tables up to date, and start services."""
+        self.engine.journal.follow((pool.definition for pool in self.app.pools.values()), find_tracing())
         for function in self.app.registry:
             function.signature  # noqa: B018 - what cannot be checked is refused now
         definitions, crons = self.app.definitions(), self.app.crons.plans(self.job_calls)

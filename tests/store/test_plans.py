@@ -248,6 +248,16 @@ def test_postgres_looks_at_no_more_keys_than_there_is_room(postgres_plans: str) 
     assert touched < 100
 
 
+@pytest.mark.parametrize("how", ["for what is asked", "generic"])
+def test_postgres_counts_a_backlog_no_further_than_it_is_told(postgres_plans: str, how: str) -> None:
+    query = load_queries("penstock.store.postgres", "pools", "$")["backlog"]
+    plan = asyncio.run(postgres_plan(postgres_plans, query, {"most": 10}, how))
+    scans = [node for node in plan if node.get("Relation Name", "").endswith("_job")]
+    assert {scan["Index Name"] for scan in scans} == {"ready_job_order", "scheduled_job_gate", "scheduled_job_run_at"}
+    assert all(scan.get("Actual Rows", 0) <= 10 for scan in scans)
+    assert not [node for node in plan if node["Node Type"] == "Sort" and node.get("Actual Rows", 0) > 10]
+
+
 def test_postgres_counts_a_partition_no_further_than_it_is_told(postgres_plans: str) -> None:
     """A partition of many millions is truncated in a moment; to count it first would take longer than is allowed."""
     query = load_queries("penstock.store.postgres", "jobs", "$")["count_slot"]
