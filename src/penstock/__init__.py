@@ -49,7 +49,8 @@ if TYPE_CHECKING:
         ValueInvalid,
         WorkerLost,
     )
-    from penstock.jobs.job import JobId, JobStatus
+    from penstock.jobs.filter import JobFilter
+    from penstock.jobs.job import Attempt, JobId, JobStatus
     from penstock.jobs.retry import Retry
     from penstock.jobs.states import JobState
     from penstock.pools.results import (
@@ -110,7 +111,8 @@ _HOMES = {
         "ValueInvalid",
         "WorkerLost",
     ),
-    "penstock.jobs.job": ("JobId", "JobStatus"),
+    "penstock.jobs.filter": ("JobFilter",),
+    "penstock.jobs.job": ("Attempt", "JobId", "JobStatus"),
     "penstock.jobs.retry": ("Retry",),
     "penstock.jobs.states": ("JobState",),
     "penstock.pools.results": (
@@ -138,6 +140,7 @@ __all__ = [
     "App",
     "ApplicationError",
     "ArgumentsInvalid",
+    "Attempt",
     "Backend",
     "CallTimeout",
     "Canceled",
@@ -160,6 +163,7 @@ __all__ = [
     "Index",
     "InputError",
     "JobError",
+    "JobFilter",
     "JobId",
     "JobState",
     "JobStatus",

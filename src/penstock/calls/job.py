@@ -103,7 +103,7 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
         settled = settle(job, outcome, runner.now(), engine.clock.random(), engine.keep)
         if settled.ending is None:
             return outcome
-        job = running.job = replace(job, ending=settled.ending)
+        job = running.job = replace(job, ending=settled.ending, failed=settled.failed)
     assert job.ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
     function = engine.registry.find(job.on_complete)
     if function is None:
