@@ -165,6 +165,39 @@ class PoolRow:
     running: int
 
 
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """How many jobs of a pool stand in one place.
+
+    Attributes:
+        place: Ready, completing, scheduled or running; or success, failed or canceled.
+        count: How many; of those that have ended, how many since a time.
+        first: Of those that wait, when the first one may run; of those that run, when the first one began; of those
+            that have ended, when the first one did.
+    """
+
+    pool: str
+    place: str
+    count: int
+    first: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """A lease as seen from outside.
+
+    Attributes:
+        worker: Host and process of the worker that took it.
+        running: How many jobs run under it.
+    """
+
+    lease: int
+    worker: str
+    started_at: datetime
+    expires_at: datetime
+    running: int
+
+
 class Pools(Protocol):
     """Pools at rest: their limits, and which worker holds how many slots."""
 
@@ -186,8 +219,11 @@ class Pools(Protocol):
     async def release(self, lease: int, pool: str, count: int) -> int:
         """Give this many slots back, and want none; how many the worker holds then."""
 
-    async def list(self, session: Session) -> list[PoolRow]:
+    async def list(self, session: Session) -> builtins.list[PoolRow]:
         """All pools, by name."""
+
+    async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
+        """What goes on in each pool, that without a limit too, and what has ended since a time."""
 
 
 class Jobs(Protocol):
@@ -251,13 +287,16 @@ class Leases(Protocol):
     async def renew(self, lease: int, ttl: timedelta, now: datetime) -> bool:
         """Extend a lease; False if it was lost."""
 
-    async def jobs(self, lease: int) -> list[Job]:
+    async def jobs(self, lease: int) -> builtins.list[Job]:
         """The jobs that run under a lease."""
+
+    async def list(self, session: Session) -> builtins.list[LeaseRow]:
+        """All leases, oldest first."""
 
     async def give_back(self, lease: int) -> None:
         """End a lease under which no job runs any more."""
 
-    async def expired(self, now: datetime) -> list[int]:
+    async def expired(self, now: datetime) -> builtins.list[int]:
         """Leases that have run out, and leases that are gone while jobs still run under them."""
 
     async def rescue(self, lease: int, now: datetime, settle: Settle) -> int:

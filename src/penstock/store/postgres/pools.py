@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from penstock.store.contract import PoolRow, PoolView, Row, Session
+from penstock.store.contract import Activity, PoolRow, PoolView, Row, Session
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
@@ -59,6 +60,10 @@ class PostgresPools:
     async def list(self, session: Session) -> builtins.list[PoolRow]:
         """All pools, by name."""
         return [PoolRow(*row) for row in await self._fetch(session, "list")]
+
+    async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
+        """What goes on in each pool, and what has ended since a time."""
+        return [Activity(*row) for row in await self._fetch(session, "activity", since=since)]
 
     async def _run(self, name: str, **values: Any) -> Sequence[Row]:
         return await run(self._connections, self._queries[name], values)

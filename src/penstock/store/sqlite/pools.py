@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from penstock.store.contract import PoolRow, PoolView, Row, Session
+from penstock.store.contract import Activity, PoolRow, PoolView, Row, Session
 from penstock.store.queries import load_queries
+from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.jobs import Begin, fetch, reading, writing
 
 
@@ -63,6 +65,11 @@ class SqlitePools:
             PoolRow(name, declared, limit, bool(paused), granted, ready, scheduled, running)
             for name, declared, limit, paused, granted, ready, scheduled, running in rows
         ]
+
+    async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
+        """What goes on in each pool, and what has ended since a time."""
+        rows = await self._fetch(session, "activity", since=encode_datetime(since))
+        return [Activity(pool, place, count, datetime.fromisoformat(first)) for pool, place, count, first in rows]
 
     async def _fetch(self, session: Session, name: str, **values: Any) -> Sequence[Row]:
         return await fetch(session, self._queries[name], values)

@@ -53,3 +53,16 @@ select p.name, p.declared, p.max_parallelism, p.paused,
        (select count(*) from penstock.scheduled_job j where j.pool = p.name),
        (select count(*) from penstock.running_job j where j.pool = p.name)
 from penstock.pool p order by p.name;
+
+-- activity: what goes on in each pool, the one without a limit too: how many jobs stand in each place, and since when the
+-- first of them; and how many have ended since a time.
+-- Unbounded: it counts jobs.
+select pool, 'ready', count(*), min(run_at) from penstock.ready_job where ending is null group by pool
+union all
+select pool, 'completing', count(*), min(run_at) from penstock.ready_job where ending is not null group by pool
+union all
+select pool, 'scheduled', count(*), min(run_at) from penstock.scheduled_job group by pool
+union all
+select pool, 'running', count(*), min(started_at) from penstock.running_job group by pool
+union all
+select pool, state, count(*), min(finished_at) from penstock.finished_job where finished_at >= :since group by pool, state;
