@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.jobs.job import DEFAULT_POOL
-from penstock.store.contract import Activity, LeaseRow, PoolRow
+from penstock.store.contract import PoolRow
+from penstock.store.seen import Activity, LeaseRow
 
 _ENDS = ("success", "failed", "canceled")
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))

@@ -21,6 +21,7 @@ from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
 from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
 from penstock.store.dialect import Dialect
+from penstock.store.seen import Activity, LeaseRow
 
 Row = Sequence[Any]
 PIECE_ROWS = 256
@@ -162,39 +163,6 @@ class PoolRow:
     granted: int
     ready: int
     scheduled: int
-    running: int
-
-
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """How many jobs of a pool stand in one place.
-
-    Attributes:
-        place: Ready, completing, scheduled or running; or success, failed or canceled.
-        count: How many; of those that have ended, how many since a time.
-        first: Of those that wait, when the first one may run; of those that run, when the first one began; of those
-            that have ended, when the first one did.
-    """
-
-    pool: str
-    place: str
-    count: int
-    first: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseRow:
-    """A lease as seen from outside.
-
-    Attributes:
-        worker: Host and process of the worker that took it.
-        running: How many jobs run under it.
-    """
-
-    lease: int
-    worker: str
-    started_at: datetime
-    expires_at: datetime
     running: int
 
 

@@ -8,12 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.jobs.job import Job
-from penstock.store.contract import LeaseRow, Row, Session, Settle
+from penstock.store.contract import Row, Session, Settle
 from penstock.store.jobrows import job_of
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import PostgresJobs, run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
 from penstock.store.queries import load_queries
+from penstock.store.seen import LeaseRow
 
 
 class PostgresLeases:

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from penstock.store.contract import Activity, PoolRow, PoolView, Row, Session
+from penstock.store.contract import PoolRow, PoolView, Row, Session
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
 from penstock.store.queries import load_queries
+from penstock.store.seen import Activity
 
 
 class PostgresPools:

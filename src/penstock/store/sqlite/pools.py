@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from penstock.store.contract import Activity, PoolRow, PoolView, Row, Session
+from penstock.store.contract import PoolRow, PoolView, Row, Session
 from penstock.store.queries import load_queries
+from penstock.store.seen import Activity
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.jobs import Begin, fetch, reading, writing
 
