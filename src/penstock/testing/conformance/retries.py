@@ -217,6 +217,24 @@ class Retries(Suite):
         assert await ask(JobFilter(function="conformance:function")) == 1, "what runs; what has ended is left alone"
         assert await bench.cancel_pending(after(30)) == [jobs["runs"]]
 
+    # ----- what is seen from outside
+
+    @story
+    async def test_what_goes_on_in_pools_and_under_leases_is_seen(self, bench: Bench) -> None:
+        jobs = await self._all_kinds(bench)
+        idle = await bench.lease(after(40))
+        seen = await bench.reading(lambda session: bench.store.pools.activity(session, after(10)))
+        assert sorted((one.pool, one.place, one.count, one.first) for one in seen) == [
+            ("default", "failed", 1, after(15)),
+            ("default", "ready", 2, NOW),
+            ("default", "running", 1, NOW),
+            ("p", "scheduled", 1, after(600)),
+        ]
+        busy, free = await bench.reading(bench.store.leases.list)
+        assert (busy.worker, busy.running, busy.started_at, busy.expires_at) == ("conformance", 1, NOW, after(30))
+        assert (free.lease, free.running, free.expires_at) == (idle, 0, after(70))
+        assert await bench.state(jobs["runs"]) == "running"
+
     async def _all_kinds(self, bench: Bench) -> dict[str, UUID]:
         lease, (runs, good, bad) = await bench.running(*(new_job("action") for _ in range(3)))
         await bench.settle(lease, ended(good, now=after(5)))
