@@ -10,10 +10,13 @@ from penstock.testing.conformance.jobs import Jobs
 from penstock.testing.conformance.leases import Leases
 from penstock.testing.conformance.machine import AnyOrder
 from penstock.testing.conformance.pools import Pools
+from penstock.testing.conformance.retries import Retries
 from penstock.testing.conformance.sessions import Sessions
 from penstock.testing.conformance.settlements import Settlements
 from penstock.testing.conformance.signals import Signals
 
 
-class StoreSuite(Sessions, Isolation, Jobs, Settlements, Cancels, Pools, Crons, Leases, Signals, Catalog, AnyOrder):
+class StoreSuite(
+    Sessions, Isolation, Jobs, Settlements, Retries, Cancels, Pools, Crons, Leases, Signals, Catalog, AnyOrder
+):
     """What `store.contract` promises, as tests: inherit from it, and say what `Suite` asks."""
