@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.app import App, Backend
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
+    from penstock.calls.work import ActionWork
     from penstock.calls.workpool import Workpool
     from penstock.config import Config
     from penstock.errors import (
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
         RowInvalid,
         RowNotFound,
         SchemaMismatch,
+        Snooze,
+        TokenExpired,
+        TokenInvalid,
         TryAgain,
         UnawaitedCall,
         UniqueViolation,
@@ -50,10 +54,13 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from penstock.jobs.job import JobId, JobStatus
+    from penstock.jobs.progress import Progress
     from penstock.jobs.retry import Retry
     from penstock.jobs.states import JobState
+    from penstock.jobs.work import Work
     from penstock.pools.results import (
         Canceled,
+        Completion,
         Failed,
         Finished,
         Pending,
@@ -73,6 +80,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
+    "penstock.calls.work": ("ActionWork",),
     "penstock.calls.workpool": ("Workpool",),
     "penstock.config": ("Config",),
     "penstock.errors": (
@@ -103,6 +111,9 @@ _HOMES = {
         "RowInvalid",
         "RowNotFound",
         "SchemaMismatch",
+        "Snooze",
+        "TokenExpired",
+        "TokenInvalid",
         "TryAgain",
         "UnawaitedCall",
         "UniqueViolation",
@@ -111,10 +122,13 @@ _HOMES = {
         "WorkerLost",
     ),
     "penstock.jobs.job": ("JobId", "JobStatus"),
+    "penstock.jobs.progress": ("Progress",),
     "penstock.jobs.retry": ("Retry",),
     "penstock.jobs.states": ("JobState",),
+    "penstock.jobs.work": ("Work",),
     "penstock.pools.results": (
         "Canceled",
+        "Completion",
         "Failed",
         "Finished",
         "Pending",
@@ -135,12 +149,14 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ActionCtx",
+    "ActionWork",
     "App",
     "ApplicationError",
     "ArgumentsInvalid",
     "Backend",
     "CallTimeout",
     "Canceled",
+    "Completion",
     "Config",
     "ConfigError",
     "Conflict",
@@ -172,6 +188,7 @@ __all__ = [
     "Page",
     "Pending",
     "PenstockError",
+    "Progress",
     "QueryCtx",
     "Range",
     "ResultInvalid",
@@ -180,13 +197,17 @@ __all__ = [
     "RowNotFound",
     "Running",
     "SchemaMismatch",
+    "Snooze",
     "Success",
     "Table",
+    "TokenExpired",
+    "TokenInvalid",
     "TryAgain",
     "UnawaitedCall",
     "UniqueViolation",
     "UsageError",
     "ValueInvalid",
+    "Work",
     "WorkId",
     "WorkResult",
     "WorkStatus",

@@ -27,7 +27,9 @@ def test_nothing_leads_out_of_an_end() -> None:
 
 def test_every_event_moves_something_and_only_a_claim_starts_a_job() -> None:
     assert {event for _, event, _ in moves()} == set(JobEvent)
-    assert [key for key, to in MOVES.items() if to is JobState.RUNNING] == [(JobState.PENDING, JobEvent.CLAIMED)]
+    assert [key for key, to in MOVES.items() if to is JobState.RUNNING] == [
+        (JobState.PENDING, JobEvent.CLAIMED), (JobState.RUNNING, JobEvent.HELD),
+    ]  # fmt: skip
     assert [event for state, event in MOVES if state is JobState.PENDING] == [JobEvent.CLAIMED, JobEvent.CANCELED]
 
 

@@ -10,10 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
+from penstock.calls import tokens
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobStatus, NewJob, Options, job_id
 from penstock.jobs.states import JobState
+from penstock.pools.results import Completion
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import decode_json, encode_json, text_bytes
 
@@ -191,6 +193,14 @@ class JobCalls:
                 await ask(self._scope.transaction)
         return count
 
+    async def complete(self, token: object, result: object) -> Completion:
+        """End the job of a token with success; see `tokens.complete`."""
+        return await tokens.complete(self._outside_of_transactions(), token, result)
+
+    async def fail(self, token: object, error: object, *, retryable: object) -> Completion:
+        """End the attempt of a token with failure; see `tokens.fail`."""
+        return await tokens.fail(self._outside_of_transactions(), token, error, retryable=retryable)
+
     async def find(self, uuid: UUID) -> JobStatus | None:
         """How a job stands; None if it is unknown, or its status has expired."""
         if self._scope is None:
@@ -206,6 +216,14 @@ class JobCalls:
                 return _status_of_new(new, transaction.now)
         async with self._scope.lock:
             return await transaction.store.jobs.find(transaction.session, uuid, transaction.now)
+
+    def _outside_of_transactions(self) -> Runner:
+        if self._scope is not None:
+            raise ContextError(
+                "A token was brought in a transaction, which only adds work and ends none.",
+                fix="Bring it in an action, or from the program.",
+            )
+        return self._runner
 
 
 async def _send(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
@@ -228,3 +246,15 @@ def _status_of_new(job: NewJob, now: datetime) -> JobStatus:
 
 def _as_it_is(call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
     return call
+
+
+def calls_of(ctx: Any, *, writes: bool = False) -> JobCalls:
+    """The jobs of a ctx or a backend, as pools enqueue and look at them."""
+    calls = getattr(ctx, "job_calls", None)
+    if not isinstance(calls, JobCalls):
+        raise ContextError(
+            f"{type(ctx).__name__} is neither a ctx nor a backend.", fix="Pass the ctx of the function, or the backend."
+        )
+    if writes and not calls.is_writable:
+        raise ContextError("A query only reads; it can neither enqueue nor cancel.", fix="Do it in a mutation.")
+    return calls

@@ -9,8 +9,10 @@ from collections.abc import Coroutine, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
+from penstock.calls.completer import Completer
 from penstock.calls.engine import Engine
 from penstock.calls.jobcalls import JobCalls
+from penstock.calls.jobcalls import calls_of as _calls
 from penstock.clock import SystemClock
 from penstock.errors import CallTimeout, ContextError, DataError, UsageError
 from penstock.functions.function import AnyFunction, Function, FunctionKind
@@ -38,7 +40,7 @@ class Program(Protocol):
     engine: Engine
 
 
-class Workpool:
+class Workpool(Completer):
     """A pool of work with a limit that holds over all processes and machines.
 
     Made with `App.workpool`. Each piece of work is a job that runs a mutation, an action or a query. A mutation takes
@@ -360,14 +362,3 @@ async def change_pool(
 
 class _Maker(Protocol):
     def __call__(self, arguments: Mapping[str, Any], /) -> NewJob: ...
-
-
-def _calls(ctx: Any, *, writes: bool = False) -> JobCalls:
-    calls = getattr(ctx, "job_calls", None)
-    if not isinstance(calls, JobCalls):
-        raise ContextError(
-            f"{type(ctx).__name__} is neither a ctx nor a backend.", fix="Pass the ctx of the function, or the backend."
-        )
-    if writes and not calls.is_writable:
-        raise ContextError("A query only reads; it can neither enqueue nor cancel.", fix="Do it in a mutation.")
-    return calls

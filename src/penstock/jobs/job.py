@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from penstock.jobs.progress import Progress
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent, JobState
 from penstock.schema.ids import JOB_PREFIX, Id, format_id, is_id, parse_id
@@ -147,8 +148,8 @@ class Outcome:
     """What became of one attempt.
 
     Attributes:
-        event: One of returned, raised, snoozed, handed back, lost or canceled; whether an attempt is left is not
-            yet considered.
+        event: One of returned, raised, snoozed, held, handed back, lost or canceled; whether an attempt is left is
+            not yet considered.
         result: For returned: the result as JSON.
         error: For raised and lost: type and message. For snoozed: why it waits.
         traceback: For raised: where.
@@ -209,6 +210,7 @@ class JobStatus:
         traceback: Where that happened, once the job has ended.
         pool: The pool it belongs to.
         on_complete_error: Type and message of what its on_complete raised, if it raised each time.
+        progress: How far it has come, if it runs and has said so.
     """
 
     id: JobId
@@ -225,3 +227,4 @@ class JobStatus:
     traceback: str | None = None
     pool: str = DEFAULT_POOL
     on_complete_error: str | None = None
+    progress: Progress | None = None

@@ -22,7 +22,9 @@ class Pruner(Service):
 
     async def tick(self) -> float:
         """Forget one piece; seconds until the next look."""
-        count = await self._store.jobs.prune(self.clock.now(), _AT_ONCE)
-        if count:
-            log_event("pruner.pruned", jobs=count)
-        return _SOON if count >= _AT_ONCE else _LATER
+        now = self.clock.now()
+        jobs = await self._store.jobs.prune(now, _AT_ONCE)
+        tokens = await self._store.tokens.prune(now, _AT_ONCE)
+        if jobs or tokens:
+            log_event("pruner.pruned", jobs=jobs, tokens=tokens)
+        return _SOON if max(jobs, tokens) >= _AT_ONCE else _LATER

@@ -53,6 +53,10 @@ class Slots:
         self._held = {pool: _Held() for pool in self._held}
         self._looked_at = -1e9
 
+    def recount(self) -> None:
+        """Slots have gone to jobs that no worker runs: before the next claim they are counted anew."""
+        self._looked_at = -1e9
+
     def rooms(self, places: int, running: Counter[str]) -> list[Room]:
         """For how many more jobs of each pool there is room now.
 

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.jobs.job import NO_OPTIONS, Ending, Job, JobStatus, Options, job_id
+from penstock.jobs.progress import progress_from
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobState
 from penstock.values import decode_json
@@ -104,6 +105,7 @@ def status_of(row: Sequence[Any]) -> JobStatus:
         traceback,
         pool,
         on_complete_error,
+        progress,
     ) = row
     return JobStatus(
         id=job_id(UUID(int=uuid.int)),
@@ -120,6 +122,7 @@ def status_of(row: Sequence[Any]) -> JobStatus:
         traceback=traceback,
         pool=pool,
         on_complete_error=on_complete_error,
+        progress=progress_from(progress),
     )
 
 

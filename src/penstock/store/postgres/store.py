@@ -17,6 +17,7 @@ from penstock.store.postgres.leases import PostgresLeases
 from penstock.store.postgres.pools import PostgresPools
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
+from penstock.store.postgres.tokens import PostgresTokens
 from penstock.store.queries import load_queries
 
 _OLDEST = 130000
@@ -46,6 +47,7 @@ class PostgresStore:
         self.jobs = PostgresJobs(for_services)
         self.pools = PostgresPools(self._for_services)
         self.leases = PostgresLeases(for_services, self.jobs)
+        self.tokens = PostgresTokens(for_services, self._connections, self.jobs)
         self.catalog = PostgresCatalog(self._connections)
         self.signals = PostgresSignals(self._connections, self._queries)
 

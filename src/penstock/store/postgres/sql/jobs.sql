@@ -197,34 +197,36 @@ select distinct c.job_id from penstock.cancel_request c join penstock.running_jo
 
 -- find: one job, wherever it stands.
 select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,
-       null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error
+       null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error,
+       null as progress
 from penstock.ready_job where id = :id
 union all
-select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null
+select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null, null
 from penstock.scheduled_job where id = :id
 union all
-select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null
+select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null, progress
 from penstock.running_job where id = :id
 union all
 select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
-       on_complete_error
+       on_complete_error, null
 from penstock.finished_job where id = :id and expires_at > :now;
 
 -- list: jobs in one state, or in all, newest first.
 -- Unbounded: of a state that is rare it reads all that have ended.
 select * from (
     (select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,
-       null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error
+       null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error,
+       null as progress
     from penstock.ready_job where case when ending is null then 'pending' else 'completing' end = coalesce(:state, case when ending is null then 'pending' else 'completing' end) order by id desc limit :limit)
     union all
-    (select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null
+    (select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null, null
     from penstock.scheduled_job where case when ending is null then 'pending' else 'completing' end = coalesce(:state, case when ending is null then 'pending' else 'completing' end) order by id desc limit :limit)
     union all
-    (select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null
+    (select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null, progress
     from penstock.running_job where case when ending is null then 'running' else 'completing' end = coalesce(:state, case when ending is null then 'running' else 'completing' end) order by id desc limit :limit)
     union all
     (select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
-       on_complete_error
+       on_complete_error, null
     from penstock.finished_job where coalesce(:state, 'success') in ('success', 'failed', 'canceled')
         and state = coalesce(:state, state) and expires_at > :now order by id desc limit :limit)
 ) job order by id desc limit :limit;
