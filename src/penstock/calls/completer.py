@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
+from penstock.calls.engine import Engine
 from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.pools.results import Completion
 
@@ -17,6 +18,7 @@ class _Program(Protocol):
     """A backend."""
 
     job_calls: JobCalls
+    engine: Engine
 
 
 class Completer:
