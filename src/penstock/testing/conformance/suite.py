@@ -12,7 +12,8 @@ from penstock.testing.conformance.pools import Pools
 from penstock.testing.conformance.sessions import Sessions
 from penstock.testing.conformance.settlements import Settlements
 from penstock.testing.conformance.signals import Signals
+from penstock.testing.conformance.tokens import Tokens
 
 
-class StoreSuite(Sessions, Isolation, Jobs, Settlements, Cancels, Pools, Leases, Signals, Catalog, AnyOrder):
+class StoreSuite(Sessions, Isolation, Jobs, Settlements, Cancels, Pools, Leases, Tokens, Signals, Catalog, AnyOrder):
     """What `store.contract` promises, as tests: inherit from it, and say what `Suite` asks."""
