@@ -25,7 +25,7 @@ _KEY = "penstock.exchange"
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PROBES = ("/healthz", "/readyz")
 _LONGEST_PATH = 200
-_SECRET = re.compile(r"(/work/[^/.]*\.?[0-9]*)[^/]*")  # of a token all but the job and the attempt
+_SECRET = re.compile(r"(/work/(?:job_[0-9a-z]+\.[0-9]{1,9})?)[^/]+")  # of a token all but the job and the attempt
 
 
 def exchange_of(request: Request) -> Exchange:
