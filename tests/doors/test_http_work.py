@@ -130,7 +130,7 @@ async def test_bodies_that_tell_nothing_are_refused(sqlite_url: str) -> None:
         )
         assert page.status_code == 415
         assert isinstance(await printing.status(backend, work), Running)
-        assert (await told(http, path, {"error": "x\0\ud83d\ude00 " + "y" * 4000}))["accepted"]
+        assert (await told(http, path, {"error": "x\0\U0001f600 " + "y" * 4000}))["accepted"]
         status = await backend.job(work)
         assert status is not None
         assert str(status.error).startswith("x\\0\U0001f600 y")
