@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.app import App, Backend
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
+    from penstock.calls.ratelimits import RateLimiter, RateStatus
     from penstock.calls.work import ActionWork
     from penstock.calls.workpool import Workpool
     from penstock.config import Config
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         DatabaseUnavailable,
         DataError,
         DeclarationError,
+        DuplicateJob,
         FunctionNotFound,
         IdInvalid,
         InputError,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from penstock.jobs.retry import Retry
     from penstock.jobs.states import JobState
     from penstock.jobs.work import Work
+    from penstock.pools.rates import FixedWindow, TokenBucket
     from penstock.pools.results import (
         Canceled,
         Completion,
@@ -81,6 +84,7 @@ _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
     "penstock.calls.work": ("ActionWork",),
+    "penstock.calls.ratelimits": ("RateLimiter", "RateStatus"),
     "penstock.calls.workpool": ("Workpool",),
     "penstock.config": ("Config",),
     "penstock.errors": (
@@ -97,6 +101,7 @@ _HOMES = {
         "DatabaseFull",
         "DatabaseUnavailable",
         "DeclarationError",
+        "DuplicateJob",
         "FunctionNotFound",
         "IdInvalid",
         "InputError",
@@ -126,6 +131,7 @@ _HOMES = {
     "penstock.jobs.retry": ("Retry",),
     "penstock.jobs.states": ("JobState",),
     "penstock.jobs.work": ("Work",),
+    "penstock.pools.rates": ("FixedWindow", "TokenBucket"),
     "penstock.pools.results": (
         "Canceled",
         "Completion",
@@ -168,8 +174,10 @@ __all__ = [
     "DatabaseFull",
     "DatabaseUnavailable",
     "DeclarationError",
+    "DuplicateJob",
     "Failed",
     "Finished",
+    "FixedWindow",
     "FunctionNotFound",
     "Id",
     "IdInvalid",
@@ -191,6 +199,8 @@ __all__ = [
     "Progress",
     "QueryCtx",
     "Range",
+    "RateLimiter",
+    "RateStatus",
     "ResultInvalid",
     "Retry",
     "RowInvalid",
@@ -200,6 +210,7 @@ __all__ = [
     "Snooze",
     "Success",
     "Table",
+    "TokenBucket",
     "TokenExpired",
     "TokenInvalid",
     "TryAgain",

@@ -14,11 +14,11 @@ from penstock import client
 PUBLIC = """
 ActionCtx ActionWork App ApplicationError ArgumentsInvalid Backend CallTimeout Canceled Completion Config ConfigError
 Conflict ConstraintViolation ContextError CursorInvalid DataError DatabaseBusy DatabaseFull DatabaseUnavailable
-DeclarationError Failed Finished FunctionNotFound Id IdInvalid Index InputError JobError JobId JobState JobStatus
-LeaseLost LimitExceeded MutationCtx NonRetryableError NotUnique Overloaded Page Pending PenstockError Progress
-QueryCtx Range ResultInvalid Retry RowInvalid RowNotFound Running SchemaMismatch Snooze Success Table TokenExpired
-TokenInvalid TryAgain UnawaitedCall UniqueViolation UsageError ValueInvalid Work WorkId WorkResult WorkStatus
-WorkerLost Workpool asgi_app between gt gte lt lte
+DeclarationError DuplicateJob Failed Finished FixedWindow FunctionNotFound Id IdInvalid Index InputError JobError
+JobId JobState JobStatus LeaseLost LimitExceeded MutationCtx NonRetryableError NotUnique Overloaded Page Pending
+PenstockError Progress QueryCtx Range RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Running
+SchemaMismatch Snooze Success Table TokenBucket TokenExpired TokenInvalid TryAgain UnawaitedCall UniqueViolation
+UsageError ValueInvalid Work WorkId WorkResult WorkStatus WorkerLost Workpool asgi_app between gt gte lt lte
 """
 
 _LOADED = """

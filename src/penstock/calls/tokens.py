@@ -15,7 +15,7 @@ from penstock.jobs.states import JobEvent
 from penstock.jobs.token import Told, not_known, token_of
 from penstock.observe.logs import event as log_event
 from penstock.pools.results import Completion
-from penstock.store.contract import Redeemed
+from penstock.store.outside import Redeemed
 from penstock.wire.outgoing import encode_kept
 
 if TYPE_CHECKING:

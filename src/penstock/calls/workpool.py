@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from penstock.calls.completer import Completer
 from penstock.calls.engine import Engine
-from penstock.calls.jobcalls import JobCalls
-from penstock.calls.jobcalls import calls_of as _calls
+from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.clock import SystemClock
 from penstock.errors import CallTimeout, ContextError, DataError, UsageError
 from penstock.functions.function import AnyFunction, Function, FunctionKind
@@ -77,6 +76,14 @@ class Workpool(Completer):
                 ``name``: what it is called in log events; its function's name by default.
                 ``priority``: work with a higher one starts first; 0 by default.
                 ``timeout``: how long one attempt may take.
+                ``concurrency_key``: such as a tenant's id: work with the same one runs no more at once than the pool's
+                ``key_parallelism``, and keys take turns.
+                ``key``: there is no other work of this pool with the same one, until it ends.
+                ``on_duplicate``: what happens if there is: ``"return"`` gives its id, ``"reject"`` raises
+                `DuplicateJob`. With ``"replace"`` work has its key only until it starts; while it is pending, what is
+                new comes in its place. ``"debounce"`` does so with ``run_after``: it starts when nothing new has come
+                for so long.
+                ``max_wait``: for ``"debounce"``: how long work is put off at most.
 
         Raises:
             UsageError: There is no such option, or two exclude each other.
@@ -122,7 +129,7 @@ class Workpool(Completer):
             UsageError: An option does not fit the function, such as ``retry`` for a mutation.
             LimitExceeded: The arguments or the context are too large, or one transaction enqueues too much.
         """
-        calls = _calls(ctx, writes=True)
+        calls = calls_of(ctx, writes=True)
         return calls.answer(self._enqueue(calls, function, args, kwargs))
 
     @overload
@@ -150,7 +157,7 @@ class Workpool(Completer):
         Raises:
             ArgumentsInvalid: The function does not take some of them; then none is enqueued.
         """
-        calls = _calls(ctx, writes=True)
+        calls = calls_of(ctx, writes=True)
         return calls.answer(self._enqueue_batch(calls, function, arguments))
 
     # ----- look
@@ -165,7 +172,7 @@ class Workpool(Completer):
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        calls = _calls(ctx)
+        calls = calls_of(ctx)
         return calls.answer(self._status(calls, work_id))
 
     @overload
@@ -176,7 +183,7 @@ class Workpool(Completer):
     def status_batch(self, ctx: SyncQueryCtx | SyncActionCtx, work_ids: Iterable[JobId]) -> list[WorkStatus | None]: ...
     def status_batch(self, ctx: Any, work_ids: Iterable[JobId]) -> Any:
         """Where each of them stands, in order; see `status`."""
-        calls = _calls(ctx)
+        calls = calls_of(ctx)
         return calls.answer(self._status_batch(calls, work_ids))
 
     @overload
@@ -197,7 +204,7 @@ class Workpool(Completer):
             CallTimeout: It has not ended in time.
             DataError: It is unknown, or its status has expired.
         """
-        calls = _calls(ctx)
+        calls = calls_of(ctx)
         if calls.in_transaction:
             raise ContextError(
                 "A transaction sees nothing end while it waits.", fix="Wait in an action, or use on_complete."
@@ -218,7 +225,7 @@ class Workpool(Completer):
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        calls = _calls(ctx, writes=True)
+        calls = calls_of(ctx, writes=True)
         return calls.answer(calls.cancel([job_uuid(work_id)]))
 
     @overload
@@ -236,7 +243,7 @@ class Workpool(Completer):
             ctx: As for `cancel`.
             function: Only calls of this function.
         """
-        calls = _calls(ctx, writes=True)
+        calls = calls_of(ctx, writes=True)
         return calls.answer(calls.cancel_pool(self.name, None if function is None else function.name))
 
     async def set_max_parallelism(self, backend: Program, number: int) -> None:
@@ -262,6 +269,8 @@ class Workpool(Completer):
     async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
         make = self._maker(calls, function)
         job = make(function.signature.bind(args, kwargs))
+        if job.options.key is not None:
+            return job_id(await calls.enqueue_with_key(job, self._options.duplicate))
         await calls.enqueue(job)
         return job_id(job.id)
 
@@ -269,6 +278,8 @@ class Workpool(Completer):
         self, calls: JobCalls, function: Any, arguments: Iterable[Mapping[str, Any]]
     ) -> list[JobId]:
         make = self._maker(calls, function)
+        if self._options.key is not None:
+            raise UsageError("A batch of work cannot have one key.", fix="Enqueue work with keys one by one.")
         jobs = [make(given) for given in arguments]
         if jobs:
             await calls.enqueue_many(jobs)
@@ -288,6 +299,9 @@ class Workpool(Completer):
             keep=(FOR_EVER if ttl is None else ttl).total_seconds(),
             on_complete_retry=asked.on_complete_retry,
             context=None if asked.context is None else calls.json(asked.context, "The context"),
+            concurrency_key=asked.concurrency_key,
+            key=asked.key,
+            until_start=asked.duplicate.until_start if asked.key is not None else None,
         )
         run_at = calls.now()
         if asked.run_after is not None:
@@ -304,6 +318,8 @@ class Workpool(Completer):
                 priority=asked.priority,
                 options=options,
                 on_complete=None if asked.on_complete is None else asked.on_complete.name,
+                ageing=self.definition.ageing,
+                gated=self.definition.rate_limit is not None,
             )
 
         return make

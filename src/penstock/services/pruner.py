@@ -1,4 +1,4 @@
-"""The pruner: forgets finished jobs whose status has expired, a bounded piece at a time."""
+"""The pruner: forgets jobs whose status has expired, and rate limits that are full again, a bounded piece at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Pruner(Service):
         """Forget one piece; seconds until the next look."""
         now = self.clock.now()
         jobs = await self._store.jobs.prune(now, _AT_ONCE)
+        rates = await self._store.rates.prune(now, _AT_ONCE)
         tokens = await self._store.tokens.prune(now, _AT_ONCE)
-        if jobs or tokens:
-            log_event("pruner.pruned", jobs=jobs, tokens=tokens)
-        return _SOON if max(jobs, tokens) >= _AT_ONCE else _LATER
+        if jobs or rates or tokens:
+            log_event("pruner.pruned", jobs=jobs, rate_limits=rates, tokens=tokens)
+        return _SOON if max(jobs, rates, tokens) >= _AT_ONCE else _LATER

@@ -44,9 +44,9 @@ class Reports:
             return math.inf
         return max(0.0, self._written_at + _EVERY - self._clock.monotonic())
 
-    async def write(self, lease: int, *, at_once: bool = False) -> None:
-        """Write what has been said, if it is time to."""
-        if not self._said or (self.due() > 0 and not at_once):
+    async def write(self, lease: int | None, *, at_once: bool = False) -> None:
+        """Write what has been said, if it is time to, and there is a lease."""
+        if lease is None or not self._said or (self.due() > 0 and not at_once):
             return
         said, self._said = self._said, {}
         try:

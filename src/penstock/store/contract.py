@@ -7,7 +7,7 @@ converts. Errors of a driver leave a store only as errors of penstock's tree.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,16 +16,15 @@ from uuid import UUID
 
 from penstock.errors import ContextError
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
-from penstock.jobs.progress import Progress
-from penstock.jobs.token import Token, Told
+from penstock.pools.pool import PoolDefinition
+from penstock.pools.rates import RateLimit, RateState
 from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
 from penstock.store.dialect import Dialect
+from penstock.store.outside import Tokens
 
 Row = Sequence[Any]
 PIECE_ROWS = 256
-OUTSIDE = 0  # the lease of jobs that no worker runs, as an outside system will say how they end
-TOKEN_KEPT = timedelta(days=1)  # for how long it is known what came of a token
 Settle = Callable[[list[Job]], list[Settlement]]
 
 
@@ -110,12 +109,14 @@ class Claim:
         next_run_at: When the next scheduled job is due, of those that nobody wants to be canceled.
         cancels: Whether anybody has asked for a cancel that may still be to be carried out.
         promoted: Whether scheduled jobs were due and are ready now.
+        again: After which time more jobs may start, if a rate limit was in their way.
     """
 
     jobs: list[Job]
     next_run_at: datetime | None
     cancels: bool = False
     promoted: bool = False
+    again: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +170,8 @@ class PoolRow:
 class Pools(Protocol):
     """Pools at rest: their limits, and which worker holds how many slots."""
 
-    async def declare(self, limits: Mapping[str, int]) -> None:
-        """Make pools known; a limit that differs from the one declared before holds from now on."""
+    async def declare(self, pools: Sequence[PoolDefinition]) -> None:
+        """Make pools known; what differs from what was declared before holds from now on."""
 
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
         """Change a limit, for all workers at once; False if there is no such pool."""
@@ -207,7 +208,7 @@ class Jobs(Protocol):
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease.
 
         Those that wait for their on_complete come first. The others are taken in turns from the pools that have room,
-        of each the most urgent and oldest first.
+        of each the most urgent and oldest first. Those that pass a gate come last, as `pools.turns` decides.
         """
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
@@ -219,7 +220,7 @@ class Jobs(Protocol):
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> list[UUID]:
         """Carry out requests to cancel pending jobs as `settle` says; the running jobs for which a request stands."""
 
-    async def find(self, session: Session, job_id: UUID, now: datetime) -> JobStatus | None:
+    async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
         """One job, wherever it stands; None if unknown, or its time is over."""
 
     async def list(self, session: Session, state: str | None, limit: int, now: datetime) -> list[JobStatus]:
@@ -230,6 +231,67 @@ class Jobs(Protocol):
 
     async def prune(self, now: datetime, limit: int) -> int:
         """Forget finished jobs whose time is over, in one bounded step; how many, or about how many beyond `limit`."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """The job that has a key.
+
+    Attributes:
+        job_id: Its id.
+        until_start: Whether it has the key only until it starts.
+        enqueued_at: If it is pending, and was never tried: since when.
+    """
+
+    job_id: UUID
+    until_start: bool
+    enqueued_at: datetime | None
+
+
+class Keys(Protocol):
+    """Keys of jobs, of which there is one at a time. They are freed where jobs are claimed and settled."""
+
+    async def hold(self, transaction: OpenTransaction, job: NewJob) -> bool:
+        """Let a job that is about to be enqueued have its key; False if another one has it."""
+
+    async def holder(self, transaction: OpenTransaction, pool: str, key: str) -> KeyHolder | None:
+        """Who has a key."""
+
+    async def replace(self, transaction: OpenTransaction, job_id: UUID, job: NewJob, now: datetime) -> bool:
+        """Put a job in the place of a pending one, which keeps its id; False if that has started."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateRow:
+    """What is left of a rate limit.
+
+    Attributes:
+        policy: How it fills.
+    """
+
+    name: str
+    key: str
+    policy: RateLimit
+    state: RateState
+
+
+class Rates(Protocol):
+    """Rate limits at rest."""
+
+    async def hold(self, transaction: OpenTransaction, name: str, key: str, now: datetime) -> RateState | None:
+        """What is left of a rate limit, held against others until the transaction ends; None if nothing was taken."""
+
+    async def peek(self, transaction: OpenTransaction, name: str, key: str) -> RateState | None:
+        """What is left of a rate limit; None if nothing was taken."""
+
+    async def keep(self, transaction: OpenTransaction, rates: Sequence[RateRow]) -> None:
+        """Keep what is left of rate limits."""
+
+    async def forget(self, transaction: OpenTransaction, name: str, key: str) -> None:
+        """Forget what was taken of a rate limit."""
+
+    async def prune(self, now: datetime, limit: int) -> int:
+        """Forget rate limits that are full again, in one bounded step; how many."""
 
 
 class Leases(Protocol):
@@ -256,50 +318,6 @@ class Leases(Protocol):
         A job whose own transaction is about to settle it is left to that transaction; the lease is expired until
         none is left.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Redeemed:
-    """What came of bringing a token.
-
-    Attributes:
-        accepted: Whether the job has been settled by it.
-        told: What counts: what was told first, or that its time or its attempt is over.
-    """
-
-    accepted: bool
-    told: Told
-
-
-class Tokens(Protocol):
-    """What a running attempt says and asks: how far it has come, and to be completed by an outside system."""
-
-    async def report(self, lease: int, progress: Mapping[UUID, Progress]) -> None:
-        """Write how far jobs have come that run under a lease."""
-
-    async def issue(self, lease: int, token: Token, deadline: datetime) -> bool:
-        """Remember the token of an attempt; False if the attempt does not run under this lease any more."""
-
-    async def void(self, job_id: UUID, attempt: int) -> bool:
-        """Let the token of an attempt that has failed count no more; False if it has been brought before."""
-
-    async def hold(self, lease: int, attempts: Sequence[tuple[UUID, int]]) -> set[UUID]:
-        """Move jobs with a token from a lease to `OUTSIDE`, and their slots with them; those it still held."""
-
-    async def redeem(self, token: Token, told: Told, now: datetime, settle: Settle) -> Redeemed | None:
-        """Settle the job of a token, whether its function has returned or not, as `settle` says; once.
-
-        None if there is no such token. Its slot is given back if it was held outside.
-        """
-
-    async def expire(self, now: datetime, limit: int, settle: Settle) -> int:
-        """Settle jobs held outside of which nobody has told in time, and give their slots back; how many."""
-
-    async def cancel(self, now: datetime, limit: int, settle: Settle) -> int:
-        """The same for those for which a request to cancel stands."""
-
-    async def prune(self, now: datetime, limit: int) -> int:
-        """Forget tokens of which nobody need know any more what came of them; how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +389,8 @@ class Store(Protocol):
     dialect: Dialect
     writers: int
     jobs: Jobs
+    keys: Keys
+    rates: Rates
     pools: Pools
     leases: Leases
     tokens: Tokens

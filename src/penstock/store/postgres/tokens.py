@@ -9,8 +9,9 @@ from uuid import UUID
 
 from penstock.jobs.progress import Progress, progress_text
 from penstock.jobs.token import Token, Told
-from penstock.store.contract import OUTSIDE, TOKEN_KEPT, Redeemed, Row, Settle
+from penstock.store.contract import Row, Settle
 from penstock.store.jobrows import job_of
+from penstock.store.outside import OUTSIDE, TOKEN_KEPT, Redeemed
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import PostgresJobs, run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin

@@ -9,10 +9,12 @@ from uuid import UUID
 
 from penstock.jobs.progress import Progress, progress_text
 from penstock.jobs.token import Token, Told
-from penstock.store.contract import OUTSIDE, TOKEN_KEPT, Redeemed, Row, Session, Settle
+from penstock.store.contract import Row, Session, Settle
+from penstock.store.outside import OUTSIDE, TOKEN_KEPT, Redeemed
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
-from penstock.store.sqlite.jobs import Begin, SqliteJobs, fetch, job_from, reading, writing
+from penstock.store.sqlite.jobs import SqliteJobs, fetch, job_from
+from penstock.store.sqlite.session import Begin, reading, writing
 
 
 class SqliteTokens:

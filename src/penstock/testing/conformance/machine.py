@@ -26,7 +26,8 @@ from penstock.jobs.job import Job, Kind, NewJob, Settlement, job_id
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent, JobState
 from penstock.jobs.token import Token, Told, token_of, token_text
-from penstock.store.contract import OUTSIDE, Session
+from penstock.store.contract import Session
+from penstock.store.outside import OUTSIDE
 from penstock.testing.conformance.bench import NOW, TTL, Bench, Suite, ended, lose, new_job, rooms
 
 _YEAR = timedelta(days=366)

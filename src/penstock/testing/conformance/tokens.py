@@ -14,8 +14,21 @@ from penstock.jobs.progress import Progress
 from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent, JobState
 from penstock.jobs.token import Token, token_of, token_text
-from penstock.store.contract import OUTSIDE, Redeemed, Room, Store
-from penstock.testing.conformance.bench import KEEP, NOW, TTL, Bench, Suite, after, ended, lose, new_job, story
+from penstock.store.contract import Room, Store
+from penstock.store.outside import OUTSIDE, Redeemed
+from penstock.testing.conformance.bench import (
+    KEEP,
+    NOW,
+    TTL,
+    Bench,
+    Suite,
+    after,
+    definitions,
+    ended,
+    lose,
+    new_job,
+    story,
+)
 
 HOUR = timedelta(hours=1)
 
@@ -39,7 +52,7 @@ class Tokens(Suite):
 
     async def _held(self, bench: Bench, *jobs: NewJob) -> tuple[int, list[Job]]:
         """Jobs of the pool p that are held outside, and the lease that they ran under."""
-        await bench.store.pools.declare({"p": 3})
+        await bench.store.pools.declare(definitions({"p": 3}))
         await bench.enqueue(*jobs)
         lease = await bench.lease()
         await bench.store.pools.acquire(lease, "p", len(jobs))
@@ -234,7 +247,7 @@ class Tokens(Suite):
     @story
     async def test_of_a_hold_and_a_completion_none_is_lost(self, bench: Bench) -> None:
         """The function returns, and at the same moment the outside system tells: the slot is given back once."""
-        await bench.store.pools.declare({"p": 2})
+        await bench.store.pools.declare(definitions({"p": 2}))
         other = await bench.another()
         lease = await bench.lease()
         for _ in range(15):
