@@ -26,7 +26,7 @@ from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.services.outside import Outside
-from penstock.services.reports import Reports
+from penstock.services.progress import Heard
 from penstock.services.service import Service
 from penstock.services.slots import Slots
 from penstock.store.contract import Claim, Room
@@ -80,7 +80,7 @@ class Worker(Service):
         self._overtaken: list[
             Running
         ] = []  # attempts that go on though their jobs were ended from outside, and begun anew
-        self._reports = Reports(self._store, self.clock)
+        self._heard = Heard(self._store, self.clock)
         self._outside = Outside(runner)
 
     async def tick(self) -> float:
@@ -90,10 +90,10 @@ class Worker(Service):
             async with asyncio.timeout(self._bound * _TICK_PART):  # by then the lease is to be renewed again
                 await self._look_after_others()
                 pause = await self._settle_and_claim()
-                await self._reports.write(self.lease)
+                await self._heard.write(self.lease)
         except TimeoutError as error:
             raise DatabaseUnavailable("The database did not answer in time to find work.") from error
-        return min(pause, self._until_renewal(), self._reports.due())
+        return min(pause, self._until_renewal(), self._heard.due())
 
     async def finish(self) -> None:
         """Let running jobs end within the grace time, hand back the others, and give the lease back."""
@@ -188,7 +188,7 @@ class Worker(Service):
             await asyncio.wait(tasks, timeout=self._until_renewal(), return_when=asyncio.FIRST_COMPLETED)
             try:
                 await self._keep_lease()
-                await self._reports.write(self.lease)
+                await self._heard.write(self.lease)
                 await self._settle_outcomes()
             except TryAgain as error:
                 log_event("worker.not_settled", logging.WARNING, lease=self.lease, error=error)
@@ -203,7 +203,7 @@ class Worker(Service):
         ours, self.running = list(self.running.values()), {}
         stopped, self._overtaken = ours + self._overtaken, []
         self._busy.clear()
-        self._reports.clear()
+        self._heard.clear()
         for running in stopped:
             running.stopped, running.outcome = True, _interrupted(running)
             running.task.cancel()
@@ -225,7 +225,7 @@ class Worker(Service):
         held = {job.id: job for job, outcome in self._outcomes if outcome.event is JobEvent.HELD}
         if not held or self.lease is None:
             return
-        await self._reports.write(self.lease, at_once=True)
+        await self._heard.write(self.lease, at_once=True)
         await self._outside.hold(self.lease, list(held.values()))
         self._outcomes = [(job, outcome) for job, outcome in self._outcomes if job is not held.get(job.id)]
         self._busy.subtract(job.pool for job in held.values())
@@ -350,14 +350,14 @@ class Worker(Service):
         running = Running(job, lease, lambda progress: self._note(running, progress))
         if (older := self.running.get(job.id)) is not None:
             self._overtaken.append(older)
-        self._reports.forget(job.id)
+        self._heard.forget(job.id)
         running.task = asyncio.get_running_loop().create_task(self._run_job(running))
         self.running[job.id] = running
         self._busy[job.pool] += job.ending is None
 
     def _note(self, running: Running, progress: Progress) -> None:
         """A job says how far it has come."""
-        if self.running.get(running.job.id) is running and self._reports.note(running.job.id, progress):
+        if self.running.get(running.job.id) is running and self._heard.note(running.job.id, progress):
             self.wake.set()
 
     async def _run_job(self, running: Running) -> None:
@@ -378,7 +378,7 @@ class Worker(Service):
         if self.running.get(job.id) is running:
             del self.running[job.id]
             if outcome is None or outcome.event is not JobEvent.HELD:
-                self._reports.forget(job.id)
+                self._heard.forget(job.id)
         else:
             self._overtaken, outcome = [one for one in self._overtaken if one is not running], None
         if outcome is not None:

@@ -15,7 +15,7 @@ from penstock.store.contract import Store
 _EVERY = 1.0
 
 
-class Reports:
+class Heard:
     """What the jobs of one worker have said."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
