@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
     from penstock.calls.crons import CronStatus
     from penstock.calls.ratelimits import RateLimiter, RateStatus
+    from penstock.calls.work import ActionWork
     from penstock.calls.workpool import Workpool
     from penstock.config import Config
     from penstock.crons.every import daily, hourly, interval, monthly, weekly
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
         RowInvalid,
         RowNotFound,
         SchemaMismatch,
+        Snooze,
+        TokenExpired,
+        TokenInvalid,
         TryAgain,
         UnawaitedCall,
         UniqueViolation,
@@ -57,11 +61,14 @@ if TYPE_CHECKING:
     )
     from penstock.jobs.filter import JobFilter
     from penstock.jobs.job import Attempt, JobId, JobStatus
+    from penstock.jobs.progress import Progress
     from penstock.jobs.retry import Retry
     from penstock.jobs.states import JobState
+    from penstock.jobs.work import Work
     from penstock.pools.rates import FixedWindow, TokenBucket
     from penstock.pools.results import (
         Canceled,
+        Completion,
         Failed,
         Finished,
         Pending,
@@ -82,6 +89,7 @@ _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
     "penstock.calls.crons": ("CronStatus",),
+    "penstock.calls.work": ("ActionWork",),
     "penstock.calls.ratelimits": ("RateLimiter", "RateStatus"),
     "penstock.calls.workpool": ("Workpool",),
     "penstock.config": ("Config",),
@@ -117,6 +125,9 @@ _HOMES = {
         "RowInvalid",
         "RowNotFound",
         "SchemaMismatch",
+        "Snooze",
+        "TokenExpired",
+        "TokenInvalid",
         "TryAgain",
         "UnawaitedCall",
         "UniqueViolation",
@@ -126,11 +137,14 @@ _HOMES = {
     ),
     "penstock.jobs.filter": ("JobFilter",),
     "penstock.jobs.job": ("Attempt", "JobId", "JobStatus"),
+    "penstock.jobs.progress": ("Progress",),
     "penstock.jobs.retry": ("Retry",),
     "penstock.jobs.states": ("JobState",),
+    "penstock.jobs.work": ("Work",),
     "penstock.pools.rates": ("FixedWindow", "TokenBucket"),
     "penstock.pools.results": (
         "Canceled",
+        "Completion",
         "Failed",
         "Finished",
         "Pending",
@@ -151,6 +165,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ActionCtx",
+    "ActionWork",
     "App",
     "ApplicationError",
     "ArgumentsInvalid",
@@ -158,6 +173,7 @@ __all__ = [
     "Backend",
     "CallTimeout",
     "Canceled",
+    "Completion",
     "Config",
     "ConfigError",
     "Conflict",
@@ -195,6 +211,7 @@ __all__ = [
     "Page",
     "Pending",
     "PenstockError",
+    "Progress",
     "QueryCtx",
     "Range",
     "RateLimiter",
@@ -205,14 +222,18 @@ __all__ = [
     "RowNotFound",
     "Running",
     "SchemaMismatch",
+    "Snooze",
     "Success",
     "Table",
     "TokenBucket",
+    "TokenExpired",
+    "TokenInvalid",
     "TryAgain",
     "UnawaitedCall",
     "UniqueViolation",
     "UsageError",
     "ValueInvalid",
+    "Work",
     "WorkId",
     "WorkResult",
     "WorkStatus",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import secrets
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -111,3 +112,8 @@ def profile_timer() -> float:
 def random_of(seed: int) -> Random:
     """Random numbers that repeat themselves for the same seed."""
     return random.Random(seed)  # noqa: S311 - repeatable, not secret
+
+
+def secret() -> str:
+    """A text that nobody can guess, of letters, digits, ``-`` and ``_``."""
+    return secrets.token_urlsafe(32)

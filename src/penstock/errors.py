@@ -14,6 +14,8 @@ PenstockError
 │   ├── IdInvalid                 an id that is malformed, or of another table
 │   ├── ValueInvalid              a value that cannot be stored
 │   ├── CursorInvalid             a pagination cursor of another query
+│   ├── TokenInvalid              a token of a job that waits for an outside system: malformed, or nobody's
+│   ├── TokenExpired              such a token whose time is over, or whose attempt is
 │   └── LimitExceeded             more rows, bytes or jobs than one transaction, row or call may have
 ├── DataError                     the data is not as the function expected it
 │   ├── RowNotFound               the row to patch, replace or delete does not exist
@@ -32,13 +34,17 @@ PenstockError
 │   └── Overloaded                more calls are waiting than this process takes on
 └── JobError                      why a job ended
     ├── NonRetryableError         raise it in a job: no further attempt is made
+    ├── Snooze                    raise it in a job: it runs again later, and no attempt is used
     ├── WorkerLost                the worker that ran the job died or lost its lease
     └── LeaseLost                 a worker tried to settle a job that is not its own any more
 """
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
+
+_LONGEST_SNOOZE = timedelta(days=5 * 366)
 
 
 class PenstockError(Exception):
@@ -147,6 +153,18 @@ class CursorInvalid(InputError):
     """A pagination cursor that is malformed, or of another query."""
 
     code = "cursor_invalid"
+
+
+class TokenInvalid(InputError):
+    """A token with which an outside system ends a job: malformed, or nobody's."""
+
+    code = "token_invalid"
+
+
+class TokenExpired(InputError):
+    """A token with which an outside system ends a job: its time is over, or the attempt that it was made for is."""
+
+    code = "token_expired"
 
 
 class LimitExceeded(InputError):
@@ -272,6 +290,45 @@ class NonRetryableError(JobError):
     code = "non_retryable"
 
 
+class Snooze(JobError):
+    """Raise it in a job: the job goes back to pending for a while, and no attempt is used.
+
+    What a mutation has written is undone.
+
+    Args:
+        delay: How long the job waits.
+        until: Until when it waits, instead; an aware datetime.
+        reason: Why it waits; its status says so.
+
+    Raises:
+        UsageError: Neither `delay` nor `until` was given, or both were.
+        ValueInvalid: The delay is negative or over five years, or the time is not aware.
+    """
+
+    code = "snooze"
+
+    def __init__(self, delay: timedelta | None = None, *, until: datetime | None = None, reason: str = "") -> None:
+        if (delay is None) is (until is None):
+            raise UsageError("Snooze takes either a delay or until.", fix="Write Snooze(timedelta(minutes=5)).")
+        if delay is not None and not _is_wait(delay):
+            raise ValueInvalid(f"Snooze takes a timedelta from 0 to five years, not {delay!r}.")
+        if until is not None and not _is_aware(until):
+            raise ValueInvalid(f"Snooze: until takes an aware datetime, not {until!r}.", fix="Attach a time zone.")
+        super().__init__(
+            reason or (f"for {delay}" if until is None else f"until {until.isoformat()}"),
+            delay=None if delay is None else delay.total_seconds(),
+            until=None if until is None else until.isoformat(),
+        )
+        self.delay = delay
+        self.until = until
+
+    def wait(self, now: datetime) -> timedelta:
+        """How long the job waits from now on."""
+        if self.until is None:
+            return self.delay or timedelta(0)
+        return min(max(self.until - now, timedelta(0)), _LONGEST_SNOOZE)
+
+
 class WorkerLost(JobError):
     """The worker that ran the job died or lost its lease before the job had ended."""
 
@@ -282,3 +339,11 @@ class LeaseLost(JobError):
     """A worker tried to settle a job that is not its own any more; its transaction was rolled back."""
 
     code = "lease_lost"
+
+
+def _is_wait(value: object) -> bool:
+    return isinstance(value, timedelta) and timedelta(0) <= value <= _LONGEST_SNOOZE
+
+
+def _is_aware(value: object) -> bool:
+    return isinstance(value, datetime) and value.tzinfo is not None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from penstock import App, ApplicationError, NonRetryableError
+from penstock import App, ApplicationError, NonRetryableError, Snooze
 from penstock.sync import ActionCtx
 
 app = App()
@@ -97,3 +97,25 @@ def hang(_ctx: ActionCtx, begun: str) -> None:
 def reach_out(ctx: ActionCtx, what: str) -> None:
     """Use what a process does not have."""
     getattr(ctx, what)
+
+
+crunch = app.workpool("crunch")
+
+
+@app.internal_action(runtime="process")
+def tell_work(ctx: ActionCtx) -> tuple[str, int, str]:
+    """Tell what is known of the attempt at the job."""
+    assert ctx.is_job
+    return ctx.work.id, ctx.work.attempt, f"{ctx.work.deadline:%Y-%m-%dT%H:%M:%S+00:00}"
+
+
+@app.internal_action(runtime="process")
+def say_progress(ctx: ActionCtx) -> None:
+    """Say what cannot be said from here."""
+    ctx.work.progress(1)
+
+
+@app.internal_action(runtime="process")
+def snooze(_ctx: ActionCtx) -> None:
+    """Ask to run later."""
+    raise Snooze(timedelta(minutes=2), reason="not yet")

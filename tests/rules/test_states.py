@@ -30,7 +30,9 @@ def test_only_a_retry_leads_out_of_an_end_and_nothing_out_of_success() -> None:
 
 def test_every_event_moves_something_and_only_a_claim_starts_a_job() -> None:
     assert {event for _, event, _ in moves()} == set(JobEvent)
-    assert [key for key, to in MOVES.items() if to is JobState.RUNNING] == [(JobState.PENDING, JobEvent.CLAIMED)]
+    assert [key for key, to in MOVES.items() if to is JobState.RUNNING] == [
+        (JobState.PENDING, JobEvent.CLAIMED), (JobState.RUNNING, JobEvent.HELD),
+    ]  # fmt: skip
     assert [event for state, event in MOVES if state is JobState.PENDING] == [JobEvent.CLAIMED, JobEvent.CANCELED]
 
 

@@ -332,6 +332,13 @@ async def occupy(ctx: ActionCtx, history: str, seconds: float) -> None:
         _write_down(history, "ends", machine)
 
 
+@app.internal_action
+async def wait_outside(ctx: ActionCtx, history: str) -> None:
+    """Be one of those that run at once in the pool until somebody outside brings a token, and write it down."""
+    token = await ctx.work.complete_later()
+    _write_down(history, token, SystemClock())
+
+
 def _write_down(history: str, what: str, machine: SystemClock) -> None:
     line = f"{machine.monotonic():.6f} {os.getpid()} {what}\n"
     file = os.open(history, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

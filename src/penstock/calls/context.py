@@ -14,9 +14,11 @@ from penstock.calls.jobcalls import JobCalls
 from penstock.calls.ratelimits import RateStatus
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.sql import prepare_sql
+from penstock.calls.work import ActionWork, Attempt, no_work
 from penstock.clock import Random
 from penstock.errors import DataError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
+from penstock.jobs.work import Work
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
 from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope
@@ -53,6 +55,23 @@ class QueryCtx:
     def random(self) -> Random:
         """Random numbers of this execution: a retry gets the same ones."""
         return self._scope.transaction.random
+
+    @property
+    def is_job(self) -> bool:
+        """Whether this runs in an attempt at a job."""
+        return self._scope.transaction.work is not None
+
+    @property
+    def work(self) -> Work:
+        """The attempt at a job that this runs in.
+
+        Raises:
+            ContextError: It runs in none.
+        """
+        work = self._scope.transaction.work
+        if work is None:
+            raise no_work()
+        return work
 
     def sql(self, query: str, /, **values: Any) -> Coroutine[Any, Any, list[dict[str, Any]]]:
         """Rows of an SQL query that the builder cannot say, in the same snapshot, with ``:named`` values.
@@ -124,12 +143,13 @@ class ActionCtx:
         job_calls: Jobs, as pools enqueue and look at them.
     """
 
-    def __init__(self, runner: Runner, calls: Calls, depth: int, cancelled: asyncio.Event | None = None) -> None:
+    def __init__(self, runner: Runner, calls: Calls, depth: int, attempt: Attempt | None = None) -> None:
         self._runner = runner
         self._depth = depth
         self._calls = calls
         self._random: Random | None = None
-        self._cancelled = cancelled or asyncio.Event()
+        self._attempt = attempt
+        self._cancelled = asyncio.Event() if attempt is None else attempt.cancelled
         self.job_calls = JobCalls(runner, None, calls.track)
         self.scheduler = Scheduler(self.job_calls)
 
@@ -143,6 +163,22 @@ class ActionCtx:
         if seconds is None:
             return await self._cancelled.wait()
         return await self._runner.engine.clock.wait(self._cancelled, seconds)
+
+    @property
+    def is_job(self) -> bool:
+        """Whether this runs in an attempt at a job."""
+        return self._attempt is not None
+
+    @property
+    def work(self) -> ActionWork:
+        """The attempt at a job that this runs in.
+
+        Raises:
+            ContextError: It runs in none.
+        """
+        if self._attempt is None:
+            raise no_work()
+        return ActionWork(self._attempt, self._runner, self._calls)
 
     def now(self) -> datetime:
         """The time, aware, in UTC."""
@@ -171,16 +207,20 @@ class ActionCtx:
         self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run a query in a snapshot of its own."""
-        return self._calls.track(self._runner.run_query(function, args, kwargs, self._depth + 1))
+        return self._calls.track(self._runner.run_query(function, args, kwargs, self._depth + 1, self._work))
 
     def run_mutation(
         self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run a mutation in a transaction of its own."""
-        return self._calls.track(self._runner.run_mutation(function, args, kwargs, self._depth + 1))
+        return self._calls.track(self._runner.run_mutation(function, args, kwargs, self._depth + 1, self._work))
 
     def run_action(
         self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run another action. Of use to change the runtime; otherwise a plain helper function does."""
-        return self._calls.track(self._runner.run_action(function, args, kwargs, self._depth + 1, self._cancelled))
+        return self._calls.track(self._runner.run_action(function, args, kwargs, self._depth + 1, self._attempt))
+
+    @property
+    def _work(self) -> Work | None:
+        return None if self._attempt is None else self._attempt.work

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -18,11 +18,23 @@ from typing import Any
 from penstock.calls.completion import complete
 from penstock.calls.run import Runner
 from penstock.calls.threads import apart
-from penstock.errors import CallTimeout, LeaseLost, LimitExceeded, NonRetryableError, Overloaded
+from penstock.calls.work import Attempt
+from penstock.errors import (
+    CallTimeout,
+    ContextError,
+    LeaseLost,
+    LimitExceeded,
+    NonRetryableError,
+    Overloaded,
+    ResultInvalid,
+    Snooze,
+)
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
+from penstock.jobs.progress import Progress
 from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent, JobState
+from penstock.jobs.work import Work
 from penstock.observe.logs import event as log_event
 from penstock.wire.outgoing import encode_kept
 
@@ -34,6 +46,7 @@ class Running:
     Attributes:
         job: The job; with its ending, once that is known and only its on_complete is left.
         lease: The lease it runs under.
+        noticed: Is told how far it has come.
         cancelled: Set when someone asked for it to stop.
         begun: Whether it has begun to run.
         stopped: Whether the worker has stopped it.
@@ -42,6 +55,7 @@ class Running:
 
     job: Job
     lease: int
+    noticed: Callable[[Progress], None]
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     begun: bool = False
     stopped: bool = False
@@ -73,7 +87,7 @@ async def _run_job(runner: Runner, running: Running) -> Outcome | None:
         outcome = None
         if running.job.ending is None:
             outcome = await _attempt(runner, running)
-            if outcome is None or running.job.on_complete is None:
+            if outcome is None or outcome.event is JobEvent.HELD or running.job.on_complete is None:
                 return outcome
         return await _complete(runner, running, outcome)
     except LeaseLost:
@@ -88,21 +102,35 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
     function = runner.engine.registry.find(job.function)
     if function is None:
         return _parked(job, f"FunctionNotFound: no function {job.function} is declared in the program of this worker")
+    attempt = Attempt(_work(runner, job), running.lease, running.cancelled, running.noticed)
     try:
         async with _NO_LIMIT if job.options.timeout is None else _time_limit(job, job.options.timeout):
             if function.kind is FunctionKind.MUTATION:
-                await _run_mutation(runner, function, job, running.lease)
+                await _run_mutation(runner, function, attempt, job)
                 return None
             arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
             if function.kind is FunctionKind.QUERY:
-                result = await runner.query(function, arguments)
+                result = await runner.query(function, arguments, work=attempt.work)
             else:
-                result = await runner.action(function, arguments, cancelled=running.cancelled)
-        return Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
+                result = await runner.action(function, arguments, attempt=attempt)
+        return _held(function, attempt, result) if attempt.issued else _returned(runner, function, result)
     except LeaseLost:
         raise
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
-        return _raised(job, error, running.cancelled)
+        if attempt.issued and not await _voided(runner, job):
+            return None
+        return _raised(runner, job, error, running.cancelled)
+
+
+def _work(runner: Runner, job: Job) -> Work:
+    timeout = job.options.timeout
+    return Work(job_id(job.id), job.attempt, None if timeout is None else runner.now() + timedelta(seconds=timeout))
+
+
+async def _voided(runner: Runner, job: Job) -> bool:
+    """Let the token of an attempt that raised count no more; False if somebody has brought it, and so it has ended."""
+    tokens = runner.engine.store.tokens
+    return await runner.patiently(lambda: tokens.void(job.id, job.attempt), for_ever=True)
 
 
 async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -> Outcome | None:
@@ -124,6 +152,8 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
     except LeaseLost:
         raise
     except Exception as error:  # noqa: BLE001 - whatever user code raises is kept with the job
+        if isinstance(error, Snooze):
+            return _snoozed(runner, job, error)
         log_event("job.on_complete_failed", logging.WARNING, job=job_id(job.id), function=job.on_complete, error=error)
         return failure(error)
     return None
@@ -149,10 +179,35 @@ async def _time_limit(job: Job, seconds: float) -> AsyncIterator[None]:
         ) from error
 
 
-def _raised(job: Job, error: Exception, cancelled: asyncio.Event) -> Outcome:
+def _raised(runner: Runner, job: Job, error: Exception, cancelled: asyncio.Event) -> Outcome:
     if isinstance(error, Overloaded) and _has_not_begun(job, error):
         return _parked(job, f"Overloaded: {error}")
-    return Outcome(JobEvent.CANCELED) if cancelled.is_set() else failure(error)
+    if cancelled.is_set():
+        return Outcome(JobEvent.CANCELED)
+    return _snoozed(runner, job, error) if isinstance(error, Snooze) else failure(error)
+
+
+def _snoozed(runner: Runner, job: Job, error: Snooze) -> Outcome:
+    """The outcome of a job that asks to run later."""
+    wait, reason = error.wait(runner.now()), _storable(str(error))[:_LONGEST_ERROR]
+    log_event("job.snoozed", job=job_id(job.id), function=job.function, seconds=wait.total_seconds(), reason=reason)
+    return Outcome(JobEvent.SNOOZED, delay=wait, error=f"Snooze: {reason}")
+
+
+def _returned(runner: Runner, function: AnyFunction, result: object) -> Outcome:
+    return Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
+
+
+def _held(function: AnyFunction, attempt: Attempt, result: object) -> Outcome:
+    """The outcome of a job that an outside system is to complete, who says what its result is."""
+    if not attempt.held:
+        raise ContextError(f"{function.name} went on after complete_later had failed.", fix="Let it raise.")
+    if result is not None:
+        raise ResultInvalid(
+            f"{function.name} returned a result and had called complete_later, by which another one is to come.",
+            fix="Return None.",
+        )
+    return Outcome(JobEvent.HELD)
 
 
 def _parked(job: Job, reason: str) -> Outcome:
@@ -178,15 +233,14 @@ def failure(error: BaseException) -> Outcome:
     )
 
 
-async def _run_mutation(runner: Runner, function: AnyFunction, job: Job, lease: int) -> None:
+async def _run_mutation(runner: Runner, function: AnyFunction, attempt: Attempt, job: Job) -> None:
     def settled(result: object) -> Settlement:
-        outcome = Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
-        return settle(job, outcome, runner.now(), 0.0, runner.engine.keep)
+        return settle(job, _returned(runner, function, result), runner.now(), 0.0, runner.engine.keep)
 
     async def check() -> dict[str, Any]:
         return await apart(len(job.args), lambda: function.signature.check_json(job.args))
 
-    await runner.mutation(function, check, lease=lease, settle=settled)
+    await runner.mutation(function, check, lease=attempt.lease, settle=settled, work=attempt.work)
     if job.on_complete is None:
         runner.engine.journal.ended(job, JobState.SUCCESS, runner.now())
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
+from penstock.calls import tokens
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter, cancelable, retriable
@@ -19,6 +20,7 @@ from penstock.jobs.states import JobState
 from penstock.observe.logs import event as log_event
 from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
+from penstock.pools.results import Completion
 from penstock.store.contract import ABOVE_ALL, OpenTransaction, Store
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
@@ -304,6 +306,14 @@ class JobCalls:
                 fix="Do it in an action, or with a backend; or enqueue the work anew.",
             )
 
+    async def complete(self, token: object, result: object) -> Completion:
+        """End the job of a token with success; see `tokens.complete`."""
+        return await tokens.complete(self._outside_of_transactions(), token, result)
+
+    async def fail(self, token: object, error: object, *, retryable: object) -> Completion:
+        """End the attempt of a token with failure; see `tokens.fail`."""
+        return await tokens.fail(self._outside_of_transactions(), token, error, retryable=retryable)
+
     async def find(self, uuid: UUID) -> JobStatus | None:
         """How a job stands; None if it is unknown, or its status has expired."""
         for new in self._scope.transaction.jobs if self._scope is not None else ():
@@ -318,6 +328,14 @@ class JobCalls:
         if tracing is None or not isinstance(function, Function):
             return call
         return _in_span(tracing, pool, function.name, call)
+
+    def _outside_of_transactions(self) -> Runner:
+        if self._scope is not None:
+            raise ContextError(
+                "A token was brought in a transaction, which only adds work and ends none.",
+                fix="Bring it in an action, or from the program.",
+            )
+        return self._runner
 
 
 def _status_of_new(job: NewJob, now: datetime) -> JobStatus:

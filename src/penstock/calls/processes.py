@@ -15,6 +15,7 @@ import multiprocessing
 import signal
 import sys
 from contextlib import suppress
+from datetime import datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -22,10 +23,13 @@ from typing import Any
 
 from penstock.calls.remote import failure_of, failure_text
 from penstock.calls.threads import Threads
+from penstock.calls.work import no_work
 from penstock.clock import SystemClock, random_of
 from penstock.config import Config
 from penstock.errors import ContextError, WorkerLost
 from penstock.functions.function import AnyFunction
+from penstock.jobs.job import JobId
+from penstock.jobs.work import Work
 
 _RETURNED = b"+"
 _RAISED = b"-"
@@ -35,19 +39,45 @@ _ENDS_WITHIN = 1.0
 class ProcessCtx:
     """The ctx of an action that runs in a process of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: Work | None) -> None:
         clock = SystemClock()
         self._clock = clock
+        self._work = work
         self.random = random_of(clock.seed())
 
     def now(self) -> Any:
         """The time, aware, in UTC."""
         return self._clock.now()
 
+    @property
+    def is_job(self) -> bool:
+        """Whether this runs in an attempt at a job."""
+        return self._work is not None
+
+    @property
+    def work(self) -> ProcessWork:
+        """The attempt at a job that this runs in."""
+        if self._work is None:
+            raise no_work()
+        return ProcessWork(self._work)
+
     def __getattr__(self, name: str) -> Any:
         raise ContextError(
             f'ctx.{name} does not exist in an action with runtime="process".',
             fix="Compute and return there; read and write in the function that calls it.",
+        )
+
+
+class ProcessWork:
+    """``ctx.work`` of an action that runs in a process of its own: what is known beforehand."""
+
+    def __init__(self, work: Work) -> None:
+        self.id, self.attempt, self.deadline = work.id, work.attempt, work.deadline
+
+    def __getattr__(self, name: str) -> Any:
+        raise ContextError(
+            f'ctx.work.{name} does not exist in an action with runtime="process".',
+            fix="Use it in an action that runs this one with ctx.run_action.",
         )
 
 
@@ -60,7 +90,7 @@ class Processes:
         self._all: set[_Process] = set()
         self._free: list[_Process] = []
 
-    async def run(self, function: AnyFunction, args: bytes) -> bytes:
+    async def run(self, function: AnyFunction, args: bytes, work: Work | None = None) -> bytes:
         """Run an action's handler on JSON arguments; its result as JSON. The process is ended if this is cancelled.
 
         Raises:
@@ -69,7 +99,7 @@ class Processes:
             RuntimeError: The action raised something else, which it names.
         """
         module, file = _home(function)
-        request = json.dumps([module, file, function.handler.__name__]).encode()
+        request = json.dumps([module, file, function.handler.__name__, _told(work)]).encode()
         async with self._threads.place(function.name) as place:
             process = self._free.pop() if self._free else self._make()
             answered = False
@@ -171,7 +201,19 @@ def _home(function: AnyFunction) -> tuple[str, str]:
     return function.name.partition(":")[0], file
 
 
+def _told(work: Work | None) -> list[Any] | None:
+    if work is None:
+        return None
+    return [work.id, work.attempt, None if work.deadline is None else work.deadline.isoformat()]
+
+
 # ----- in the process
+
+
+def _heard(told: list[Any] | None) -> Work | None:
+    if told is None:
+        return None
+    return Work(JobId(told[0]), told[1], None if told[2] is None else datetime.fromisoformat(told[2]))
 
 
 def _serve(line: Connection) -> None:
@@ -190,15 +232,15 @@ def _go_on(_number: int, _frame: FrameType | None) -> None:
 
 def _answer(where: bytes, args: bytes) -> bytes:
     try:
-        module, file, name = json.loads(where)
-        return _RETURNED + _run(module, file, name, args)
+        module, file, name, work = json.loads(where)
+        return _RETURNED + _run(module, file, name, args, _heard(work))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
         return _RAISED + failure_text(error)
 
 
-def _run(module: str, file: str, name: str, args: bytes) -> bytes:
+def _run(module: str, file: str, name: str, args: bytes, work: Work | None) -> bytes:
     function: AnyFunction = getattr(_import(module, file), name)
-    result = function.handler(ProcessCtx(), **function.signature.check_json(args))
+    result = function.handler(ProcessCtx(work), **function.signature.check_json(args))
     return function.signature.result_json(function.signature.check_result(result))
 
 

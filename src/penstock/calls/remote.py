@@ -11,12 +11,13 @@ import builtins
 import json
 import traceback
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
 from penstock import errors
-from penstock.errors import ApplicationError, PenstockError
+from penstock.errors import ApplicationError, PenstockError, Snooze
 
 _LONGEST = 10_000
 
@@ -61,8 +62,19 @@ def _made(told: dict[str, Any]) -> Exception:
         return _foreign(told["name"], told["message"], builtin=told["builtin"])
     if told["kind"] == "ApplicationError":
         return ApplicationError(told["data"])
+    if told["kind"] == "Snooze":
+        return _snooze(told)
     kind: type[PenstockError] = getattr(errors, told["kind"])
     return kind(told["what"], fix=told["fix"], **told["facts"])
+
+
+def _snooze(told: dict[str, Any]) -> Snooze:
+    delay, until = told["facts"]["delay"], told["facts"]["until"]
+    return Snooze(
+        None if delay is None else timedelta(seconds=delay),
+        until=None if until is None else datetime.fromisoformat(until),
+        reason=told["what"],
+    )
 
 
 def _foreign(name: str, message: str, *, builtin: bool) -> Exception:

@@ -17,6 +17,7 @@ from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.threads import Place
+from penstock.calls.work import Attempt
 from penstock.clock import Random, random_of
 from penstock.errors import ContextError, LimitExceeded, TryAgain
 from penstock.functions.function import (
@@ -28,6 +29,7 @@ from penstock.functions.function import (
     QueryFunction,
 )
 from penstock.jobs.job import Settlement
+from penstock.jobs.work import Work
 from penstock.observe import points
 from penstock.store.contract import Session
 from penstock.transaction.commit import commit
@@ -69,11 +71,12 @@ class Runner:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         depth: int = 0,
+        work: Work | None = None,
     ) -> R:
         """Run a query in a snapshot of its own."""
         _expect(function, FunctionKind.QUERY)
         arguments = function.signature.check(function.signature.bind(args, kwargs))
-        return cast("R", await self.query(function, arguments, depth))
+        return cast("R", await self.query(function, arguments, depth, work))
 
     async def run_mutation(
         self,
@@ -81,6 +84,7 @@ class Runner:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         depth: int = 0,
+        work: Work | None = None,
     ) -> R:
         """Run a mutation in a transaction of its own, again if it conflicts."""
         _expect(function, FunctionKind.MUTATION)
@@ -90,7 +94,7 @@ class Runner:
         async def check() -> dict[str, Any]:
             return function.signature.check(copied(given))
 
-        return cast("R", await self.mutation(function, check, depth))
+        return cast("R", await self.mutation(function, check, depth, work=work))
 
     async def run_action(
         self,
@@ -98,18 +102,20 @@ class Runner:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         depth: int = 0,
-        cancelled: asyncio.Event | None = None,
+        attempt: Attempt | None = None,
     ) -> R:
         """Run an action."""
         _expect(function, FunctionKind.ACTION)
         arguments = function.signature.check(function.signature.bind(args, kwargs))
-        return cast("R", await self.action(function, arguments, depth, cancelled))
+        return cast("R", await self.action(function, arguments, depth, attempt))
 
-    async def query(self, function: AnyFunction, arguments: dict[str, Any], depth: int = 0) -> Any:
+    async def query(
+        self, function: AnyFunction, arguments: dict[str, Any], depth: int = 0, work: Work | None = None
+    ) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
         with self.engine.journal.call(function):
             return await self._attempts.run(
-                lambda: self._query_once(function, arguments, depth), function.name, writes=False
+                lambda: self._query_once(function, arguments, depth, work), function.name, writes=False
             )
 
     async def queries(self, runs: Sequence[QueryRun]) -> list[bytes | Exception]:
@@ -129,6 +135,7 @@ class Runner:
         lease: int | None = None,
         settle: SettleResult | None = None,
         finish: Finish | None = None,
+        work: Work | None = None,
     ) -> Any:
         """Run a mutation, from scratch each time it conflicts, with the same time and chance.
 
@@ -139,6 +146,7 @@ class Runner:
             lease: For a job: the lease it runs under.
             settle: For a job: from the result to what is written about the job, in the same transaction.
             finish: From the result to what is returned, before the commit: if it raises, nothing is committed.
+            work: The attempt at a job that it runs in.
 
         Raises:
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
@@ -149,7 +157,7 @@ class Runner:
 
                 async def once() -> Any:
                     return await self._mutation_once(
-                        function, await check(), now, seed, depth, lease, settle, finish, thread
+                        function, await check(), now, seed, depth, lease, settle, finish, thread, work
                     )
 
                 return await self._attempts.run(once, function.name, for_ever=settle is not None)
@@ -159,21 +167,22 @@ class Runner:
         function: AnyFunction,
         arguments: dict[str, Any],
         depth: int = 0,
-        cancelled: asyncio.Event | None = None,
+        attempt: Attempt | None = None,
     ) -> Any:
         """Run an action on checked arguments."""
         with self.engine.journal.call(function):
-            return await self._action_once(function, arguments, depth, cancelled)
+            return await self._action_once(function, arguments, depth, attempt)
 
     async def _action_once(
-        self, function: AnyFunction, arguments: dict[str, Any], depth: int, cancelled: asyncio.Event | None
+        self, function: AnyFunction, arguments: dict[str, Any], depth: int, attempt: Attempt | None
     ) -> Any:
         _check_depth(function, depth)
         if function.runtime == "process":
             text = encode_json(arguments, f"The arguments of {function.name}").encode()
-            return function.signature.result_of_json(await self.engine.processes.run(function, text))
+            work = None if attempt is None else attempt.work
+            return function.signature.result_of_json(await self.engine.processes.run(function, text, work))
         calls = Calls(function.name)
-        ctx = ActionCtx(self, calls, depth, cancelled)
+        ctx = ActionCtx(self, calls, depth, attempt)
         try:
             if function.is_async:
                 result = await function.handler(ctx, **arguments)
@@ -245,13 +254,17 @@ class Runner:
 
         return await self._attempts.run(once, "penstock")
 
+    async def patiently(self, once: Callable[[], Awaitable[R]], *, for_ever: bool = False) -> R:
+        """Do something that is the same when done twice, again if the database was lost."""
+        return await self._attempts.run(once, "penstock", writes=False, for_ever=for_ever)
+
     # ----- steps
 
-    async def _query_once(self, function: AnyFunction, arguments: dict[str, Any], depth: int) -> Any:
+    async def _query_once(self, function: AnyFunction, arguments: dict[str, Any], depth: int, work: Work | None) -> Any:
         async with self.engine.thread(function, depth) as thread:
             session = await self.engine.store.begin_read()
             try:
-                return await self._query_in(session, self.now(), function, arguments, depth, thread)
+                return await self._query_in(session, self.now(), function, arguments, depth, thread, work=work)
             finally:
                 await session.rollback()
 
@@ -288,10 +301,11 @@ class Runner:
         depth: int,
         thread: Place | None,
         budget: Budget | None = None,
+        work: Work | None = None,
     ) -> Any:
         engine = self.engine
         transaction = Transaction(
-            session, engine.store, engine.statements, engine.config, engine.clock, now, engine.clock.seed()
+            session, engine.store, engine.statements, engine.config, engine.clock, now, engine.clock.seed(), work
         )
         try:
             scope = Scope(transaction, function.name, writable=False)
@@ -311,11 +325,14 @@ class Runner:
         settle: SettleResult | None,
         finish: Finish | None,
         thread: Place | None,
+        work: Work | None,
     ) -> Any:
         engine = self.engine
         session = await self._attempts.begin_write(for_ever=settle is not None)
         try:
-            transaction = Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed)
+            transaction = Transaction(
+                session, engine.store, engine.statements, engine.config, engine.clock, now, seed, work
+            )
             scope = Scope(transaction, function.name, writable=True)
             result = await self._in_transaction(scope, function, arguments, depth, thread)
             if points.armed:

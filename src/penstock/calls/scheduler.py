@@ -13,6 +13,7 @@ from penstock.calls.jobcalls import JobCalls
 from penstock.errors import ContextError
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction
 from penstock.jobs.job import DEFAULT_POOL, JobId, JobStatus, job_id, job_uuid
+from penstock.pools.results import Completion
 
 P = ParamSpec("P")
 
@@ -86,6 +87,14 @@ class Scheduler:
             IdInvalid: It is not an id of a job.
         """
         return self._calls.track(self._get(job))
+
+    def complete(self, token: str, result: Any = None) -> Coroutine[Any, Any, Completion]:
+        """End a job with success that waits for an outside system; see `Workpool.complete`."""
+        return self._calls.track(self._calls.complete(token, result))
+
+    def fail(self, token: str, error: str, *, retryable: bool = True) -> Coroutine[Any, Any, Completion]:
+        """End an attempt at such a job with failure; see `Workpool.fail`."""
+        return self._calls.track(self._calls.fail(token, error, retryable=retryable))
 
     # ----- steps
 

@@ -13,10 +13,13 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.ratelimits import RateStatus
 from penstock.calls.scheduler import Scheduler
+from penstock.calls.work import SyncActionWork
 from penstock.clock import Random
 from penstock.errors import ContextError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
 from penstock.jobs.job import JobId, JobStatus
+from penstock.jobs.work import Work
+from penstock.pools.results import Completion
 from penstock.schema.ids import Id
 from penstock.schema.index import Index
 from penstock.schema.table import Table
@@ -67,6 +70,16 @@ class SyncQueryCtx:
     def random(self) -> Random:
         """See `QueryCtx.random`."""
         return self._ctx.random
+
+    @property
+    def is_job(self) -> bool:
+        """See `QueryCtx.is_job`."""
+        return self._ctx.is_job
+
+    @property
+    def work(self) -> Work:
+        """See `QueryCtx.work`."""
+        return self._ctx.work
 
     def sql(self, query: str, /, **values: Any) -> list[dict[str, Any]]:
         """See `QueryCtx.sql`."""
@@ -123,6 +136,16 @@ class SyncActionCtx:
     def random(self) -> Random:
         """See `ActionCtx.random`."""
         return self._ctx.random
+
+    @property
+    def is_job(self) -> bool:
+        """See `ActionCtx.is_job`."""
+        return self._ctx.is_job
+
+    @property
+    def work(self) -> SyncActionWork:
+        """See `ActionCtx.work`."""
+        return SyncActionWork(self._ctx.work, self._wait)
 
     def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
         """See `ActionCtx.rate_limit`."""
@@ -318,6 +341,14 @@ class SyncScheduler:
     def get(self, job: JobId) -> JobStatus | None:
         """See `Scheduler.get`."""
         return self._wait(self._scheduler.get(job))
+
+    def complete(self, token: str, result: Any = None) -> Completion:
+        """See `Scheduler.complete`."""
+        return self._wait(self._scheduler.complete(token, result))
+
+    def fail(self, token: str, error: str, *, retryable: bool = True) -> Completion:
+        """See `Scheduler.fail`."""
+        return self._wait(self._scheduler.fail(token, error, retryable=retryable))
 
 
 async def _one(rows: Any) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
+from penstock.calls.completer import Completer
 from penstock.calls.engine import Engine
 from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.calls.retrying import Program, Retrying, Where, filter_of
@@ -32,7 +33,7 @@ T = TypeVar("T")
 _FIRST_LOOK, _LAST_LOOK = 0.005, 0.25
 
 
-class Workpool(Retrying):
+class Workpool(Retrying, Completer):
     """A pool of work with a limit that holds over all processes and machines.
 
     Made with `App.workpool`. Each piece of work is a job that runs a mutation, an action or a query. A mutation takes

@@ -13,6 +13,7 @@ from uuid import UUID
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from penstock.jobs.progress import Progress
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent, JobState
 from penstock.schema.ids import JOB_PREFIX, Id, format_id, is_id, parse_id
@@ -186,8 +187,8 @@ class Outcome:
     """What became of one attempt.
 
     Attributes:
-        event: One of returned, raised, snoozed, handed back, lost or canceled; whether an attempt is left is not
-            yet considered.
+        event: One of returned, raised, snoozed, held, handed back, lost or canceled; whether an attempt is left is
+            not yet considered.
         result: For returned: the result as JSON.
         error: For raised and lost: type and message. For snoozed: why it waits.
         traceback: For raised: where.
@@ -256,6 +257,7 @@ class JobStatus:
         priority: Those with a higher one start first.
         options: What it was asked for beside its function.
         on_complete: Name of the mutation that is run when it has ended.
+        progress: How far it has come, if it runs and has said so.
     """
 
     id: JobId
@@ -276,3 +278,4 @@ class JobStatus:
     priority: int = 0
     options: Options = NO_OPTIONS
     on_complete: str | None = None
+    progress: Progress | None = None

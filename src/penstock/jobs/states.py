@@ -29,6 +29,7 @@ class JobEvent(enum.Enum):
     RAISED = "raised"  # its function raised, and an attempt is left
     EXHAUSTED = "exhausted"  # its function raised, and no attempt is left
     SNOOZED = "snoozed"  # it asked to run later; no attempt is used
+    HELD = "held"  # its function returned, and an outside system will say how it ends; it keeps its slot, no worker
     HANDED_BACK = "handed_back"  # its worker stopped cleanly before starting it
     LOST = "lost"  # its worker died or lost its lease, and it may run again
     ABANDONED = "abandoned"  # its worker died or lost its lease, and it may not run again
@@ -45,6 +46,7 @@ MOVES: dict[tuple[JobState, JobEvent], JobState] = {
     (R, JobEvent.RAISED): P,
     (R, JobEvent.EXHAUSTED): F,
     (R, JobEvent.SNOOZED): P,
+    (R, JobEvent.HELD): R,
     (R, JobEvent.HANDED_BACK): P,
     (R, JobEvent.LOST): P,
     (R, JobEvent.ABANDONED): F,

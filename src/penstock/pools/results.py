@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from penstock.jobs.job import JobId, JobStatus
+from penstock.jobs.progress import Progress
 from penstock.jobs.states import FINISHED, JobState
 
 T = TypeVar("T")
@@ -67,9 +68,11 @@ class Running:
 
     Attributes:
         previous_attempts: How many attempts have ended before this one.
+        progress: How far it has come, if it has said so.
     """
 
     previous_attempts: int
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -86,13 +89,26 @@ class Finished:
 WorkStatus = Pending | Running | Finished
 
 
+@dataclass(frozen=True)
+class Completion:
+    """What came of an outside system saying how work has ended.
+
+    Attributes:
+        accepted: Whether it counts; if not, something was said or done before.
+        kind: What counts: a success, a failure (after which the work may be tried again), or that it was canceled.
+    """
+
+    accepted: bool
+    kind: Literal["success", "failed", "canceled"]
+
+
 def work_status(job: JobStatus) -> WorkStatus:
     """Where a job stands."""
     if job.state in FINISHED:
         return Finished(_result(job))
     if job.state is JobState.PENDING:
         return Pending(job.attempt)
-    return Running(max(0, job.attempt - 1))
+    return Running(max(0, job.attempt - 1), job.progress)
 
 
 def _result(job: JobStatus) -> WorkResult[Any]:

@@ -25,6 +25,7 @@ _KEY = "penstock.exchange"
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PROBES = ("/healthz", "/readyz", "/metrics")
 _LONGEST_PATH = 200
+_SECRET = re.compile(r"(/work/(?:job_[0-9a-z]+\.[0-9]{1,9})?)[^/]+")  # of a token all but the job and the attempt
 
 
 def exchange_of(request: Request) -> Exchange:
@@ -96,7 +97,7 @@ class _Answered:
 
 def _tell(scope: Scope, exchange: Exchange, status: int, seconds: float) -> None:
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-    path = raw.decode("latin-1")[:_LONGEST_PATH]
+    path = _SECRET.sub(r"\1…", raw.decode("latin-1"))[:_LONGEST_PATH]
     facts: dict[str, Any] = {"function": exchange.function, "error": exchange.error}
     event(
         "http.request",

@@ -13,19 +13,20 @@ from contextlib import nullcontext
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
+from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.app import Backend
 from penstock.calls.dispatch import Dispatch
-from penstock.errors import TryAgain
+from penstock.errors import LimitExceeded, TokenExpired, TokenInvalid, TryAgain
 from penstock.functions.function import FunctionKind
 from penstock.observe.logs import event
 from penstock.server.access import exchange_of
 from penstock.server.answers import Answer, Exchange, answer_error, function_error, refusal, success
 from penstock.server.opening import Opening
-from penstock.server.requests import Call, Refused, query_in_url, read_call, read_named_call, read_queries
+from penstock.server.requests import Call, Refused, query_in_url, read_call, read_ending, read_named_call, read_queries
 from penstock.wire.outgoing import Format, encode_result
 
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -50,6 +51,7 @@ class Api:
             Route("/action", self._guarded(action), methods=["POST"]),
             Route("/query_batch", self._guarded(self._call_batch), methods=["POST"]),
             Route("/run/{function:path}", self._guarded(self._call_named), methods=["POST"]),
+            Route("/work/{token}", self._guarded(self._end_work), methods=["POST"]),
         ]
 
     # ----- endpoints
@@ -79,6 +81,23 @@ class Api:
             return _response(answer_error(error, exchange, Format.CLEAN, dev=self._config.dev))
         results = [self._answer_query(call, result, exchange) for call, result in zip(calls, found, strict=True)]
         return _json(b'{"results":[' + b",".join(results) + b"]}")
+
+    async def _end_work(self, request: Request) -> Response:
+        """End work that waits for an outside system. Who has its token may do so."""
+        ending, token = await read_ending(request, self._config), request.path_params["token"]
+        jobs = (await _opened(self._opening)).job_calls
+        try:
+            if ending.error is None:
+                told = await jobs.complete(token, ending.result)
+            else:
+                told = await jobs.fail(token, ending.error, retryable=ending.retryable)
+        except TokenInvalid as error:
+            raise Refused(404, "TokenInvalid", "There is no such token.") from error
+        except TokenExpired as error:
+            raise Refused(410, "TokenExpired", str(error)) from error
+        except LimitExceeded as error:
+            raise Refused(413, "ResultTooLarge", str(error)) from error
+        return _json(to_json({"accepted": told.accepted, "kind": told.kind}))
 
     # ----- steps
 

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive
@@ -58,6 +59,21 @@ class Call:
     form: Format
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How work has ended, as an outside system says.
+
+    Attributes:
+        result: Its result, if there is no error.
+        error: What went wrong.
+        retryable: Whether a further attempt makes sense.
+    """
+
+    result: Any = None
+    error: str | None = None
+    retryable: bool = True
+
+
 async def read_call(request: Request, config: Config) -> Call:
     """The call in a request's body: ``{path, args, format}``."""
     body = await _read_body(request, config)
@@ -75,6 +91,12 @@ async def read_queries(request: Request, config: Config) -> list[Call]:
     """The calls of a batch: ``{queries: [{path, args, format}]}``."""
     body = await _read_body(request, config)
     return await apart(len(body), lambda: _queries_in(body))
+
+
+async def read_ending(request: Request, config: Config) -> Ending:
+    """How work has ended: ``{"result": …}``, or ``{"error": "…", "retryable": true}``."""
+    body = await _read_body(request, config)
+    return await apart(len(body), lambda: _ending_in(body))
 
 
 def query_in_url(request: Request, config: Config) -> Call:
@@ -103,6 +125,17 @@ def _queries_in(body: bytes) -> list[Call]:
     if len(queries) > _MOST_QUERIES:
         raise Refused(400, "TooManyQueries", f"A batch may have {_MOST_QUERIES} queries, not {len(queries)}.")
     return [_call_of(message, query) for query in queries]
+
+
+def _ending_in(body: bytes) -> Ending:
+    message = _object_in(body)
+    if message.value.keys() == {"result"}:
+        return Ending(result=from_json(_arguments(message, message.value))["result"])
+    error, retryable = message.value.get("error"), message.value.get("retryable", True)
+    known = message.value.keys() <= {"error", "retryable"}
+    if known and isinstance(error, str) and error and isinstance(retryable, bool):
+        return Ending(error=error, retryable=retryable)
+    raise Refused(400, "BadRequest", 'Send {"result": …}, or {"error": "…", "retryable": true or false}.')
 
 
 def _object_in(body: bytes) -> Message:
@@ -175,9 +208,16 @@ def _parse(text: bytes) -> Message:
 
 
 def _call_of(message: Message, fields: dict[str, Any]) -> Call:
-    path = _function_path(fields.get("path"))
+    path, args = _function_path(fields.get("path")), _arguments(message, fields.get("args"))
     try:
-        return Call(path, message.arguments(fields.get("args")), format_of(fields.get("format")))
+        return Call(path, args, format_of(fields.get("format")))
+    except InputError as error:
+        raise Refused(400, "BadRequest", str(error)) from error
+
+
+def _arguments(message: Message, given: Any) -> bytes:
+    try:
+        return message.arguments(given)
     except LimitExceeded as error:
         raise Refused(400, "NestedTooDeeply", str(error)) from error
     except InputError as error:

@@ -25,6 +25,7 @@ class Pruner(Service):
         now = self.clock.now()
         jobs = await self._store.jobs.prune(now, _AT_ONCE)
         rates = await self._store.rates.prune(now, _AT_ONCE)
-        if jobs or rates:
-            log_event("pruner.pruned", jobs=jobs, rate_limits=rates)
-        return _SOON if max(jobs, rates) >= _AT_ONCE else _LATER
+        tokens = await self._store.tokens.prune(now, _AT_ONCE)
+        if jobs or rates or tokens:
+            log_event("pruner.pruned", jobs=jobs, rate_limits=rates, tokens=tokens)
+        return _SOON if max(jobs, rates, tokens) >= _AT_ONCE else _LATER

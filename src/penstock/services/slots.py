@@ -57,6 +57,10 @@ class Slots:
         """How many slots of each pool it holds."""
         return {pool: held.number for pool, held in self._held.items()}
 
+    def recount(self) -> None:
+        """Slots have gone to jobs that no worker runs: before the next claim they are counted anew."""
+        self._looked_at = -1e9
+
     def rooms(self, places: int, running: Counter[str]) -> list[Room]:
         """For how many more jobs of each pool there is room now.
 

@@ -21,10 +21,13 @@ from penstock.calls.job import Running, failure, run_job
 from penstock.calls.run import Runner
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.jobs.job import DEFAULT_POOL, Job, Outcome, Settlement, job_id
+from penstock.jobs.progress import Progress
 from penstock.jobs.settle import settle, settle_cancel
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
+from penstock.services.outside import Outside
+from penstock.services.progress import Heard
 from penstock.services.reports import Reports
 from penstock.services.service import Service
 from penstock.services.slots import Slots
@@ -79,6 +82,11 @@ class Worker(Service):
         self._journal = runner.engine.journal
         self._journal.watch(self._busy, self._slots.held)
         self._reports = Reports(self._journal, self._store, self.clock)
+        self._overtaken: list[
+            Running
+        ] = []  # attempts that go on though their jobs were ended from outside, and begun anew
+        self._heard = Heard(self._store, self.clock)
+        self._outside = Outside(runner)
 
     async def tick(self) -> float:
         """Keep the lease, settle what has ended, claim and start what may run."""
@@ -88,9 +96,10 @@ class Worker(Service):
                 await self._look_after_others()
                 pause = await self._settle_and_claim()
                 await self._reports.tell(self._busy)
+                await self._heard.write(self.lease)
         except TimeoutError as error:
             raise DatabaseUnavailable("The database did not answer in time to find work.") from error
-        return min(pause, self._until_renewal())
+        return min(pause, self._until_renewal(), self._heard.due())
 
     async def finish(self) -> None:
         """Let running jobs end within the grace time, hand back the others, and give the lease back."""
@@ -185,6 +194,7 @@ class Worker(Service):
             await asyncio.wait(tasks, timeout=self._until_renewal(), return_when=asyncio.FIRST_COMPLETED)
             try:
                 await self._keep_lease()
+                await self._heard.write(self.lease)
                 await self._settle_outcomes()
             except TryAgain as error:
                 log_event("worker.not_settled", logging.WARNING, lease=self.lease, error=error)
@@ -196,8 +206,10 @@ class Worker(Service):
 
     async def _end_jobs(self) -> list[Running]:
         """Stop all jobs; these. Nobody waits for long for one that does not let itself be stopped."""
-        stopped, self.running = list(self.running.values()), {}
+        ours, self.running = list(self.running.values()), {}
+        stopped, self._overtaken = ours + self._overtaken, []
         self._busy.clear()
+        self._heard.clear()
         for running in stopped:
             running.stopped, running.outcome = True, _interrupted(running)
             running.task.cancel()
@@ -205,13 +217,29 @@ class Worker(Service):
             _, deaf = await asyncio.wait([running.task for running in stopped], timeout=self._bound * _END_PART)
             if deaf:
                 log_event("worker.jobs_do_not_stop", logging.WARNING, lease=self.lease, jobs=len(deaf))
-        return stopped
+        return ours
 
     # ----- settle
 
     async def _settle_outcomes(self) -> set[UUID]:
-        """Settle the jobs that have ended; those that were still this worker's."""
-        outcomes, self._outcomes = self._outcomes, []
+        """Settle the jobs that have ended or go on without a worker; those that ended and were still this worker's."""
+        await self._hold_outcomes()
+        return await self._settle_ended()
+
+    async def _hold_outcomes(self) -> None:
+        """Let jobs that an outside system will complete go from this worker, and their slots with them."""
+        held = {job.id: job for job, outcome in self._outcomes if outcome.event is JobEvent.HELD}
+        if not held or self.lease is None:
+            return
+        await self._heard.write(self.lease, at_once=True)
+        await self._outside.hold(self.lease, list(held.values()))
+        self._outcomes = [(job, outcome) for job, outcome in self._outcomes if job is not held.get(job.id)]
+        self._busy.subtract(job.pool for job in held.values())
+        self._slots.recount()
+
+    async def _settle_ended(self) -> set[UUID]:
+        outcomes = [pair for pair in self._outcomes if pair[1].event is not JobEvent.HELD]
+        self._outcomes = [pair for pair in self._outcomes if pair[1].event is JobEvent.HELD]
         if not outcomes or self.lease is None:
             return set()
         now, chance, kept = self.clock.now(), self.clock.random, self._runner.engine.keep
@@ -244,6 +272,7 @@ class Worker(Service):
                 count = await self._store.leases.rescue(lease, now, partial(self._settle_lost, lost))
                 self._journal.settled(lost)
                 log_event("worker.rescued", logging.WARNING, lease=lease, jobs=count)
+        await self._outside.expire()
 
     async def _cancel(self) -> bool:
         """Carry out what anybody asked to be canceled; whether any pending jobs were, of which there may be more."""
@@ -254,11 +283,13 @@ class Worker(Service):
             canceled[:] = [(job, settle_cancel(job, now, kept)) for job in jobs]
             return [settlement for _, settlement in canceled]
 
-        for asked in await self._store.jobs.cancel_pending(now, _CANCELS_AT_ONCE, decide):
-            if asked in self.running:
-                self.running[asked].cancelled.set()
+        asked = await self._store.jobs.cancel_pending(now, _CANCELS_AT_ONCE, decide)
+        ours = [self.running[job] for job in asked if job in self.running]
+        for running in ours:
+            running.cancelled.set()
         self._journal.settled(canceled)
-        return bool(canceled)
+        ended = len(ours) < len(asked) and await self._outside.cancel()  # others run on other workers, or on none
+        return bool(canceled) or ended
 
     def _settle_lost(self, settled: list[tuple[Job, Settlement]], jobs: list[Job]) -> list[Settlement]:
         now, kept = self.clock.now(), self._runner.engine.keep
@@ -275,7 +306,7 @@ class Worker(Service):
         if self._astray or not all(_has_plainly_ended(job, outcome) for job, outcome in self._outcomes):
             await self._settle_outcomes()
             return await self._claim()
-        settling, claiming = await asyncio.gather(self._settle_outcomes(), self._claim(), return_exceptions=True)
+        settling, claiming = await asyncio.gather(self._settle_ended(), self._claim(), return_exceptions=True)
         for answer in (settling, claiming):
             if isinstance(answer, BaseException):
                 raise answer
@@ -283,7 +314,7 @@ class Worker(Service):
 
     async def _claim(self) -> float:
         """Claim as many jobs as may start, and start them; seconds until the next look."""
-        lease, free = self.lease, self._jobs - len(self.running)
+        lease, free = self.lease, self._jobs - len(self.running) - len(self._overtaken)
         if lease is None or self._stopping:
             return self._poll
         again = await self._slots.balance(lease, max(0, free), self._busy)
@@ -329,10 +360,18 @@ class Worker(Service):
                 self._start_job(job, lease)
 
     def _start_job(self, job: Job, lease: int) -> None:
-        running = Running(job, lease)
+        running = Running(job, lease, lambda progress: self._note(running, progress))
+        if (older := self.running.get(job.id)) is not None:
+            self._overtaken.append(older)
+        self._heard.forget(job.id)
         running.task = asyncio.get_running_loop().create_task(self._run_job(running))
         self.running[job.id] = running
         self._busy[job.pool] += job.ending is None
+
+    def _note(self, running: Running, progress: Progress) -> None:
+        """A job says how far it has come."""
+        if self.running.get(running.job.id) is running and self._heard.note(running.job.id, progress):
+            self.wake.set()
 
     async def _run_job(self, running: Running) -> None:
         claimed, running.begun, begun = running.job, True, self.clock.monotonic()
@@ -350,9 +389,15 @@ class Worker(Service):
         if running.stopped:
             running.outcome = outcome
             return
+        if self.running.get(job.id) is running:
+            del self.running[job.id]
+            if outcome is None or outcome.event is not JobEvent.HELD:
+                self._heard.forget(job.id)
+        else:
+            self._overtaken, outcome = [one for one in self._overtaken if one is not running], None
         if outcome is not None:
             self._outcomes.append((job, outcome))
-        if self.running.pop(job.id, None) is not None:
+        if outcome is None or outcome.event is not JobEvent.HELD:  # which is busy until its slot has gone with it
             self._busy[job.pool] -= claimed.ending is None
         self.wake.set()
 

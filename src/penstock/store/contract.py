@@ -24,6 +24,7 @@ from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
 from penstock.store.crons import Crons
 from penstock.store.dialect import Dialect
+from penstock.store.outside import Tokens
 from penstock.store.seen import Activity, LeaseRow
 
 Row = Sequence[Any]
@@ -438,6 +439,7 @@ class Store(Protocol):
     pools: Pools
     crons: Crons
     leases: Leases
+    tokens: Tokens
     catalog: Catalog
     signals: Signals
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NO_OPTIONS, Attempt, Ending, Job, JobStatus, Options, job_id
+from penstock.jobs.progress import progress_from
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobState
 from penstock.values import decode_json
@@ -114,7 +115,7 @@ def job_of(row: Sequence[Any]) -> Job:
 def status_of(row: Sequence[Any]) -> JobStatus:
     """A job's status from its row, in the order of the query `find`."""
     uuid, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, *rest = row
-    traceback, pool, on_complete_error, attempts, priority, options, on_complete = rest
+    traceback, pool, on_complete_error, attempts, priority, options, on_complete, progress = rest
     return JobStatus(
         id=job_id(UUID(int=uuid.int)),
         function=function,
@@ -134,6 +135,7 @@ def status_of(row: Sequence[Any]) -> JobStatus:
         priority=priority,
         options=options_of(options),
         on_complete=on_complete,
+        progress=progress_from(progress),
     )
 
 

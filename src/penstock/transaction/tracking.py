@@ -16,6 +16,7 @@ _ROOMS = {
     "Scan": "db.query(…).",
     "Groups": "db.query(…).group_by(…).",
     "Scheduler": "scheduler.",
+    "ActionWork": "work.",
 }
 _WORDS = {"nested_query": "run_query", "nested_mutation": "run_mutation"}
 

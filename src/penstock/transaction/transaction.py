@@ -28,6 +28,7 @@ from penstock.errors import (
 )
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob
+from penstock.jobs.work import Work
 from penstock.schema.table import Table, definition_of
 from penstock.store.contract import Row, Session, Statement, Store
 from penstock.store.statements import Statements, TableStatements
@@ -49,12 +50,13 @@ class Transaction:
         rows: Rows known in this transaction, by table and key, as the store holds them; None where there is none.
         wakes: Whether workers are to be woken after the commit.
         committed: What is done once it has committed; never raises.
+        work: The attempt at a job that it runs in.
     """
 
     __slots__ = (
         "_bytes_read", "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written",
         "_savepoints", "_seed", "cancels", "clock", "committed", "failure", "jobs", "now", "read_set", "rows",
-        "session", "statements", "store", "wakes", "write_set",
+        "session", "statements", "store", "wakes", "work", "write_set",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +68,7 @@ class Transaction:
         clock: Clock,
         now: datetime,
         seed: int,
+        work: Work | None = None,
     ) -> None:
         self.session = session
         self.store = store
@@ -80,6 +83,7 @@ class Transaction:
         self.failure: Exception | None = None
         self.wakes = False
         self.committed: list[Callable[[], None]] = []
+        self.work = work
         self._config = config
         self._seed = seed
         self._random: Random | None = None

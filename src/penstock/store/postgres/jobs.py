@@ -91,10 +91,9 @@ class PostgresJobs:
         due = next_run_at is not None and next_run_at <= now
         if due:
             await self._run("promote", now=now, limit=_PROMOTE_MOST)
-            if len(taken) < limit:
-                rows = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
-                next_run_at = rows[0][0]
-                taken += [job_of(row[3:]) for row in rows if row[3] is not None]
+            rows = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
+            next_run_at = rows[0][0]
+            taken += [job_of(row[3:]) for row in rows if row[3] is not None]
         again = None
         if rows[0][2]:
             again = await self._pass_gates(rows[0][2], lease, limit, left_rooms(rooms, taken), now, taken)

@@ -24,6 +24,7 @@ from penstock.store.postgres.rates import PostgresRates
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
+from penstock.store.postgres.tokens import PostgresTokens
 from penstock.store.queries import load_queries
 
 _OLDEST = 130000
@@ -53,6 +54,7 @@ class PostgresStore:
         self.pools = PostgresPools(for_services)
         self.crons = PostgresCrons(for_services, self.jobs)
         self.leases = PostgresLeases(for_services, self.jobs)
+        self.tokens = PostgresTokens(for_services, self._connections, self.jobs)
         self.catalog = PostgresCatalog(self._connections, self._direct)
         self.signals = PostgresSignals(self._connections, self._direct, self._queries)
 

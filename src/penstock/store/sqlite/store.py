@@ -30,6 +30,7 @@ from penstock.store.sqlite.rates import SqliteRates
 from penstock.store.sqlite.readers import Readers
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
+from penstock.store.sqlite.tokens import SqliteTokens
 from penstock.store.sqlite.writer import LOG_BYTES, Writer
 
 _FOR_SERVICES = 2
@@ -59,6 +60,7 @@ class SqliteStore:
         self.pools = SqlitePools(self._begin_service_read, self.begin_write)
         self.crons = SqliteCrons(self._begin_service_read, self.begin_write, self.jobs)
         self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
+        self.tokens = SqliteTokens(self._begin_service_read, self.begin_write, self.jobs)
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 

@@ -6,8 +6,9 @@ Owns the model. hypothesis invents the orders, and finds a short one when the tw
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from hypothesis import HealthCheck, settings
@@ -24,7 +25,9 @@ from hypothesis.stateful import (
 from penstock.jobs.job import Job, Kind, NewJob, Settlement, job_id
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent, JobState
+from penstock.jobs.token import Token, Told, token_of, token_text
 from penstock.store.contract import Session
+from penstock.store.outside import OUTSIDE
 from penstock.testing.conformance.bench import NOW, TTL, Bench, Suite, ended, lose, new_job, rooms
 
 _YEAR = timedelta(days=366)
@@ -38,6 +41,8 @@ _EVENTS = (
     JobEvent.CANCELED,
 )
 _FAILURES = {JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED}
+_TOLD = (JobEvent.RETURNED, JobEvent.RAISED)
+_WAIT = timedelta(seconds=20)
 _INDEX = st.integers(0, 1000)
 
 
@@ -54,6 +59,7 @@ class ModelJob:
     lease: int | None = None
     asked_at: datetime | None = None
     failures: tuple[tuple[int, str], ...] = ()
+    tokens: dict[int, tuple[str, datetime]] = field(default_factory=dict)  # by attempt
 
     @property
     def state(self) -> str:
@@ -79,7 +85,7 @@ class Model:
         found = [job for job in self.jobs.values() if job.place == place and (now is None or job.run_at <= now)]
         if place == "scheduled":
             return sorted(found, key=lambda job: (job.run_at, job.id))
-        return sorted(found, key=lambda job: (-job.priority, job.seq))
+        return sorted(found, key=lambda job: (-job.priority, job.run_at, job.seq))
 
     def promote(self, now: datetime) -> list[ModelJob]:
         """Move due jobs to ready, but for those that are to be canceled; these."""
@@ -213,6 +219,66 @@ class JobMachine(RuleBasedStateMachine):
         if kept:
             self.model.settle(lease, settlement)
 
+    @precondition(lambda self: self.handles)
+    @rule(which=_INDEX, secret=st.sampled_from(["one", "two"]))
+    def issue(self, which: int, secret: str) -> None:
+        lease, job = self.handles[which % len(self.handles)]
+        token, known = self._token(job, secret), self.model.jobs[job.id]
+        issued = self.runner.run(self.bench.store.tokens.issue(lease, token, self.now + _WAIT))
+        assert issued is (known.lease == lease and known.attempt == job.attempt)
+        if issued:
+            known.tokens[job.attempt] = secret, self.now + _WAIT
+
+    @precondition(lambda self: self.handles)
+    @rule(which=_INDEX)
+    def hold(self, which: int) -> None:
+        lease, job = self.handles[which % len(self.handles)]
+        known = self.model.jobs[job.id]
+        moved = self.runner.run(self.bench.store.tokens.hold(lease, [(job.id, job.attempt)]))
+        may = known.lease == lease and known.attempt == job.attempt and job.attempt in known.tokens
+        assert moved == ({job.id} if may else set())
+        if may:
+            known.lease = OUTSIDE
+
+    @precondition(lambda self: self.handles)
+    @rule(which=_INDEX, secret=st.sampled_from(["one", "two"]), event=st.sampled_from(_TOLD))
+    def redeem(self, which: int, secret: str, event: JobEvent) -> None:
+        _, job = self.handles[which % len(self.handles)]
+        known, settled = self.model.jobs[job.id], self._settlement(job, event)
+        told: Told = "success" if event is JobEvent.RETURNED else "failed"
+        token = self._token(job, secret)
+        answer = self.runner.run(self.bench.store.tokens.redeem(token, told, self.now, lambda _: [settled]))
+        kept, deadline = known.tokens.get(job.attempt, ("", self.now))
+        runs = known.lease is not None and known.attempt == job.attempt
+        may = runs and kept == secret and self.now < deadline
+        assert (answer is not None and answer.accepted) is may
+        if may and known.lease is not None:
+            del known.tokens[job.attempt]
+            self.model.settle(known.lease, settled)
+
+    @rule()
+    def expire(self) -> None:
+        outside = [job for job in self.model.jobs.values() if job.lease == OUTSIDE]
+        late = [job for job in outside if job.tokens[job.attempt][1] <= self.now]
+        self._end_outside(late, JobEvent.RAISED, self.bench.store.tokens.expire)
+
+    @rule()
+    def cancel_outside(self) -> None:
+        asked = [job for job in self.model.jobs.values() if job.lease == OUTSIDE and job.asked_at is not None]
+        self._end_outside(asked, JobEvent.CANCELED, self.bench.store.tokens.cancel)
+
+    def _end_outside(self, expected: list[ModelJob], event: JobEvent, end: Any) -> None:
+        settled: list[Settlement] = []
+
+        def decide(jobs: list[Job]) -> list[Settlement]:
+            settled.extend(self._settlement(job, event) for job in jobs)
+            return settled[-len(jobs) :]
+
+        assert self.runner.run(end(self.now, 1000, decide)) == len(expected)
+        assert sorted(one.id for one in settled) == sorted(job.id for job in expected)
+        for settlement in settled:
+            assert self.model.settle(OUTSIDE, settlement)
+
     @precondition(lambda self: self.model.jobs)
     @rule(which=_INDEX)
     def ask_to_cancel(self, which: int) -> None:
@@ -290,6 +356,9 @@ class JobMachine(RuleBasedStateMachine):
             await self.bench.store.leases.rescue(
                 lease, end, lambda jobs: [ended(job, JobEvent.RETURNED, now=end) for job in jobs]
             )
+        await self.bench.store.tokens.expire(
+            end, 1000, lambda jobs: [ended(job, JobEvent.RETURNED, now=end) for job in jobs]
+        )
         for job in self.model.jobs.values():
             if job.state == "pending":
                 await self.bench.request_cancel(job.id, now=end)
@@ -317,6 +386,9 @@ class JobMachine(RuleBasedStateMachine):
 
     def _under(self, lease: int) -> list[ModelJob]:
         return [job for job in self.model.jobs.values() if job.lease == lease]
+
+    def _token(self, job: Job, secret: str) -> Token:
+        return token_of(token_text(job.id, job.attempt, secret))
 
     def _settlement(self, job: Job, event: JobEvent) -> Settlement:
         return ended(job, event, now=self.now, error="E", delay=timedelta(seconds=7))

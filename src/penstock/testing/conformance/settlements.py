@@ -9,6 +9,7 @@ from penstock.jobs.job import NewJob
 from penstock.jobs.states import MOVES, JobEvent, JobState
 from penstock.store.contract import Session, Store
 from penstock.testing.conformance.bench import AGAIN, NOW, Bench, Suite, after, ended, ids, lose, new_job, story
+from penstock.testing.conformance.tokens import token_for
 
 
 class Settlements(Suite):
@@ -192,6 +193,10 @@ class Settlements(Suite):
         lease = await bench.lease()
         claimed = await bench.claim_one(lease)
         assert claimed.id == job.id
+        if event is JobEvent.HELD:  # which is no settlement: the job goes on
+            assert await bench.store.tokens.issue(lease, token_for(claimed), after(3600))
+            assert await bench.store.tokens.hold(lease, [(job.id, claimed.attempt)]) == {job.id}
+            return
         # what happened, of which the rules make the event: no attempt is left, or it may not run again
         happened = {JobEvent.EXHAUSTED: JobEvent.RAISED, JobEvent.ABANDONED: JobEvent.LOST}.get(event, event)
         settlement = ended(claimed, happened, error="what went wrong", delay=timedelta(seconds=1))

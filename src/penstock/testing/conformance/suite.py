@@ -14,9 +14,10 @@ from penstock.testing.conformance.retries import Retries
 from penstock.testing.conformance.sessions import Sessions
 from penstock.testing.conformance.settlements import Settlements
 from penstock.testing.conformance.signals import Signals
+from penstock.testing.conformance.tokens import Tokens
 
 
 class StoreSuite(
-    Sessions, Isolation, Jobs, Settlements, Retries, Cancels, Pools, Crons, Leases, Signals, Catalog, AnyOrder
+    Sessions, Isolation, Jobs, Settlements, Retries, Cancels, Pools, Crons, Leases, Tokens, Signals, Catalog, AnyOrder
 ):
     """What `store.contract` promises, as tests: inherit from it, and say what `Suite` asks."""

@@ -56,7 +56,8 @@ create table penstock.scheduled_job (
 create index scheduled_job_run_at on penstock.scheduled_job (run_at, id) where not waiting;
 create index scheduled_job_gate on penstock.scheduled_job (pool, concurrency_key, rank, id) where waiting;
 
--- Jobs that run, each under the lease of its worker. Written and read by workers.
+-- Jobs that run, each under the lease of its worker. Written and read by workers; a job that an outside system is to
+-- complete is under lease 0, and whoever brings its token ends it. `progress` is what a running job says of itself.
 create table penstock.running_job (
     id uuid primary key,
     lease bigint not null,
@@ -76,7 +77,8 @@ create table penstock.running_job (
     enqueued_at timestamptz not null,
     started_at timestamptz not null,
     error text,
-    attempts text
+    attempts text,
+    progress text
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, fillfactor = 80);
 create index running_job_key on penstock.running_job (pool, concurrency_key) where concurrency_key <> '';
 
@@ -129,6 +131,24 @@ create table penstock.lease (
     started_at timestamptz not null,
     expires_at timestamptz not null
 );
+
+-- Lease 0 never ends: under it are jobs that no worker runs, as an outside system will say how they end.
+insert into penstock.lease (id, worker, started_at, expires_at) overriding system value
+values (0, 'outside', '2000-01-01T00:00:00Z', '9999-12-31T00:00:00Z');
+
+-- Tokens with which outside systems complete jobs, as hashes; `told` is what came of one. Written by workers for
+-- actions that ask for one, and by whoever brings one; read by these, and by workers for those whose time is over.
+create table penstock.token (
+    job_id uuid not null,
+    attempt integer not null,
+    hash text not null,
+    deadline timestamptz not null,
+    kept_until timestamptz not null,
+    told text check (told in ('success', 'failed', 'canceled', 'expired')),
+    primary key (job_id, attempt)
+);
+create index token_deadline on penstock.token (deadline) where told is null;
+create index token_kept_until on penstock.token (kept_until);
 
 -- Pools whose parallelism is limited. Written by backends that start and by whoever changes a limit; read by workers.
 -- `declared` is what the program said last, `max_parallelism` what holds now; `epoch` rises with each change of it, or

@@ -273,17 +273,17 @@ select id from anew order by place;
 
 -- find: one job, wherever it stands.
 select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,
-       null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error, attempts, priority, options, on_complete
+       null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error, attempts, priority, options, on_complete, null::text as progress
 from penstock.ready_job where id = :id
 union all
-select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null, attempts, priority, options, on_complete
+select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null, attempts, priority, options, on_complete, null
 from penstock.scheduled_job where id = :id
 union all
-select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null, attempts, priority, options, on_complete
+select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null, attempts, priority, options, on_complete, progress
 from penstock.running_job where id = :id
 union all
 select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
-       on_complete_error, attempts, priority, options, on_complete
+       on_complete_error, attempts, priority, options, on_complete, null
 from penstock.finished_job where id = :id and expires_at > :now;
 
 -- list: jobs that meet a filter, newest first.
@@ -292,7 +292,7 @@ select * from (
     (select * from (
         select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at,
                null::timestamptz as started_at, null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
-               null::text as on_complete_error, attempts, priority, options, on_complete
+               null::text as on_complete_error, attempts, priority, options, on_complete, null::text as progress
         from penstock.ready_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
@@ -304,7 +304,7 @@ select * from (
     (select * from (
         select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at,
                null::timestamptz as started_at, null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
-               null::text as on_complete_error, attempts, priority, options, on_complete
+               null::text as on_complete_error, attempts, priority, options, on_complete, null::text as progress
         from penstock.scheduled_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
@@ -316,7 +316,7 @@ select * from (
     (select * from (
         select id, function, args, case when ending is null then 'running' else 'completing' end as state, attempt, run_at, enqueued_at,
                started_at, null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
-               null::text as on_complete_error, attempts, priority, options, on_complete
+               null::text as on_complete_error, attempts, priority, options, on_complete, progress
         from penstock.running_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
@@ -327,7 +327,7 @@ select * from (
     union all
     (select * from (
         select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback,
-               pool, on_complete_error, attempts, priority, options, on_complete
+               pool, on_complete_error, attempts, priority, options, on_complete, null::text as progress
         from penstock.finished_job where expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled')
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)

@@ -37,4 +37,4 @@ delete from penstock.lease where id = :lease;
 -- Unbounded: it counts jobs.
 select l.id, l.worker, l.started_at, l.expires_at,
        (select count(*) from penstock.running_job j where j.lease = l.id)
-from penstock.lease l order by l.id;
+from penstock.lease l where l.id > 0 order by l.id;

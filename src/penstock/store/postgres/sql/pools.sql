@@ -44,7 +44,7 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch, s.
        ) few), p.pool_group
 from penstock.pool p cross join lateral (
     select coalesce(sum(held), 0)::integer as granted, coalesce(sum(held) filter (where lease = :lease), 0)::integer as mine,
-           count(*) filter (where held > 0 or wanted > 0) as holders,
+           count(*) filter (where lease <> 0 and (held > 0 or wanted > 0)) as holders,
            coalesce(sum(wanted) filter (where lease <> :lease), 0)::integer as wanted
     from penstock.slot where pool = p.name
 ) s

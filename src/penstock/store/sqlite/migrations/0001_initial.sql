@@ -53,7 +53,8 @@ create table penstock_scheduled_job (
 create index penstock_scheduled_job_run_at on penstock_scheduled_job (run_at, id) where not waiting;
 create index penstock_scheduled_job_gate on penstock_scheduled_job (pool, concurrency_key, rank, id) where waiting;
 
--- Jobs that run, each under the lease of its worker. Written and read by workers.
+-- Jobs that run, each under the lease of its worker. Written and read by workers; a job that an outside system is to
+-- complete is under lease 0, and whoever brings its token ends it. `progress` is what a running job says of itself.
 create table penstock_running_job (
     id blob primary key,
     lease integer not null,
@@ -73,7 +74,8 @@ create table penstock_running_job (
     enqueued_at text not null,
     started_at text not null,
     error text,
-    attempts text
+    attempts text,
+    progress text
 ) strict;
 create index penstock_running_job_key on penstock_running_job (pool, concurrency_key) where concurrency_key <> '';
 
@@ -117,6 +119,24 @@ create table penstock_lease (
     started_at text not null,
     expires_at text not null
 ) strict;
+
+-- Lease 0 never ends: under it are jobs that no worker runs, as an outside system will say how they end.
+insert into penstock_lease (id, worker, started_at, expires_at)
+values (0, 'outside', '2000-01-01T00:00:00.000000Z', '9999-12-31T00:00:00.000000Z');
+
+-- Tokens with which outside systems complete jobs, as hashes; `told` is what came of one. Written by workers for
+-- actions that ask for one, and by whoever brings one; read by these, and by workers for those whose time is over.
+create table penstock_token (
+    job_id blob not null,
+    attempt integer not null,
+    hash text not null,
+    deadline text not null,
+    kept_until text not null,
+    told text check (told in ('success', 'failed', 'canceled', 'expired')),
+    primary key (job_id, attempt)
+) strict;
+create index penstock_token_deadline on penstock_token (deadline) where told is null;
+create index penstock_token_kept_until on penstock_token (kept_until);
 
 -- Pools whose parallelism is limited. Written by backends that start and by whoever changes a limit; read by workers.
 -- `declared` is what the program said last, `max_parallelism` what holds now; `epoch` rises with each change of it, or

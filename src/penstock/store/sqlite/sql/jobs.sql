@@ -182,17 +182,17 @@ select max(ageing), max(rate_limit is not null) from penstock_pool where name = 
 
 -- find: one job, wherever it stands.
 select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, null as started_at,
-       null as finished_at, null as result, error, null as traceback, pool, null as on_complete_error, attempts, priority, options, on_complete
+       null as finished_at, null as result, error, null as traceback, pool, null as on_complete_error, attempts, priority, options, on_complete, null as progress
 from penstock_ready_job where id = :id
 union all
-select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null, attempts, priority, options, on_complete
+select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null, attempts, priority, options, on_complete, null
 from penstock_scheduled_job where id = :id
 union all
-select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null, attempts, priority, options, on_complete
+select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null, attempts, priority, options, on_complete, progress
 from penstock_running_job where id = :id
 union all
 select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
-       on_complete_error, attempts, priority, options, on_complete
+       on_complete_error, attempts, priority, options, on_complete, null
 from penstock_finished_job where id = :id and expires_at > :now;
 
 -- list: jobs that meet a filter, newest first.
@@ -201,7 +201,7 @@ select * from (
     select * from (select * from (
         select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at,
                null as started_at, null as finished_at, null as result, error, null as traceback, pool,
-               null as on_complete_error, attempts, priority, options, on_complete
+               null as on_complete_error, attempts, priority, options, on_complete, null as progress
         from penstock_ready_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
@@ -213,7 +213,7 @@ select * from (
     select * from (select * from (
         select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at,
                null as started_at, null as finished_at, null as result, error, null as traceback, pool,
-               null as on_complete_error, attempts, priority, options, on_complete
+               null as on_complete_error, attempts, priority, options, on_complete, null as progress
         from penstock_scheduled_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
@@ -225,7 +225,7 @@ select * from (
     select * from (select * from (
         select id, function, args, case when ending is null then 'running' else 'completing' end as state, attempt, run_at, enqueued_at,
                started_at, null as finished_at, null as result, error, null as traceback, pool,
-               null as on_complete_error, attempts, priority, options, on_complete
+               null as on_complete_error, attempts, priority, options, on_complete, progress
         from penstock_running_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
@@ -236,7 +236,7 @@ select * from (
     union all
     select * from (select * from (
         select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback,
-               pool, on_complete_error, attempts, priority, options, on_complete
+               pool, on_complete_error, attempts, priority, options, on_complete, null as progress
         from penstock_finished_job where +expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled')
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)

@@ -37,4 +37,4 @@ delete from penstock_lease where id = :lease;
 -- Unbounded: it counts jobs.
 select l.id, l.worker, l.started_at, l.expires_at,
        (select count(*) from penstock_running_job j where j.lease = l.id)
-from penstock_lease l order by l.id;
+from penstock_lease l where l.id > 0 order by l.id;

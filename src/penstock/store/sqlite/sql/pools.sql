@@ -32,7 +32,7 @@ where p.pool_group = :pool_group group by p.name order by p.name;
 select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
        (select coalesce(sum(held), 0) from penstock_slot where pool = p.name),
        (select coalesce(sum(held), 0) from penstock_slot where pool = p.name and lease = :lease),
-       (select count(*) from penstock_slot where pool = p.name and (held > 0 or wanted > 0)),
+       (select count(*) from penstock_slot where pool = p.name and lease <> 0 and (held > 0 or wanted > 0)),
        (select coalesce(sum(wanted), 0) from penstock_slot where pool = p.name and lease <> :lease),
        (select count(*) from (
             select * from (select 1 from penstock_ready_job r where r.pool = p.name and r.ending is null limit :most)

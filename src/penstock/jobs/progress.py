@@ -1,0 +1,64 @@
+"""How far a running job has come, as it says itself. Owns what may be said, and how it is stored."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.errors import ValueInvalid
+
+_LONGEST_NOTE = 1000
+_LARGEST = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a running job has come, as it has said itself.
+
+    Attributes:
+        done: How much is done.
+        total: Of how much; None if that is not known.
+        note: What it is at.
+    """
+
+    done: float
+    total: float | None = None
+    note: str | None = None
+
+
+def progress_of(done: Any, total: Any, note: Any) -> Progress:
+    """A progress, checked.
+
+    Raises:
+        ValueInvalid: A number is none, or negative, or more is done than there is; or the note is no text, or too long.
+    """
+    for name, value in (("done", done), ("total", total)):
+        if not (_is_amount(value) or (name == "total" and value is None)):
+            raise ValueInvalid(f"progress: {name} must be a number from 0 to {_LARGEST:,}, not {value!r}.")
+    if total is not None and done > total:
+        raise ValueInvalid(f"progress: {done} are done, of only {total}.", fix="Leave total away if it is not known.")
+    if note is not None and not _is_note(note):
+        raise ValueInvalid(f"progress: a note is a text of up to {_LONGEST_NOTE:,} characters that can be stored.")
+    return Progress(done, total, note)
+
+
+def progress_text(progress: Progress) -> str:
+    """A progress as stored."""
+    return json.dumps({name: value for name, value in asdict(progress).items() if value is not None})
+
+
+def progress_from(text: str | None) -> Progress | None:
+    """A progress, from what was stored."""
+    return None if text is None else Progress(**json.loads(text))
+
+
+def _is_amount(value: Any) -> bool:
+    return type(value) in {int, float} and math.isfinite(value) and 0 <= value <= _LARGEST
+
+
+def _is_note(note: Any) -> bool:
+    if not isinstance(note, str) or len(note) > _LONGEST_NOTE or "\0" in note:
+        return False
+    return not any("\ud800" <= character <= "\udfff" for character in note)

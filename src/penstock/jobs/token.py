@@ -1,0 +1,66 @@
+"""The token with which an outside system says how a job has ended: it names the attempt, and holds a secret.
+
+Owns its spelling. Only its hash is stored, so whoever reads the database can end no job with what is found there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+from penstock.errors import IdInvalid, TokenInvalid
+from penstock.jobs.job import job_id, job_uuid
+
+Told = Literal["success", "failed", "canceled", "expired"]
+
+_LONGEST = 200
+_TOKEN = re.compile(r"([a-z0-9_]+)\.([1-9][0-9]{0,8})\.([A-Za-z0-9_-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token as it is stored.
+
+    Attributes:
+        job_id: The job that it ends.
+        attempt: The attempt that it was made for.
+        hash: Of the whole text.
+    """
+
+    job_id: UUID
+    attempt: int
+    hash: str
+
+    def fits(self, stored: str) -> bool:
+        """Whether it is the one whose hash was stored; takes the same time if it is not."""
+        return hmac.compare_digest(self.hash, stored)
+
+
+def token_text(job: UUID, attempt: int, secret: str) -> str:
+    """A new token, for somebody outside."""
+    return f"{job_id(job)}.{attempt}.{secret}"
+
+
+def token_of(text: object) -> Token:
+    """A token that came from outside.
+
+    Raises:
+        TokenInvalid: It is none.
+    """
+    found = _TOKEN.fullmatch(text) if isinstance(text, str) and len(text) <= _LONGEST else None
+    if found is None:
+        raise not_known()
+    try:
+        job = job_uuid(found[1])
+    except IdInvalid:
+        raise not_known() from None
+    return Token(job, int(found[2]), hashlib.sha256(found[0].encode()).hexdigest())
+
+
+def not_known() -> TokenInvalid:
+    """What is said of a token that is none, or of nobody; which of the two is not told."""
+    return TokenInvalid("There is no such token.", fix="Send the one that ctx.work.complete_later() gave, unchanged.")

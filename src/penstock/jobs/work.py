@@ -1,0 +1,23 @@
+"""One attempt at a job, as the function that runs sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from penstock.jobs.job import JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One attempt at a job, as its function sees it in ``ctx.work``.
+
+    Attributes:
+        id: The id of the job.
+        attempt: Which attempt this is, from 1.
+        deadline: When the attempt is stopped; None if it may take as long as it takes.
+    """
+
+    id: JobId
+    attempt: int
+    deadline: datetime | None

@@ -1,0 +1,351 @@
+"""What a job knows of its attempt, how it asks to run later, and how it says how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from flow import process_actions as processes
+from stage.waits import until
+
+from penstock import (
+    ActionCtx,
+    App,
+    Canceled,
+    ContextError,
+    Failed,
+    Finished,
+    JobState,
+    MutationCtx,
+    Pending,
+    Progress,
+    QueryCtx,
+    Retry,
+    Running,
+    Snooze,
+    Success,
+    Table,
+    UsageError,
+    ValueInvalid,
+    WorkId,
+    WorkResult,
+)
+from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
+from penstock.clock import SystemClock
+from penstock.testing import TestApp
+
+app = App()
+pool = app.workpool("work", max_parallelism=2, default_retry=Retry(max_attempts=2, initial_backoff=10))
+
+seen: list[Any] = []
+snoozes: list[Exception] = []
+statuses: list[Any] = []
+said: list[tuple[Any, ...]] = []
+
+
+class Note(Table, name="work_note"):
+    text: str
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    for left in (seen, snoozes, statuses, said):
+        left.clear()
+
+
+@app.internal_action
+async def look(ctx: ActionCtx) -> None:
+    work = ctx.work
+    seen.append(("action", ctx.is_job, work.id, work.attempt, work.deadline, work.cancelled))
+    await ctx.run_action(look_deeper)
+    await ctx.run_action(look_in_a_thread)
+    await ctx.run_mutation(look_in_a_mutation)
+    await ctx.run_query(look_in_a_query)
+    if len(seen) < 6:
+        raise OSError("away")
+
+
+@app.internal_action
+async def look_deeper(ctx: ActionCtx) -> None:
+    seen.append(("deeper", ctx.is_job, ctx.work.id, ctx.work.attempt, ctx.work.deadline, ctx.work.cancelled))
+
+
+@app.internal_action
+def look_in_a_thread(ctx: SyncActionCtx) -> None:
+    seen.append(("thread", ctx.is_job, ctx.work.id, ctx.work.attempt, ctx.work.deadline, ctx.work.cancelled))
+
+
+@app.internal_mutation
+def look_in_a_mutation(ctx: SyncMutationCtx) -> None:
+    seen.append(("mutation", ctx.is_job, ctx.work.id, ctx.work.attempt, ctx.work.deadline, False))
+
+
+@app.internal_query
+async def look_in_a_query(ctx: QueryCtx) -> None:
+    seen.append(("query", ctx.is_job, ctx.work.id, ctx.work.attempt, ctx.work.deadline, False))
+
+
+@app.internal_action
+async def is_job(ctx: ActionCtx) -> bool:
+    return ctx.is_job
+
+
+@app.internal_mutation
+async def note(ctx: MutationCtx, text: str) -> int:
+    await ctx.db.insert(Note(text=text))
+    if snoozes:
+        raise snoozes.pop(0)
+    return ctx.work.attempt
+
+
+@app.internal_query
+async def count(ctx: QueryCtx) -> int:
+    if snoozes:
+        raise snoozes.pop(0)
+    return await ctx.db.query(Note).count()
+
+
+@app.internal_action
+async def act(ctx: ActionCtx) -> int:
+    if snoozes:
+        raise snoozes.pop(0)
+    return ctx.work.attempt
+
+
+@app.internal_mutation
+async def told(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None:
+    await ctx.db.insert(Note(text=f"{result.kind} {ctx.is_job}"))
+    if snoozes:
+        raise snoozes.pop(0)
+
+
+@app.internal_action
+async def say(ctx: ActionCtx) -> None:
+    for progress in said:
+        await ctx.work.progress(*progress)
+    while not ctx.cancelled:
+        await ctx.wait_cancelled(0.01)
+
+
+@app.internal_action
+def say_in_a_thread(ctx: SyncActionCtx) -> None:
+    for number in range(1, 1001):
+        ctx.work.progress(number, 1000)
+    seen.append(ctx.work.id)
+    ctx.wait_cancelled(60)
+
+
+# ----- ctx.work
+
+
+async def test_a_job_knows_its_attempt_wherever_it_runs(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        start = backend.clock.now()
+        work = await pool.with_options(retry=True, timeout=timedelta(seconds=30)).enqueue(backend, look)
+        await backend.run_until_idle()
+        first, second = seen[:5], seen[5:]
+        assert [where for where, *_ in first] == ["action", "deeper", "thread", "mutation", "query"]
+        assert {tuple(rest) for _, *rest in first} == {(True, work, 1, start + timedelta(seconds=30), False)}
+        (later,) = {tuple(rest) for _, *rest in second}
+        assert later[:3] == (True, work, 2)
+        assert later[3] > start + timedelta(seconds=30)
+
+
+async def test_a_mutation_and_a_query_that_are_jobs_know_theirs(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        works = [await pool.enqueue(backend, function) for function in (look_in_a_mutation, look_in_a_query)]
+        await backend.run_until_idle()
+        assert sorted(seen) == sorted(
+            [("mutation", True, works[0], 1, None, False), ("query", True, works[1], 1, None, False)]
+        )
+
+
+async def test_outside_of_jobs_there_is_no_work(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        assert not await backend.run_action(is_job)
+        with pytest.raises(ContextError, match="not a job"):
+            await backend.run_action(look)
+        with pytest.raises(ContextError, match="not a job"):
+            await backend.run_mutation(look_in_a_mutation)
+        with pytest.raises(ContextError, match="not a job"):
+            await backend.run_query(look_in_a_query)
+        await backend.scheduler.run_after(timedelta(0), is_job)
+        await backend.run_until_idle()
+        assert (await backend.jobs())[0].result is True, "a scheduled function is one"
+
+
+async def test_an_action_in_a_process_knows_what_is_known_beforehand() -> None:
+    async with TestApp(processes.app) as backend:
+        crunch = processes.app.pools["crunch"]
+        work = await crunch.with_options(timeout=timedelta(seconds=60)).enqueue(backend, processes.tell_work)
+        await backend.run_until_idle()
+        deadline = (backend.clock.now() + timedelta(seconds=60)).isoformat()
+        assert await crunch.status(backend, work) == Finished(Success([work, 1, deadline]))
+        refused = await crunch.enqueue(backend, processes.say_progress)
+        snoozed = await crunch.enqueue(backend, processes.snooze)
+        await backend.run_until_idle(advance=False, raise_errors=False)
+        status = await backend.job(refused)
+        assert status is not None
+        assert "ContextError: ctx.work.progress does not exist" in str(status.error)
+        status = await backend.job(snoozed)
+        assert status is not None
+        assert (status.state, status.error, status.attempt) == (JobState.PENDING, "Snooze: not yet", 0)
+        assert status.run_at == backend.clock.now() + timedelta(minutes=2)
+
+
+# ----- Snooze
+
+
+@pytest.mark.parametrize("function", [act, note, count])
+async def test_a_job_that_snoozes_runs_again_and_uses_no_attempt(database_url: str, function: Any) -> None:
+    async with TestApp(app, database_url) as backend:
+        snoozes.extend(Snooze(timedelta(minutes=5), reason="the provider rests") for _ in range(7))
+        args = ["x"] if function is note else []
+        work = await pool.with_options(on_complete=told).enqueue(backend, function, *args)
+        start = backend.clock.now()
+        await backend.run_until_idle(advance=False)
+        status = await backend.job(work)
+        assert status is not None
+        assert (status.state, status.attempt, status.error) == (JobState.PENDING, 0, "Snooze: the provider rests")
+        assert status.run_at == start + timedelta(minutes=5)
+        assert await pool.status(backend, work) == Pending(0)
+        assert await backend.run_query(count) == 0 if not snoozes else True
+        await backend.run_until_idle()
+        assert backend.clock.now() == start + timedelta(minutes=35)
+        result = await pool.status(backend, work)
+        assert result == Finished(Success(0 if function is count else 1)), "what a mutation had written was undone"
+
+
+async def test_a_job_snoozes_until_a_time(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        time = backend.clock.now() + timedelta(hours=3)
+        snoozes.extend([Snooze(until=time), Snooze(until=time - timedelta(days=1))])
+        work = await pool.enqueue(backend, act)
+        await backend.run_until_idle(advance=False)
+        status = await backend.job(work)
+        assert status is not None
+        assert (status.run_at, status.error) == (time, f"Snooze: until {time.isoformat()}")
+        await backend.run_until_idle()
+        assert await pool.status(backend, work) == Finished(Success(1))
+        assert backend.clock.now() == time, "a time that is past is now"
+
+
+async def test_a_snoozed_job_can_be_canceled(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        snoozes.append(Snooze(timedelta(days=1)))
+        work = await pool.enqueue(backend, act)
+        await backend.run_until_idle(advance=False)
+        await pool.cancel(backend, work)
+        await backend.run_until_idle()
+        assert await pool.status(backend, work) == Finished(Canceled())
+
+
+async def test_an_on_complete_may_snooze_too(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        snoozes.extend(Snooze(timedelta(minutes=1)) for _ in range(9))
+        work = await pool.with_options(on_complete=told).enqueue(backend, is_job)
+        await backend.run_until_idle()
+        assert await pool.status(backend, work) == Finished(Success(value=True))
+        assert await backend.run_query(count) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (Snooze, UsageError),
+        (lambda: Snooze(timedelta(1), until=datetime(2040, 1, 1, tzinfo=UTC)), UsageError),
+        (lambda: Snooze(timedelta(seconds=-1)), ValueInvalid),
+        (lambda: Snooze(timedelta(days=3000)), ValueInvalid),
+        (lambda: Snooze(5), ValueInvalid),  # type: ignore[arg-type]  # this is the point
+        (lambda: Snooze(until=datetime(2040, 1, 1)), ValueInvalid),  # noqa: DTZ001 - this is the point
+        (lambda: Snooze(until="tomorrow"), ValueInvalid),  # type: ignore[arg-type]  # this is the point
+    ],
+)
+def test_a_snooze_that_cannot_be(make: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        make()
+
+
+# ----- progress
+
+
+async def test_progress_is_seen_in_the_status(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        said.extend([(1,), (2, 10), (3, 10.5, "on the road")])
+        work = await pool.enqueue(backend, say)
+        for _ in range(3):
+            await backend.worker.tick()
+            await SystemClock().sleep(0)
+        await backend.worker.tick()
+        assert await pool.status(backend, work) == Running(0, Progress(3, 10.5, "on the road"))
+        status = await backend.job(work)
+        assert status is not None
+        assert status.progress == Progress(3, 10.5, "on the road")
+        assert (await backend.jobs("running"))[0].progress == status.progress
+        await pool.cancel(backend, work)
+        await backend.run_until_idle()
+        assert await pool.status(backend, work) == Finished(Success(None))
+        status = await backend.job(work)
+        assert status is not None
+        assert status.progress is None
+
+
+async def test_progress_is_written_about_once_a_second(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with TestApp(app, database_url) as backend:
+        tokens = backend.engine.store.tokens
+        report, written = tokens.report, []
+
+        async def counted(lease: int, progress: Any) -> None:
+            written.append(dict(progress))
+            await report(lease, progress)
+
+        monkeypatch.setattr(tokens, "report", counted)
+        works = [await pool.enqueue(backend, say_in_a_thread) for _ in range(2)]
+
+        async def all_said() -> bool:
+            await backend.worker.tick()
+            return sorted(seen) == sorted(works)
+
+        await until(all_said)
+        backend.clock.advance(timedelta(seconds=2))
+        await backend.worker.tick()
+        assert [await pool.status(backend, work) for work in works] == [Running(0, Progress(1000, 1000))] * 2
+        assert len(written) <= 4, "2,000 times they said something"
+        await backend.worker.kill()
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        (-1,), (float("nan"),), (float("inf"),), ("1",), (None,), (True,), (2, 1), (1, -1), (1, float("nan")), (1, "2"),
+        (10**20,), (1, None, 5), (1, None, "x" * 1001), (1, None, "\0"), (1, None, "\ud800"),
+    ],
+)  # fmt: skip
+async def test_progress_that_makes_no_sense_is_refused(database_url: str, progress: tuple[Any, ...]) -> None:
+    if database_url.startswith("postgres"):
+        return  # it is refused at the door
+    async with TestApp(app, database_url) as backend:
+        said.append(progress)
+        work = await pool.enqueue(backend, say)
+        await backend.run_until_idle(raise_errors=False)
+        status = await pool.status(backend, work)
+        assert isinstance(status, Finished)
+        assert isinstance(status.result, Failed)
+        assert status.result.error.startswith("ValueInvalid: progress: ")
+
+
+async def test_progress_that_was_not_awaited_is_noticed(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        work = await pool.enqueue(backend, forgetful)
+        await backend.run_until_idle(raise_errors=False)
+        status = await pool.status(backend, work)
+        assert isinstance(status, Finished)
+        assert "ctx.work.progress" in status.result.error  # type: ignore[union-attr]
+
+
+@app.internal_action
+async def forgetful(ctx: ActionCtx) -> None:
+    ctx.work.progress(1)  # type: ignore[unused-coroutine]  # noqa: RUF100 - this is the point
