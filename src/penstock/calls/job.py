@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from penstock.calls.completion import complete
-from penstock.calls.run import Runner
+from penstock.calls.run import Moment, Runner
 from penstock.calls.threads import apart
 from penstock.errors import CallTimeout, LeaseLost, LimitExceeded, NonRetryableError, Overloaded
 from penstock.functions.function import AnyFunction, FunctionKind
@@ -38,6 +38,8 @@ class Running:
         begun: Whether it has begun to run.
         stopped: Whether the worker has stopped it.
         outcome: If it was stopped: what became of it, as far as is known.
+        needs_slot: Whether it holds a slot of its pool; what only waits for its on_complete does not.
+        moment: Time and chance of its function, if that has been run and is to be run again.
     """
 
     job: Job
@@ -46,7 +48,12 @@ class Running:
     begun: bool = False
     stopped: bool = False
     outcome: Outcome | None = None
+    moment: Moment | None = None
     task: asyncio.Task[None] = field(init=False)
+    needs_slot: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.needs_slot = self.job.ending is None
 
 
 _PARKED_FOR = timedelta(seconds=30)
@@ -82,7 +89,7 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
     try:
         async with _NO_LIMIT if job.options.timeout is None else _time_limit(job, job.options.timeout):
             if function.kind is FunctionKind.MUTATION:
-                await _run_mutation(runner, function, job, running.lease)
+                await _run_mutation(runner, function, running)
                 return None
             arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
             if function.kind is FunctionKind.QUERY:
@@ -93,7 +100,7 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
     except LeaseLost:
         raise
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
-        return _raised(job, error, running.cancelled)
+        return raised(job, error, running.cancelled)
 
 
 async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -> Outcome | None:
@@ -138,7 +145,8 @@ async def _time_limit(job: Job, seconds: float) -> AsyncIterator[None]:
         ) from error
 
 
-def _raised(job: Job, error: Exception, cancelled: asyncio.Event) -> Outcome:
+def raised(job: Job, error: Exception, cancelled: asyncio.Event) -> Outcome:
+    """The outcome of an attempt that raised."""
     if isinstance(error, Overloaded) and _has_not_begun(job, error):
         return _parked(job, f"Overloaded: {error}")
     return Outcome(JobEvent.CANCELED) if cancelled.is_set() else failure(error)
@@ -167,15 +175,22 @@ def failure(error: BaseException) -> Outcome:
     )
 
 
-async def _run_mutation(runner: Runner, function: AnyFunction, job: Job, lease: int) -> None:
+def returned(runner: Runner, function: AnyFunction, job: Job, result: object) -> Settlement:
+    """What is to be written about a job whose mutation has returned."""
+    outcome = Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
+    return settle(job, outcome, runner.now(), 0.0, runner.engine.keep)
+
+
+async def _run_mutation(runner: Runner, function: AnyFunction, running: Running) -> None:
+    job = running.job
+
     def settled(result: object) -> Settlement:
-        outcome = Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
-        return settle(job, outcome, runner.now(), 0.0, runner.engine.keep)
+        return returned(runner, function, job, result)
 
     async def check() -> dict[str, Any]:
         return await apart(len(job.args), lambda: function.signature.check_json(job.args))
 
-    await runner.mutation(function, check, lease=lease, settle=settled)
+    await runner.mutation(function, check, lease=running.lease, settle=settled, moment=running.moment)
 
 
 def _result(runner: Runner, function: AnyFunction, result: object) -> str:

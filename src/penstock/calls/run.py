@@ -31,6 +31,7 @@ from penstock.jobs.job import Settlement
 from penstock.observe import points
 from penstock.store.contract import Session
 from penstock.transaction.commit import commit
+from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import copier, encode_json
@@ -42,6 +43,7 @@ _DEEPEST = 64
 
 SettleResult = Callable[[Any], Settlement]
 Finish = Callable[[Any], Any]
+Moment = tuple[datetime, int]  # the time and the seed of an execution, which its retries repeat
 Encode = Callable[[Any], bytes]
 QueryRun = tuple[AnyFunction, dict[str, Any], Encode]  # a query, its checked arguments, how its result leaves
 
@@ -51,7 +53,7 @@ class Runner:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._attempts = Attempts(engine)
+        self.attempts = Attempts(engine)
 
     def now(self) -> datetime:
         """The app's time."""
@@ -60,6 +62,10 @@ class Runner:
     def random(self) -> Random:
         """Random numbers for one execution."""
         return random_of(self.engine.clock.seed())
+
+    def moment(self) -> Moment:
+        """The time and chance of one execution."""
+        return self.engine.clock.now(), self.engine.clock.seed()
 
     # ----- at the top
 
@@ -107,7 +113,7 @@ class Runner:
 
     async def query(self, function: AnyFunction, arguments: dict[str, Any], depth: int = 0) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
-        return await self._attempts.run(
+        return await self.attempts.run(
             lambda: self._query_once(function, arguments, depth), function.name, writes=False
         )
 
@@ -115,9 +121,7 @@ class Runner:
         """Run queries in one snapshot, at one time; for each its answer, or what it raised."""
         in_thread = next((function for function, _, _ in runs if not function.is_async), None)
         async with self.engine.thread(in_thread, 0) as thread:
-            return await self._attempts.run(
-                lambda: self._queries_once(runs, thread), "A batch of queries", writes=False
-            )
+            return await self.attempts.run(lambda: self._queries_once(runs, thread), "A batch of queries", writes=False)
 
     async def mutation(
         self,
@@ -128,6 +132,7 @@ class Runner:
         lease: int | None = None,
         settle: SettleResult | None = None,
         finish: Finish | None = None,
+        moment: Moment | None = None,
     ) -> Any:
         """Run a mutation, from scratch each time it conflicts, with the same time and chance.
 
@@ -138,11 +143,12 @@ class Runner:
             lease: For a job: the lease it runs under.
             settle: For a job: from the result to what is written about the job, in the same transaction.
             finish: From the result to what is returned, before the commit: if it raises, nothing is committed.
+            moment: Its time and chance, if it has been run before.
 
         Raises:
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
         """
-        now, seed = self.engine.clock.now(), self.engine.clock.seed()
+        now, seed = moment or self.moment()
         async with self.engine.thread(function, depth) as thread:
 
             async def once() -> Any:
@@ -150,7 +156,18 @@ class Runner:
                     function, await check(), now, seed, depth, lease, settle, finish, thread
                 )
 
-            return await self._attempts.run(once, function.name, for_ever=settle is not None)
+            return await self.attempts.run(once, function.name, for_ever=settle is not None)
+
+    async def shared_mutation(
+        self, part: Part, function: AnyFunction, arguments: dict[str, Any], moment: Moment
+    ) -> tuple[Transaction, Any]:
+        """Run a mutation once, in its part of a transaction that it shares; what it has gathered, and its result."""
+        transaction = self._transaction(part, *moment)
+        scope = Scope(transaction, function.name, writable=True)
+        result = await self._in_transaction(scope, function, arguments, 0, None)
+        if points.armed:
+            await points.reach("mutation.ran", function=function.name)
+        return transaction, result
 
     async def action(
         self,
@@ -232,7 +249,7 @@ class Runner:
             finally:
                 await session.rollback()
 
-        await self._attempts.run(once, "penstock")
+        await self.attempts.run(once, "penstock")
 
     # ----- steps
 
@@ -300,10 +317,9 @@ class Runner:
         finish: Finish | None,
         thread: Place | None,
     ) -> Any:
-        engine = self.engine
-        session = await self._attempts.begin_write(for_ever=settle is not None)
+        session = await self.attempts.begin_write(for_ever=settle is not None)
         try:
-            transaction = Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed)
+            transaction = self._transaction(session, now, seed)
             scope = Scope(transaction, function.name, writable=True)
             result = await self._in_transaction(scope, function, arguments, depth, thread)
             if points.armed:
@@ -313,6 +329,10 @@ class Runner:
         finally:
             await session.rollback()
         return answer
+
+    def _transaction(self, session: Session, now: datetime, seed: int) -> Transaction:
+        engine = self.engine
+        return Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed)
 
     async def _in_transaction(
         self, scope: Scope, function: AnyFunction, arguments: dict[str, Any], depth: int, thread: Place | None

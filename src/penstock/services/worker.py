@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from typing import cast
 from uuid import UUID
 
+from penstock.calls.group import Groups
 from penstock.calls.job import Running, failure, run_job
 from penstock.calls.run import Runner
 from penstock.errors import DatabaseUnavailable, TryAgain
@@ -74,6 +75,7 @@ class Worker(Service):
         self._astray = False
         self._slots = Slots(self._store, self.clock, pools)
         self._busy: Counter[str] = Counter()
+        self._groups = Groups(runner, self._end_job, self._start_alone)
 
     async def tick(self) -> float:
         """Keep the lease, settle what has ended, claim and start what may run."""
@@ -191,6 +193,7 @@ class Worker(Service):
     async def _end_jobs(self) -> list[Running]:
         """Stop all jobs; these. Nobody waits for long for one that does not let itself be stopped."""
         stopped, self.running = list(self.running.values()), {}
+        self._groups.clear()
         self._busy.clear()
         for running in stopped:
             running.stopped, running.outcome = True, _interrupted(running)
@@ -287,8 +290,7 @@ class Worker(Service):
         self.next_run_at = claim.next_run_at
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
-        for job in claim.jobs:
-            self._start_job(job, lease)
+        self._start_jobs(claim.jobs, lease)
         self._astray = False
         if claim.cancels and await self._cancel():
             return 0.0
@@ -308,14 +310,29 @@ class Worker(Service):
                 log_event("job.adopted", logging.WARNING, job=job_id(job.id), function=job.function, lease=lease)
                 self._start_job(job, lease)
 
+    def _start_jobs(self, jobs: Sequence[Job], lease: int) -> None:
+        """Start jobs: mutations of which there are several in transactions that they share, others by themselves."""
+        sharing = [job for job in jobs if self._groups.takes(job)]
+        if len(sharing) > 1:
+            shared = {job.id for job in sharing}
+            self._groups.add([self._note_running(job, lease) for job in sharing])
+            jobs = [job for job in jobs if job.id not in shared]
+        for job in jobs:
+            self._start_job(job, lease)
+
     def _start_job(self, job: Job, lease: int) -> None:
-        running = Running(job, lease)
+        self._start_alone(self._note_running(job, lease))
+
+    def _start_alone(self, running: Running) -> None:
         running.task = asyncio.get_running_loop().create_task(self._run_job(running))
-        self.running[job.id] = running
+
+    def _note_running(self, job: Job, lease: int) -> Running:
+        running = self.running[job.id] = Running(job, lease)
         self._busy[job.pool] += job.ending is None
+        return running
 
     async def _run_job(self, running: Running) -> None:
-        claimed, running.begun = running.job, True
+        running.begun = True
         outcome: Outcome | None
         try:
             outcome = await run_job(self._runner, running)
@@ -323,6 +340,9 @@ class Worker(Service):
             if running.stopped and isinstance(error, asyncio.CancelledError):
                 raise
             outcome = failure(error)
+        await self._end_job(running, outcome)
+
+    async def _end_job(self, running: Running, outcome: Outcome | None) -> None:
         job = running.job
         if points.armed:
             await points.reach("worker.outcome", job=job, outcome=outcome)
@@ -332,7 +352,7 @@ class Worker(Service):
         if outcome is not None:
             self._outcomes.append((job, outcome))
         if self.running.pop(job.id, None) is not None:
-            self._busy[job.pool] -= claimed.ending is None
+            self._busy[job.pool] -= running.needs_slot
         self.wake.set()
 
 
