@@ -65,6 +65,8 @@ class Groups:
         function = self._runner.engine.registry.find(job.function)
         if function is None or function.kind is not FunctionKind.MUTATION or not function.is_async:
             return False
+        if job.attempt > 1:  # a worker may have died of it, and would take others with it again
+            return False
         if job.ending is not None or job.options.timeout is not None or len(job.args) > _LARGEST_ARGUMENTS:
             return False
         return not self._is_slow(function)
