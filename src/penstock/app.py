@@ -16,6 +16,7 @@ from penstock.calls.decorators import ActionDecorator, MutationDecorator, QueryD
 from penstock.calls.dispatch import Dispatch
 from penstock.calls.engine import Engine
 from penstock.calls.jobcalls import JobCalls
+from penstock.calls.ratelimits import RateLimiter, RateLimiters
 from penstock.calls.run import Runner
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.syncctx import SyncActionCtx
@@ -29,6 +30,7 @@ from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
 from penstock.pools.pool import PoolDefinition
+from penstock.pools.rates import RateLimit
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.group import Group
 from penstock.services.pruner import Pruner
@@ -59,6 +61,7 @@ class App:
         self._tables = list(tables)
         self._settings = settings
         self.pools: dict[str, Workpool] = {}
+        self.rate_limits = RateLimiters()
         check_settings("App(…)", settings)
 
     # ----- functions
@@ -150,6 +153,11 @@ class App:
         default_retry: Retry | None = None,
         retry_actions_by_default: bool = False,
         status_ttl: timedelta | None = timedelta(days=1),
+        key_parallelism: int | None = None,
+        rate_limit: RateLimit | None = None,
+        key_rate_limit: RateLimit | None = None,
+        group: str | None = None,
+        ageing: timedelta | None = None,
     ) -> Workpool:
         """Declare a pool: work of which no more than so much runs at once, on all machines together.
 
@@ -160,6 +168,13 @@ class App:
             default_retry: The policy of actions that are enqueued with ``retry=True``; five attempts by default.
             retry_actions_by_default: Whether actions are retried unless they are enqueued with ``retry=False``.
             status_ttl: How long the status and the result of a finished job are kept; None for ever.
+            key_parallelism: How many jobs with the same ``concurrency_key`` run at once; by default as many as of the
+                pool. Keys take turns in any case.
+            rate_limit: How many jobs start in a time, further attempts included: a `TokenBucket` or a `FixedWindow`.
+            key_rate_limit: The same for jobs with the same ``concurrency_key``.
+            group: Pools of one group lend each other what they do not use.
+            ageing: How long a job waits until it is as urgent as one of the next higher priority; by default a higher
+                priority always comes first.
 
         Raises:
             DeclarationError: There is a pool of this name already, or a value cannot be.
@@ -167,14 +182,37 @@ class App:
         if name in self.pools:
             raise DeclarationError(f"There are two pools called {name!r}.", fix="Give one of them another name.")
         pool = Workpool(
-            PoolDefinition(name, max_parallelism, default_retry or Retry(), retry_actions_by_default, status_ttl)
+            PoolDefinition(
+                name,
+                max_parallelism,
+                default_retry or Retry(),
+                retry_actions_by_default,
+                status_ttl,
+                key_parallelism,
+                rate_limit,
+                key_rate_limit,
+                group,
+                ageing,
+            )
         )
         self.pools[name] = pool
         return pool
 
-    def limits(self) -> dict[str, int]:
-        """The declared limits of its pools, by name."""
-        return {name: pool.definition.max_parallelism for name, pool in self.pools.items()}
+    def rate_limit(self, name: str, policy: RateLimit) -> RateLimiter:
+        """Declare a rate limit, which functions take tokens of: with what this returns, or with ``ctx.rate_limit``.
+
+        Args:
+            name: What it is called.
+            policy: A `TokenBucket` or a `FixedWindow`.
+
+        Raises:
+            DeclarationError: There is a rate limit of this name already, or the name or the policy cannot be.
+        """
+        return self.rate_limits.add(name, policy)
+
+    def pool_definitions(self) -> list[PoolDefinition]:
+        """What was declared of its pools."""
+        return [pool.definition for pool in self.pools.values()]
 
     # ----- tables
 
@@ -251,7 +289,7 @@ class Backend:
     def __init__(self, app: App, config: Config, clock: Clock) -> None:
         self.app = app
         self.config = config
-        self.engine = Engine(make_store(config, clock), app.registry, config, clock)
+        self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
         self.job_calls = JobCalls(self.runner, None)
@@ -271,7 +309,7 @@ class Backend:
             if push_schema:
                 await push(store, definitions)
             if push_schema or services:
-                await store.pools.declare(self.app.limits())
+                await store.pools.declare(self.app.pool_definitions())
         except BaseException:
             await store.close()
             raise

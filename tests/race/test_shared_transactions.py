@@ -101,7 +101,7 @@ def test_one_that_fails_leaves_nothing_and_takes_nobody_along(database_url: str,
             jobs = []
             for number in range(2 * FEW):
                 if number == FEW:
-                    args = {"account": ada, "number": number, "how": how}
+                    args: dict[str, Any] = {"account": ada, "number": number, "how": how}
                     jobs.append(await backend.scheduler.run_after(NOW, crowd.bump_and_fail, **args))
                 else:
                     jobs.append(await backend.scheduler.run_after(NOW, crowd.bump, account=ada, number=number))

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from penstock.calls.engine import Engine
-from penstock.calls.jobcalls import JobCalls
+from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.clock import SystemClock
 from penstock.errors import CallTimeout, ContextError, DataError, UsageError
 from penstock.functions.function import AnyFunction, Function, FunctionKind
@@ -75,6 +75,14 @@ class Workpool:
                 ``name``: what it is called in log events; its function's name by default.
                 ``priority``: work with a higher one starts first; 0 by default.
                 ``timeout``: how long one attempt may take.
+                ``concurrency_key``: such as a tenant's id: work with the same one runs no more at once than the pool's
+                ``key_parallelism``, and keys take turns.
+                ``key``: there is no other work of this pool with the same one, until it ends.
+                ``on_duplicate``: what happens if there is: ``"return"`` gives its id, ``"reject"`` raises
+                `DuplicateJob`. With ``"replace"`` work has its key only until it starts; while it is pending, what is
+                new comes in its place. ``"debounce"`` does so with ``run_after``: it starts when nothing new has come
+                for so long.
+                ``max_wait``: for ``"debounce"``: how long work is put off at most.
 
         Raises:
             UsageError: There is no such option, or two exclude each other.
@@ -120,7 +128,7 @@ class Workpool:
             UsageError: An option does not fit the function, such as ``retry`` for a mutation.
             LimitExceeded: The arguments or the context are too large, or one transaction enqueues too much.
         """
-        calls = _calls(ctx, writes=True)
+        calls = calls_of(ctx, writes=True)
         return calls.answer(self._enqueue(calls, function, args, kwargs))
 
     @overload
@@ -148,7 +156,7 @@ class Workpool:
         Raises:
             ArgumentsInvalid: The function does not take some of them; then none is enqueued.
         """
-        calls = _calls(ctx, writes=True)
+        calls = calls_of(ctx, writes=True)
         return calls.answer(self._enqueue_batch(calls, function, arguments))
 
     # ----- look
@@ -163,7 +171,7 @@ class Workpool:
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        calls = _calls(ctx)
+        calls = calls_of(ctx)
         return calls.answer(self._status(calls, work_id))
 
     @overload
@@ -174,7 +182,7 @@ class Workpool:
     def status_batch(self, ctx: SyncQueryCtx | SyncActionCtx, work_ids: Iterable[JobId]) -> list[WorkStatus | None]: ...
     def status_batch(self, ctx: Any, work_ids: Iterable[JobId]) -> Any:
         """Where each of them stands, in order; see `status`."""
-        calls = _calls(ctx)
+        calls = calls_of(ctx)
         return calls.answer(self._status_batch(calls, work_ids))
 
     @overload
@@ -195,7 +203,7 @@ class Workpool:
             CallTimeout: It has not ended in time.
             DataError: It is unknown, or its status has expired.
         """
-        calls = _calls(ctx)
+        calls = calls_of(ctx)
         if calls.in_transaction:
             raise ContextError(
                 "A transaction sees nothing end while it waits.", fix="Wait in an action, or use on_complete."
@@ -216,7 +224,7 @@ class Workpool:
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        calls = _calls(ctx, writes=True)
+        calls = calls_of(ctx, writes=True)
         return calls.answer(calls.cancel([job_uuid(work_id)]))
 
     @overload
@@ -234,7 +242,7 @@ class Workpool:
             ctx: As for `cancel`.
             function: Only calls of this function.
         """
-        calls = _calls(ctx, writes=True)
+        calls = calls_of(ctx, writes=True)
         return calls.answer(calls.cancel_pool(self.name, None if function is None else function.name))
 
     async def set_max_parallelism(self, backend: Program, number: int) -> None:
@@ -260,6 +268,8 @@ class Workpool:
     async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
         make = self._maker(calls, function)
         job = make(function.signature.bind(args, kwargs))
+        if job.options.key is not None:
+            return job_id(await calls.enqueue_with_key(job, self._options.duplicate))
         await calls.enqueue(job)
         return job_id(job.id)
 
@@ -267,6 +277,8 @@ class Workpool:
         self, calls: JobCalls, function: Any, arguments: Iterable[Mapping[str, Any]]
     ) -> list[JobId]:
         make = self._maker(calls, function)
+        if self._options.key is not None:
+            raise UsageError("A batch of work cannot have one key.", fix="Enqueue work with keys one by one.")
         jobs = [make(given) for given in arguments]
         if jobs:
             await calls.enqueue_many(jobs)
@@ -286,6 +298,9 @@ class Workpool:
             keep=(FOR_EVER if ttl is None else ttl).total_seconds(),
             on_complete_retry=asked.on_complete_retry,
             context=None if asked.context is None else calls.json(asked.context, "The context"),
+            concurrency_key=asked.concurrency_key,
+            key=asked.key,
+            until_start=asked.duplicate.until_start if asked.key is not None else None,
         )
         run_at = calls.now()
         if asked.run_after is not None:
@@ -302,6 +317,8 @@ class Workpool:
                 priority=asked.priority,
                 options=options,
                 on_complete=None if asked.on_complete is None else asked.on_complete.name,
+                ageing=self.definition.ageing,
+                gated=self.definition.rate_limit is not None,
             )
 
         return make
@@ -360,14 +377,3 @@ async def change_pool(
 
 class _Maker(Protocol):
     def __call__(self, arguments: Mapping[str, Any], /) -> NewJob: ...
-
-
-def _calls(ctx: Any, *, writes: bool = False) -> JobCalls:
-    calls = getattr(ctx, "job_calls", None)
-    if not isinstance(calls, JobCalls):
-        raise ContextError(
-            f"{type(ctx).__name__} is neither a ctx nor a backend.", fix="Pass the ctx of the function, or the backend."
-        )
-    if writes and not calls.is_writable:
-        raise ContextError("A query only reads; it can neither enqueue nor cancel.", fix="Do it in a mutation.")
-    return calls

@@ -27,7 +27,7 @@ from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.services.service import Service
 from penstock.services.slots import Slots
-from penstock.store.contract import Room
+from penstock.store.contract import Claim, Room
 
 _CANCELS_AT_ONCE = 1000
 # Parts of the setting `lease`, which bounds the time from a worker's death to the take-over of its jobs.
@@ -52,7 +52,7 @@ class Worker(Service):
     Attributes:
         lease: The number of its lease, while it has one.
         running: The jobs it runs.
-        next_run_at: When the next scheduled job was due, at its last look.
+        next_run_at: When more jobs were to start, at its last look: scheduled ones, or those that a rate limit keeps.
     """
 
     name = "worker"
@@ -287,7 +287,7 @@ class Worker(Service):
         self._astray = True  # until its answer has come
         rooms = [Room(DEFAULT_POOL, free), *self._slots.rooms(free, self._busy)]
         claim = await self._store.jobs.claim(lease, free, rooms, self.clock.now())
-        self.next_run_at = claim.next_run_at
+        self.next_run_at = self._next_of(claim)
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
         self._start_jobs(claim.jobs, lease)
@@ -298,9 +298,16 @@ class Worker(Service):
             return 0.0  # of what is ready now, pools may want more slots
         if len(claim.jobs) == free:
             return min(self._poll, again)  # all places are taken: the first job to end wakes this worker
-        if claim.next_run_at is not None:
-            again = min(again, max(0.0, (claim.next_run_at - self.clock.now()).total_seconds()))
+        if self.next_run_at is not None:
+            again = min(again, max(0.0, (self.next_run_at - self.clock.now()).total_seconds()))
         return min(self._poll, again)
+
+    def _next_of(self, claim: Claim) -> datetime | None:
+        """When more jobs may start: the next that is scheduled, or one that a rate limit keeps."""
+        if claim.again is None:
+            return claim.next_run_at
+        again = self.clock.now() + claim.again
+        return again if claim.next_run_at is None else min(again, claim.next_run_at)
 
     async def _adopt(self, lease: int) -> None:
         """Start jobs that a claim has put under the lease although this worker never had its answer."""

@@ -14,6 +14,7 @@ create table penstock_ready_job (
     kind text not null check (kind in ('query', 'mutation', 'action')),
     args text not null,
     priority integer not null,
+    rank integer not null,
     run_at text not null,
     options text,
     on_complete text,
@@ -22,10 +23,12 @@ create table penstock_ready_job (
     enqueued_at text not null,
     error text
 ) strict;
-create index penstock_ready_job_order on penstock_ready_job (pool, priority desc, seq) where ending is null;
+create index penstock_ready_job_order on penstock_ready_job (pool, rank, seq) where ending is null;
 create index penstock_ready_job_ending on penstock_ready_job (seq) where ending is not null;
 
--- Jobs that may start later. Written by transactions that enqueue (insert only) and by workers; read by workers.
+-- Jobs that may start later, or when the gate of their pool lets them: those that are `gated`. Of these, `waiting` ones
+-- are due, and start in turns of their concurrency keys ('' for none). Written by transactions that enqueue (insert, or
+-- change a job whose key they hold) and by workers; read by workers.
 create table penstock_scheduled_job (
     id blob primary key,
     pool text not null,
@@ -33,6 +36,10 @@ create table penstock_scheduled_job (
     kind text not null check (kind in ('query', 'mutation', 'action')),
     args text not null,
     priority integer not null,
+    rank integer not null,
+    gated integer not null default 0,
+    waiting integer not null default 0,
+    concurrency_key text not null default '',
     run_at text not null,
     options text,
     on_complete text,
@@ -41,7 +48,8 @@ create table penstock_scheduled_job (
     enqueued_at text not null,
     error text
 ) strict;
-create index penstock_scheduled_job_run_at on penstock_scheduled_job (run_at, id);
+create index penstock_scheduled_job_run_at on penstock_scheduled_job (run_at, id) where not waiting;
+create index penstock_scheduled_job_gate on penstock_scheduled_job (pool, concurrency_key, rank, id) where waiting;
 
 -- Jobs that run, each under the lease of its worker. Written and read by workers.
 create table penstock_running_job (
@@ -52,6 +60,9 @@ create table penstock_running_job (
     kind text not null,
     args text not null,
     priority integer not null,
+    rank integer not null,
+    gated integer not null default 0,
+    concurrency_key text not null default '',
     run_at text not null,
     options text,
     on_complete text,
@@ -61,6 +72,7 @@ create table penstock_running_job (
     started_at text not null,
     error text
 ) strict;
+create index penstock_running_job_key on penstock_running_job (pool, concurrency_key) where concurrency_key <> '';
 
 -- Jobs that have ended, until their status expires. Written by workers and by the pruner; read by whoever asks.
 create table penstock_finished_job (
@@ -102,13 +114,19 @@ create table penstock_lease (
 ) strict;
 
 -- Pools whose parallelism is limited. Written by backends that start and by whoever changes a limit; read by workers.
--- `declared` is what the program said last, `max_parallelism` what holds now; `epoch` rises with each change of it.
+-- `declared` is what the program said last, `max_parallelism` what holds now; `epoch` rises with each change of it, or
+-- of a pool of its group. `ageing` is in microseconds for a step of priority; the rates are JSON.
 create table penstock_pool (
     name text primary key,
     declared integer not null,
     max_parallelism integer not null check (max_parallelism >= 0),
     paused integer not null default 0,
-    epoch integer not null default 1
+    epoch integer not null default 1,
+    key_parallelism integer,
+    rate_limit text,
+    key_rate_limit text,
+    pool_group text,
+    ageing integer
 ) strict;
 
 -- Slots of a pool that a worker holds under its lease: it runs no more of the pool's jobs at once. Their sum never
@@ -120,3 +138,34 @@ create table penstock_slot (
     wanted integer not null default 0,
     primary key (pool, lease)
 ) strict, without rowid;
+
+-- Which concurrency key had the last turn in a pool. Its row is the lock of the pool's gate: one worker at a time lets jobs
+-- through. Written and read by workers.
+create table penstock_turn (
+    pool text primary key,
+    concurrency_key text not null default ''
+) strict, without rowid;
+
+-- Keys of jobs, of which there is one at a time: until it starts, or until it ends. Written by transactions that enqueue
+-- (insert only); deleted by workers, and by a mutation that is a job, which ends its own.
+create table penstock_job_key (
+    pool text not null,
+    key text not null,
+    job_id blob not null,
+    until_start integer not null,
+    primary key (pool, key)
+) strict, without rowid;
+create index penstock_job_key_job on penstock_job_key (job_id);
+
+-- What is left of rate limits. Those of pools are named after them, with a colon, and are written by workers; the others
+-- are written by the functions that use them. At `full_at` nothing is known that is not so of a new one.
+create table penstock_rate_limit (
+    name text not null,
+    key text not null,
+    value integer not null,
+    parts integer not null,
+    moment text not null,
+    full_at text not null,
+    primary key (name, key)
+) strict, without rowid;
+create index penstock_rate_limit_full_at on penstock_rate_limit (full_at);
