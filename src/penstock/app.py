@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from penstock.calls.context import ActionCtx
-from penstock.calls.decorators import ActionDecorator, MutationDecorator, QueryDecorator
+from penstock.calls.decorators import ActionDecorator, BatchDecorator, MutationDecorator, QueryDecorator
 from penstock.calls.dispatch import Dispatch
 from penstock.calls.engine import Engine
 from penstock.calls.jobcalls import JobCalls
@@ -24,6 +24,7 @@ from penstock.calls.workpool import Workpool
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config, check_settings, load_config, unknown_variables
 from penstock.errors import DeclarationError
+from penstock.functions.batch import Batch
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
 from penstock.functions.registry import Registry
 from penstock.jobs.job import JobId, JobStatus, job_uuid
@@ -41,6 +42,7 @@ from penstock.store.open import make_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 ServiceName = Literal["worker", "pruner"]
 SERVICES: tuple[ServiceName, ...] = ("worker", "pruner")
 
@@ -100,14 +102,21 @@ class App:
     ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
     @overload
     def action(self, handler: None = None, /, *, runtime: Runtime) -> ActionDecorator: ...
-    def action(self, handler: Any = None, /, *, runtime: Runtime = "thread") -> Any:
+    @overload
+    def action(
+        self, handler: None = None, /, *, batch: int, of: Callable[P, T], linger: timedelta = ...
+    ) -> BatchDecorator[P, T]: ...
+    def action(self, handler: Any = None, /, **options: Any) -> Any:
         """Declare a public action: it may call the outside world, has no transaction, and anyone may call it.
 
         Args:
             handler: The function.
-            runtime: For CPU-bound actions written with def: ``"process"`` runs them in a process of their own.
+            **options: ``runtime="process"``: for CPU-bound actions written with def, which then run in a process of
+                their own. ``batch=100, of=Item``: the handler takes a list of items, one for each of up to so many
+                calls, and returns a list of as many results or exceptions; the arguments of a call are those that make
+                an item. ``linger``: how long the first job of a batch waits for more.
         """
-        return self._action(handler, public=True, runtime=runtime)
+        return self._action(handler, public=True, **options)
 
     @overload
     def internal_action(
@@ -119,13 +128,27 @@ class App:
     ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
     @overload
     def internal_action(self, handler: None = None, /, *, runtime: Runtime) -> ActionDecorator: ...
-    def internal_action(self, handler: Any = None, /, *, runtime: Runtime = "thread") -> Any:
+    @overload
+    def internal_action(
+        self, handler: None = None, /, *, batch: int, of: Callable[P, T], linger: timedelta = ...
+    ) -> BatchDecorator[P, T]: ...
+    def internal_action(self, handler: Any = None, /, **options: Any) -> Any:
         """Declare an action that only this program may call; see `action`."""
-        return self._action(handler, public=False, runtime=runtime)
+        return self._action(handler, public=False, **options)
 
-    def _action(self, handler: Any, *, public: bool, runtime: Runtime) -> Any:
+    def _action(
+        self,
+        handler: Any,
+        *,
+        public: bool,
+        runtime: Runtime = "thread",
+        batch: int | None = None,
+        of: Any = None,
+        linger: timedelta = timedelta(0),
+    ) -> Any:
         def declare(handler: Callable[..., Any]) -> Any:
-            return self._add(ActionFunction(handler, public=public, runtime=runtime))
+            together = None if batch is None else Batch(handler, batch, of, linger)
+            return self._add(ActionFunction(handler, public=public, runtime=runtime, batch=together))
 
         return declare if handler is None else declare(handler)
 
@@ -389,7 +412,7 @@ def _tables_of(registry: Registry) -> list[type[Table]]:
     """Tables that the modules of functions name: directly, or through modules of the same package."""
     found: dict[type[Table], None] = {}
     for function in registry:
-        module = function.handler.__globals__
+        module = function.declared.__globals__
         root = str(module.get("__name__", "")).partition(".")[0]
         for value in list(module.values()):
             if isinstance(value, ModuleType) and value.__name__.partition(".")[0] == root:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
@@ -11,6 +11,7 @@ from penstock.functions.function import ActionFunction, MutationFunction, QueryF
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class QueryDecorator(Protocol):
@@ -49,4 +50,17 @@ class ActionDecorator(Protocol):
     @overload
     def __call__(
         self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
+    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
+
+
+class BatchDecorator(Protocol[P, T]):
+    """What ``App.action(batch=…, of=…)`` gives: it declares a function whose handler takes many calls at once."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[[ActionCtx, list[T]], Awaitable[Sequence[R | Exception]]], /
+    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[[SyncActionCtx, list[T]], Sequence[R | Exception]], /
     ) -> ActionFunction[SyncActionCtx, P, R, R]: ...

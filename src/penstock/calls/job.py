@@ -87,7 +87,7 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
     if function is None:
         return _parked(job, f"FunctionNotFound: no function {job.function} is declared in the program of this worker")
     try:
-        async with _NO_LIMIT if job.options.timeout is None else _time_limit(job, job.options.timeout):
+        async with time_limit(job.function, job.options.timeout):
             if function.kind is FunctionKind.MUTATION:
                 await _run_mutation(runner, function, running)
                 return None
@@ -96,7 +96,7 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
                 result = await runner.query(function, arguments)
             else:
                 result = await runner.action(function, arguments, cancelled=running.cancelled)
-        return Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
+        return Outcome(JobEvent.RETURNED, result=result_text(runner, function, result))
     except LeaseLost:
         raise
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
@@ -125,13 +125,17 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
     return None
 
 
-@asynccontextmanager
-async def _time_limit(job: Job, seconds: float) -> AsyncIterator[None]:
-    """End a job that takes longer than it may.
+def time_limit(function: str, seconds: float | None) -> AbstractAsyncContextManager[None]:
+    """End what takes longer than it may.
 
     Raises:
         CallTimeout: It did.
     """
+    return _NO_LIMIT if seconds is None else _time_limit(function, seconds)
+
+
+@asynccontextmanager
+async def _time_limit(function: str, seconds: float) -> AsyncIterator[None]:
     timer = asyncio.timeout(seconds)
     try:
         async with timer:
@@ -140,7 +144,7 @@ async def _time_limit(job: Job, seconds: float) -> AsyncIterator[None]:
         if not timer.expired():
             raise
         raise CallTimeout(
-            f"{job.function} took longer than the {seconds:g} seconds that this job may take.",
+            f"{function} took longer than the {seconds:g} seconds that this job may take.",
             fix="Raise its timeout, or do less in one job.",
         ) from error
 
@@ -177,7 +181,7 @@ def failure(error: BaseException) -> Outcome:
 
 def returned(runner: Runner, function: AnyFunction, job: Job, result: object) -> Settlement:
     """What is to be written about a job whose mutation has returned."""
-    outcome = Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
+    outcome = Outcome(JobEvent.RETURNED, result=result_text(runner, function, result))
     return settle(job, outcome, runner.now(), 0.0, runner.engine.keep)
 
 
@@ -193,7 +197,12 @@ async def _run_mutation(runner: Runner, function: AnyFunction, running: Running)
     await runner.mutation(function, check, lease=running.lease, settle=settled, moment=running.moment)
 
 
-def _result(runner: Runner, function: AnyFunction, result: object) -> str:
+def result_text(runner: Runner, function: AnyFunction, result: object) -> str:
+    """A result as it is kept with a job.
+
+    Raises:
+        LimitExceeded: It is too large.
+    """
     kept = encode_kept(result)
     limit = runner.engine.config.max_result_bytes
     if len(kept) > limit:

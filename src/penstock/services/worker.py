@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from typing import cast
 from uuid import UUID
 
+from penstock.calls.batch import Batches
 from penstock.calls.group import Groups
 from penstock.calls.job import Running, failure, run_job
 from penstock.calls.run import Runner
@@ -75,6 +76,7 @@ class Worker(Service):
         self._astray = False
         self._slots = Slots(self._store, self.clock, pools)
         self._busy: Counter[str] = Counter()
+        self._batches = Batches(runner, self._end_job)
         self._groups = Groups(runner, self._end_job, self._start_alone)
 
     async def tick(self) -> float:
@@ -251,6 +253,7 @@ class Worker(Service):
         for asked in await self._store.jobs.cancel_pending(now, _CANCELS_AT_ONCE, decide):
             if asked in self.running:
                 self.running[asked].cancelled.set()
+        self._batches.note_cancel()
         return bool(canceled)
 
     def _settle_lost(self, jobs: list[Job]) -> list[Settlement]:
@@ -315,17 +318,24 @@ class Worker(Service):
         for job in await self._store.leases.jobs(lease):
             if job.id not in known:
                 log_event("job.adopted", logging.WARNING, job=job_id(job.id), function=job.function, lease=lease)
-                self._start_job(job, lease)
+                self._start_jobs([job], lease)
 
     def _start_jobs(self, jobs: Sequence[Job], lease: int) -> None:
-        """Start jobs: mutations of which there are several in transactions that they share, others by themselves."""
-        sharing = [job for job in jobs if self._groups.takes(job)]
-        if len(sharing) > 1:
-            shared = {job.id for job in sharing}
-            self._groups.add([self._note_running(job, lease) for job in sharing])
-            jobs = [job for job in jobs if job.id not in shared]
+        """Start jobs: several mutations in shared transactions, calls of batch functions together."""
+        sharing: list[Job] = []
         for job in jobs:
-            self._start_job(job, lease)
+            if self._groups.takes(job):
+                sharing.append(job)
+            elif self._batches.takes(job):
+                self._batches.add([self._note_running(job, lease)])
+            else:
+                self._start_job(job, lease)
+        if len(sharing) == 1:
+            self._start_job(sharing[0], lease)
+        elif sharing:
+            self._groups.add([self._note_running(job, lease) for job in sharing])
+        if len(self.running) >= self._jobs:
+            self._batches.hurry()
 
     def _start_job(self, job: Job, lease: int) -> None:
         self._start_alone(self._note_running(job, lease))
