@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
-from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
+from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,3 +65,22 @@ class BatchDecorator(Protocol[P, T]):
     def __call__(
         self, handler: Callable[[SyncActionCtx, list[T]], Sequence[R | Exception]], /
     ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
+
+
+class ActionDeclaration(Protocol):
+    """What `App.action` gives: it declares a function, or takes options and gives what declares one."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
+    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
+    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
+    @overload
+    def __call__(self, handler: None = None, /, *, runtime: Runtime) -> ActionDecorator: ...
+    @overload
+    def __call__(
+        self, handler: None = None, /, *, batch: int, of: Callable[P, T], linger: timedelta = ...
+    ) -> BatchDecorator[P, T]: ...

@@ -6,6 +6,8 @@ are those that make one item of the handler's list.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -78,7 +80,15 @@ class Batch:
         def single_in_thread(ctx: Any, /, **arguments: Any) -> Any:
             return only(self.handler(ctx, [self.item(name, arguments)]))
 
-        return single if is_async else single_in_thread
+        own = list(inspect.signature(self.handler).parameters.values())[:1]
+        taken = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in inspect.signature(self.of).parameters.values()
+            if parameter.kind in {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+        ]
+        chosen: Any = functools.wraps(self.handler)(single if is_async else single_in_thread)
+        chosen.__signature__ = inspect.Signature([*own, *taken])
+        return chosen  # type: ignore[no-any-return]
 
 
 def check_batch(batch: Batch, name: str, runtime: str, parameters: int) -> None:

@@ -77,7 +77,7 @@ class Function(Generic[C, P, R, X]):
         self.batch = batch
         if batch is not None:
             check_batch(batch, self.name, runtime, len(inspect.signature(handler).parameters) - 1)
-            self.handler = functools.wraps(handler)(batch.single(self.name, is_async=self.is_async))
+            self.handler = batch.single(self.name, is_async=self.is_async)
 
     def __call__(self, ctx: C, /, *args: P.args, **kwargs: P.kwargs) -> X:
         """Run the handler as a plain helper."""
