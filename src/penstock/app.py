@@ -5,27 +5,26 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from types import ModuleType
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeVar
 
-from penstock.calls.context import ActionCtx
 from penstock.calls.crons import Crons
-from penstock.calls.decorators import ActionDecorator, MutationDecorator, QueryDecorator
+from penstock.calls.decorators import ActionDeclaration, MutationDecorator, QueryDecorator
 from penstock.calls.dispatch import Dispatch
 from penstock.calls.engine import Engine
 from penstock.calls.jobcalls import JobCalls
 from penstock.calls.ratelimits import RateLimiter, RateLimiters
 from penstock.calls.run import Runner
 from penstock.calls.scheduler import Scheduler
-from penstock.calls.syncctx import SyncActionCtx
 from penstock.calls.workpool import Workpool
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config, check_settings, load_config, unknown_variables
 from penstock.errors import DeclarationError
+from penstock.functions.batch import Batch
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
 from penstock.functions.registry import Registry
 from penstock.jobs.filter import ALL_JOBS, JobFilter
@@ -46,6 +45,7 @@ from penstock.store.open import make_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 ServiceName = Literal["worker", "scheduler", "pruner"]
 SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "pruner")
 
@@ -101,44 +101,42 @@ class App:
         declare: MutationDecorator = self._declare("internal_mutation", MutationFunction, public=False)
         return declare
 
-    @overload
-    def action(
-        self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
-    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
-    @overload
-    def action(
-        self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
-    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
-    @overload
-    def action(self, handler: None = None, /, *, runtime: Runtime) -> ActionDecorator: ...
-    def action(self, handler: Any = None, /, *, runtime: Runtime = "thread") -> Any:
+    @property
+    def action(self) -> ActionDeclaration:
         """Declare a public action: it may call the outside world, has no transaction, and anyone may call it.
 
-        Args:
-            handler: The function.
-            runtime: For CPU-bound actions written with def: ``"process"`` runs them in a process of their own.
+        It also takes options: ``runtime="process"``, for CPU-bound actions written with def, which then run in a
+        process of their own. ``batch=100, of=Item``: the handler takes a list of items, one for each of up to so many
+        calls, and returns a list of as many results or exceptions; the arguments of a call are those that make an item.
+        ``linger``: how long the first job of a batch waits for more.
         """
-        return self._action(handler, public=True, runtime=runtime)
+        declare: ActionDeclaration = self._declare_action(public=True)
+        return declare
 
-    @overload
-    def internal_action(
-        self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
-    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
-    @overload
-    def internal_action(
-        self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
-    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
-    @overload
-    def internal_action(self, handler: None = None, /, *, runtime: Runtime) -> ActionDecorator: ...
-    def internal_action(self, handler: Any = None, /, *, runtime: Runtime = "thread") -> Any:
+    @property
+    def internal_action(self) -> ActionDeclaration:
         """Declare an action that only this program may call; see `action`."""
-        return self._action(handler, public=False, runtime=runtime)
+        declare: ActionDeclaration = self._declare_action(public=False)
+        return declare
 
-    def _action(self, handler: Any, *, public: bool, runtime: Runtime) -> Any:
-        def declare(handler: Callable[..., Any]) -> Any:
-            return self._add(ActionFunction(handler, public=public, runtime=runtime))
+    def _declare_action(self, *, public: bool) -> Any:
+        def add(handler: Any, runtime: Runtime, batch: Batch | None) -> Any:
+            return self._add(ActionFunction(handler, public=public, runtime=runtime, batch=batch))
 
-        return declare if handler is None else declare(handler)
+        def declare(
+            handler: Any = None,
+            /,
+            *,
+            runtime: Runtime = "thread",
+            batch: int | None = None,
+            of: Any = None,
+            linger: timedelta = timedelta(0),
+        ) -> Any:
+            if handler is not None:
+                return add(handler, runtime, None)
+            return lambda given: add(given, runtime, None if batch is None else Batch(given, batch, of, linger))
+
+        return declare
 
     def _declare(self, word: str, kind: Callable[..., Any], *, public: bool) -> Any:
         def declare(*handler: Callable[..., Any], **options: Any) -> Any:
@@ -415,7 +413,7 @@ def _tables_of(registry: Registry) -> list[type[Table]]:
     """Tables that the modules of functions name: directly, or through modules of the same package."""
     found: dict[type[Table], None] = {}
     for function in registry:
-        module = function.handler.__globals__
+        module = function.declared.__globals__
         root = str(module.get("__name__", "")).partition(".")[0]
         for value in list(module.values()):
             if isinstance(value, ModuleType) and value.__name__.partition(".")[0] == root:

@@ -43,7 +43,7 @@ class Attempts:
         while True:
             last = not for_ever and attempt >= config.conflict_attempts
             try:
-                return await (self._in_turn(once, attempt) if writes else once())
+                return await (self.in_turn(once, again=attempt > 1) if writes else once())
             except Conflict as error:
                 if last:
                     raise Conflict(
@@ -73,9 +73,9 @@ class Attempts:
             await self._pause(attempt)
             attempt += 1
 
-    async def _in_turn(self, once: Callable[[], Awaitable[R]], attempt: int) -> R:
+    async def in_turn(self, once: Callable[[], Awaitable[R]], *, again: bool) -> R:
         """Do something that may conflict with others, beside as many of them as seems good."""
-        await self._turns.begin(again=attempt > 1)
+        await self._turns.begin(again=again)
         conflict = False
         try:
             return await once()

@@ -143,13 +143,20 @@ class ActionCtx:
         job_calls: Jobs, as pools enqueue and look at them.
     """
 
-    def __init__(self, runner: Runner, calls: Calls, depth: int, attempt: Attempt | None = None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        calls: Calls,
+        depth: int,
+        attempt: Attempt | None = None,
+        cancelled: asyncio.Event | None = None,
+    ) -> None:
         self._runner = runner
         self._depth = depth
         self._calls = calls
         self._random: Random | None = None
         self._attempt = attempt
-        self._cancelled = asyncio.Event() if attempt is None else attempt.cancelled
+        self._cancelled = cancelled or (asyncio.Event() if attempt is None else attempt.cancelled)
         self.job_calls = JobCalls(runner, None, calls.track)
         self.scheduler = Scheduler(self.job_calls)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
-from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
+from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class QueryDecorator(Protocol):
@@ -50,6 +52,38 @@ class ActionDecorator(Protocol):
     def __call__(
         self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
     ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
+
+
+class BatchDecorator(Protocol[P, T]):
+    """What ``App.action(batch=…, of=…)`` gives: it declares a function whose handler takes many calls at once."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[[ActionCtx, list[T]], Awaitable[Sequence[R | Exception]]], /
+    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[[SyncActionCtx, list[T]], Sequence[R | Exception]], /
+    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
+
+
+class ActionDeclaration(Protocol):
+    """What `App.action` gives: it declares a function, or takes options and gives what declares one."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
+    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
+    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
+    @overload
+    def __call__(self, handler: None = None, /, *, runtime: Runtime) -> ActionDecorator: ...
+    @overload
+    def __call__(
+        self, handler: None = None, /, *, batch: int, of: Callable[P, T], linger: timedelta = ...
+    ) -> BatchDecorator[P, T]: ...
 
 
 class CronDecorator(Protocol):

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from penstock.calls.completion import complete
-from penstock.calls.run import Runner
+from penstock.calls.run import Moment, Runner
 from penstock.calls.threads import apart
 from penstock.calls.work import Attempt
 from penstock.errors import (
@@ -51,6 +51,8 @@ class Running:
         begun: Whether it has begun to run.
         stopped: Whether the worker has stopped it.
         outcome: If it was stopped: what became of it, as far as is known.
+        needs_slot: Whether it holds a slot of its pool; what only waits for its on_complete does not.
+        moment: Time and chance of its function, if that has been run and is to be run again.
     """
 
     job: Job
@@ -60,7 +62,12 @@ class Running:
     begun: bool = False
     stopped: bool = False
     outcome: Outcome | None = None
+    moment: Moment | None = None
     task: asyncio.Task[None] = field(init=False)
+    needs_slot: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.needs_slot = self.job.ending is None
 
 
 _PARKED_FOR = timedelta(seconds=30)
@@ -102,11 +109,11 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
     function = runner.engine.registry.find(job.function)
     if function is None:
         return _parked(job, f"FunctionNotFound: no function {job.function} is declared in the program of this worker")
-    attempt = Attempt(_work(runner, job), running.lease, running.cancelled, running.noticed)
+    attempt = Attempt(work_of(runner, job), running.lease, running.cancelled, running.noticed)
     try:
-        async with _NO_LIMIT if job.options.timeout is None else _time_limit(job, job.options.timeout):
+        async with time_limit(job.function, job.options.timeout):
             if function.kind is FunctionKind.MUTATION:
-                await _run_mutation(runner, function, attempt, job)
+                await _run_mutation(runner, function, running, attempt.work)
                 return None
             arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
             if function.kind is FunctionKind.QUERY:
@@ -119,10 +126,11 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
         if attempt.issued and not await _voided(runner, job):
             return None
-        return _raised(runner, job, error, running.cancelled)
+        return raised(runner, job, error, running.cancelled)
 
 
-def _work(runner: Runner, job: Job) -> Work:
+def work_of(runner: Runner, job: Job) -> Work:
+    """An attempt that begins now, as its function sees it."""
     timeout = job.options.timeout
     return Work(job_id(job.id), job.attempt, None if timeout is None else runner.now() + timedelta(seconds=timeout))
 
@@ -159,13 +167,17 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
     return None
 
 
-@asynccontextmanager
-async def _time_limit(job: Job, seconds: float) -> AsyncIterator[None]:
-    """End a job that takes longer than it may.
+def time_limit(function: str, seconds: float | None) -> AbstractAsyncContextManager[None]:
+    """End what takes longer than it may.
 
     Raises:
         CallTimeout: It did.
     """
+    return _NO_LIMIT if seconds is None else _time_limit(function, seconds)
+
+
+@asynccontextmanager
+async def _time_limit(function: str, seconds: float) -> AsyncIterator[None]:
     timer = asyncio.timeout(seconds)
     try:
         async with timer:
@@ -174,12 +186,13 @@ async def _time_limit(job: Job, seconds: float) -> AsyncIterator[None]:
         if not timer.expired():
             raise
         raise CallTimeout(
-            f"{job.function} took longer than the {seconds:g} seconds that this job may take.",
+            f"{function} took longer than the {seconds:g} seconds that this job may take.",
             fix="Raise its timeout, or do less in one job.",
         ) from error
 
 
-def _raised(runner: Runner, job: Job, error: Exception, cancelled: asyncio.Event) -> Outcome:
+def raised(runner: Runner, job: Job, error: Exception, cancelled: asyncio.Event) -> Outcome:
+    """The outcome of an attempt that raised."""
     if isinstance(error, Overloaded) and _has_not_begun(job, error):
         return _parked(job, f"Overloaded: {error}")
     if cancelled.is_set():
@@ -195,7 +208,7 @@ def _snoozed(runner: Runner, job: Job, error: Snooze) -> Outcome:
 
 
 def _returned(runner: Runner, function: AnyFunction, result: object) -> Outcome:
-    return Outcome(JobEvent.RETURNED, result=_result(runner, function, result))
+    return Outcome(JobEvent.RETURNED, result=result_text(runner, function, result))
 
 
 def _held(function: AnyFunction, attempt: Attempt, result: object) -> Outcome:
@@ -233,19 +246,31 @@ def failure(error: BaseException) -> Outcome:
     )
 
 
-async def _run_mutation(runner: Runner, function: AnyFunction, attempt: Attempt, job: Job) -> None:
+def returned(runner: Runner, function: AnyFunction, job: Job, result: object) -> Settlement:
+    """What is to be written about a job whose mutation has returned."""
+    return settle(job, _returned(runner, function, result), runner.now(), 0.0, runner.engine.keep)
+
+
+async def _run_mutation(runner: Runner, function: AnyFunction, running: Running, work: Work) -> None:
+    job = running.job
+
     def settled(result: object) -> Settlement:
-        return settle(job, _returned(runner, function, result), runner.now(), 0.0, runner.engine.keep)
+        return returned(runner, function, job, result)
 
     async def check() -> dict[str, Any]:
         return await apart(len(job.args), lambda: function.signature.check_json(job.args))
 
-    await runner.mutation(function, check, lease=attempt.lease, settle=settled, work=attempt.work)
+    await runner.mutation(function, check, lease=running.lease, settle=settled, moment=running.moment, work=work)
     if job.on_complete is None:
         runner.engine.journal.ended(job, JobState.SUCCESS, runner.now())
 
 
-def _result(runner: Runner, function: AnyFunction, result: object) -> str:
+def result_text(runner: Runner, function: AnyFunction, result: object) -> str:
+    """A result as it is kept with a job.
+
+    Raises:
+        LimitExceeded: It is too large.
+    """
     kept = encode_kept(result)
     limit = runner.engine.config.max_result_bytes
     if len(kept) > limit:

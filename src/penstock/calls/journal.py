@@ -117,7 +117,7 @@ class Journal:
 
     def ran(self, job: Job, seconds: float) -> None:
         """An attempt took so long."""
-        if self.meters is not None and job.ending is None:
+        if self.meters is not None:
             self.meters.observe("penstock_run_seconds", seconds, job.pool)
 
     def settled(self, settled: Iterable[tuple[Job, Settlement]], won: Collection[UUID] | None = None) -> None:

@@ -33,6 +33,7 @@ from penstock.jobs.work import Work
 from penstock.observe import points
 from penstock.store.contract import Session
 from penstock.transaction.commit import commit
+from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import copier, encode_json
@@ -44,6 +45,7 @@ _DEEPEST = 64
 
 SettleResult = Callable[[Any], Settlement]
 Finish = Callable[[Any], Any]
+Moment = tuple[datetime, int]  # the time and the seed of an execution, which its retries repeat
 Encode = Callable[[Any], bytes]
 QueryRun = tuple[AnyFunction, dict[str, Any], Encode]  # a query, its checked arguments, how its result leaves
 
@@ -53,7 +55,7 @@ class Runner:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._attempts = Attempts(engine)
+        self.attempts = Attempts(engine)
 
     def now(self) -> datetime:
         """The app's time."""
@@ -62,6 +64,10 @@ class Runner:
     def random(self) -> Random:
         """Random numbers for one execution."""
         return random_of(self.engine.clock.seed())
+
+    def moment(self) -> Moment:
+        """The time and chance of one execution."""
+        return self.engine.clock.now(), self.engine.clock.seed()
 
     # ----- at the top
 
@@ -114,7 +120,7 @@ class Runner:
     ) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
         with self.engine.journal.call(function):
-            return await self._attempts.run(
+            return await self.attempts.run(
                 lambda: self._query_once(function, arguments, depth, work), function.name, writes=False
             )
 
@@ -122,9 +128,7 @@ class Runner:
         """Run queries in one snapshot, at one time; for each its answer, or what it raised."""
         in_thread = next((function for function, _, _ in runs if not function.is_async), None)
         async with self.engine.thread(in_thread, 0) as thread:
-            return await self._attempts.run(
-                lambda: self._queries_once(runs, thread), "A batch of queries", writes=False
-            )
+            return await self.attempts.run(lambda: self._queries_once(runs, thread), "A batch of queries", writes=False)
 
     async def mutation(
         self,
@@ -136,6 +140,7 @@ class Runner:
         settle: SettleResult | None = None,
         finish: Finish | None = None,
         work: Work | None = None,
+        moment: Moment | None = None,
     ) -> Any:
         """Run a mutation, from scratch each time it conflicts, with the same time and chance.
 
@@ -147,11 +152,12 @@ class Runner:
             settle: For a job: from the result to what is written about the job, in the same transaction.
             finish: From the result to what is returned, before the commit: if it raises, nothing is committed.
             work: The attempt at a job that it runs in.
+            moment: Its time and chance, if it has been run before.
 
         Raises:
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
         """
-        now, seed = self.engine.clock.now(), self.engine.clock.seed()
+        now, seed = moment or self.moment()
         with self.engine.journal.call(function):
             async with self.engine.thread(function, depth) as thread:
 
@@ -160,7 +166,19 @@ class Runner:
                         function, await check(), now, seed, depth, lease, settle, finish, thread, work
                     )
 
-                return await self._attempts.run(once, function.name, for_ever=settle is not None)
+                return await self.attempts.run(once, function.name, for_ever=settle is not None)
+
+    async def shared_mutation(
+        self, part: Part, function: AnyFunction, arguments: dict[str, Any], moment: Moment, work: Work
+    ) -> tuple[Transaction, Any]:
+        """Run a mutation once, in its part of a transaction that it shares; what it has gathered, and its result."""
+        transaction = self._transaction(part, *moment, work)
+        scope = Scope(transaction, function.name, writable=True)
+        with self.engine.journal.call(function):
+            result = await self._in_transaction(scope, function, arguments, 0, None)
+        if points.armed:
+            await points.reach("mutation.ran", function=function.name)
+        return transaction, result
 
     async def action(
         self,
@@ -252,11 +270,11 @@ class Runner:
                 await session.rollback()
             return result
 
-        return await self._attempts.run(once, "penstock")
+        return await self.attempts.run(once, "penstock")
 
     async def patiently(self, once: Callable[[], Awaitable[R]], *, for_ever: bool = False) -> R:
         """Do something that is the same when done twice, again if the database was lost."""
-        return await self._attempts.run(once, "penstock", writes=False, for_ever=for_ever)
+        return await self.attempts.run(once, "penstock", writes=False, for_ever=for_ever)
 
     # ----- steps
 
@@ -327,12 +345,9 @@ class Runner:
         thread: Place | None,
         work: Work | None,
     ) -> Any:
-        engine = self.engine
-        session = await self._attempts.begin_write(for_ever=settle is not None)
+        session = await self.attempts.begin_write(for_ever=settle is not None)
         try:
-            transaction = Transaction(
-                session, engine.store, engine.statements, engine.config, engine.clock, now, seed, work
-            )
+            transaction = self._transaction(session, now, seed, work)
             scope = Scope(transaction, function.name, writable=True)
             result = await self._in_transaction(scope, function, arguments, depth, thread)
             if points.armed:
@@ -342,6 +357,10 @@ class Runner:
         finally:
             await session.rollback()
         return answer
+
+    def _transaction(self, session: Session, now: datetime, seed: int, work: Work | None) -> Transaction:
+        engine = self.engine
+        return Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed, work)
 
     async def _in_transaction(
         self, scope: Scope, function: AnyFunction, arguments: dict[str, Any], depth: int, thread: Place | None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
 from penstock.errors import DeclarationError
+from penstock.functions.batch import Batch, check_batch
 from penstock.functions.signature import Signature, check_declaration
 
 C = TypeVar("C", contravariant=True)
@@ -41,12 +42,20 @@ class Function(Generic[C, P, R, X]):
         public: Whether callers from outside may call it.
         is_async: Whether the handler is ``async def``; a ``def`` handler runs in a thread, with a synchronous ctx.
         runtime: Where a ``def`` handler runs: in a thread, or in a process of its own for CPU-bound actions.
+        batch: For a batch function: how it takes the calls of many jobs at once; `handler` takes a single one.
+        declared: The function as it was written.
     """
 
     kind: FunctionKind
 
     def __init__(
-        self, handler: Callable[..., X], *, public: bool, name: str | None = None, runtime: Runtime = "thread"
+        self,
+        handler: Callable[..., X],
+        *,
+        public: bool,
+        name: str | None = None,
+        runtime: Runtime = "thread",
+        batch: Batch | None = None,
     ) -> None:
         self.name = name or name_of(handler)
         self.handler = handler
@@ -64,9 +73,16 @@ class Function(Generic[C, P, R, X]):
                 f'{self.name}: runtime="process" is for CPU-bound actions written with def, not async def.'
             )
         functools.update_wrapper(self, handler)
+        self.declared = handler
+        self.batch = batch
+        if batch is not None:
+            check_batch(batch, self.name, runtime, len(inspect.signature(handler).parameters) - 1)
+            self.handler = batch.single(self.name, is_async=self.is_async)
 
     def __call__(self, ctx: C, /, *args: P.args, **kwargs: P.kwargs) -> X:
         """Run the handler as a plain helper."""
+        if self.batch is not None:
+            return self.handler(ctx, **self.signature.bind(args, kwargs))
         return self.handler(ctx, *args, **kwargs)
 
     def __repr__(self) -> str:
@@ -75,7 +91,7 @@ class Function(Generic[C, P, R, X]):
     @functools.cached_property
     def signature(self) -> Signature:
         """The check of its arguments and result; built on first use, when all types it names exist."""
-        return Signature(self.handler, self.name)
+        return Signature(self.declared, self.name, None if self.batch is None else self.batch.of)
 
 
 class QueryFunction(Function[C, P, R, X]):

@@ -16,6 +16,8 @@ from pydantic_core import SchemaValidator, from_json, to_json
 from typing_extensions import TypeAliasType, TypedDict
 
 from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
+from penstock.functions.batch import result_of_one
+from penstock.schema.ids import Id, id_prefix_of
 from penstock.schema.tighten import check_bytes, tighten
 from penstock.wire.tags import MAX_PLAIN_INTEGER
 
@@ -28,16 +30,30 @@ _LONGEST_PATH = 200
 
 
 class Signature:
-    """Checks the arguments and the result of one function, as its annotations say."""
+    """Checks the arguments and the result of one function, as its annotations say.
 
-    def __init__(self, handler: Callable[..., Any], name: str) -> None:
+    Args:
+        handler: The function.
+        name: Its name.
+        of: For a batch function: what one call is made with, whose parameters are then its arguments.
+
+    Attributes:
+        parameters: The names of its arguments, in order.
+        ids: Those of them that are ids of a managed table, with the table.
+    """
+
+    def __init__(self, handler: Callable[..., Any], name: str, of: Callable[..., Any] | None = None) -> None:
         self.name = name
-        parameters = list(inspect.signature(handler).parameters.values())[1:]
+        taken = handler if of is None else of
+        parameters = list(inspect.signature(taken).parameters.values())[1 if of is None else 0 :]
         self.parameters = tuple(parameter.name for parameter in parameters)
-        hints = _hints(handler, name)
+        hints = _hints(taken, name)
         fields = {parameter.name: _annotation(hints, parameter) for parameter in parameters}
+        self.ids = _ids(fields)
         self._arguments = _build(name, lambda: _arguments_validator(name, fields))
         result = hints.get("return", Any)
+        if of is not None:
+            result = result_of_one(_hints(handler, name).get("return", Any), name)
         self.returns_nothing = result is None or result is type(None)
         self._result = None if result is Any else _build(name, lambda: _result_adapter(name, result))
 
@@ -171,6 +187,12 @@ def _hints(handler: Callable[..., Any], name: str) -> dict[str, Any]:
 def _annotation(hints: dict[str, Any], parameter: inspect.Parameter) -> Any:
     annotation = hints.get(parameter.name, Any)
     return annotation if parameter.default is inspect.Parameter.empty else NotRequired[annotation]
+
+
+def _ids(fields: Mapping[str, Any]) -> dict[str, type[Any]]:
+    """The parameters that are ids of penstock's own tables, with these."""
+    targets = {name: typing.get_args(field) for name, field in fields.items() if typing.get_origin(field) is Id}
+    return {name: of[0] for name, of in targets.items() if id_prefix_of(of[0]) is not None}
 
 
 def _arguments_validator(name: str, fields: dict[str, Any]) -> SchemaValidator:

@@ -17,6 +17,8 @@ from functools import partial
 from typing import cast
 from uuid import UUID
 
+from penstock.calls.batch import Batches
+from penstock.calls.group import Groups
 from penstock.calls.job import Running, failure, run_job
 from penstock.calls.run import Runner
 from penstock.errors import DatabaseUnavailable, TryAgain
@@ -87,6 +89,8 @@ class Worker(Service):
         ] = []  # attempts that go on though their jobs were ended from outside, and begun anew
         self._heard = Heard(self._store, self.clock)
         self._outside = Outside(runner)
+        self._batches = Batches(runner, self._end_job)
+        self._groups = Groups(runner, self._end_job, self._start_alone)
 
     async def tick(self) -> float:
         """Keep the lease, settle what has ended, claim and start what may run."""
@@ -208,6 +212,7 @@ class Worker(Service):
         """Stop all jobs; these. Nobody waits for long for one that does not let itself be stopped."""
         ours, self.running = list(self.running.values()), {}
         stopped, self._overtaken = ours + self._overtaken, []
+        self._groups.clear()
         self._busy.clear()
         self._heard.clear()
         for running in stopped:
@@ -287,6 +292,7 @@ class Worker(Service):
         ours = [self.running[job] for job in asked if job in self.running]
         for running in ours:
             running.cancelled.set()
+        self._batches.note_cancel()
         self._journal.settled(canceled)
         ended = len(ours) < len(asked) and await self._outside.cancel()  # others run on other workers, or on none
         return bool(canceled) or ended
@@ -329,9 +335,7 @@ class Worker(Service):
         self.next_run_at = self._next_of(claim)
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
-        self._journal.started(claim.jobs)
-        for job in claim.jobs:
-            self._start_job(job, lease)
+        self._start_jobs(claim.jobs, lease)
         self._astray = False
         if claim.cancels and await self._cancel():
             return 0.0
@@ -356,17 +360,40 @@ class Worker(Service):
         for job in await self._store.leases.jobs(lease):
             if job.id not in known:
                 log_event("job.adopted", logging.WARNING, job=job_id(job.id), function=job.function, lease=lease)
-                self._journal.started([job])
+                self._start_jobs([job], lease)
+
+    def _start_jobs(self, jobs: Sequence[Job], lease: int) -> None:
+        """Start jobs: several mutations in shared transactions, calls of batch functions together."""
+        self._journal.started(jobs)
+        sharing: list[Job] = []
+        for job in jobs:
+            if self._groups.takes(job):
+                sharing.append(job)
+            elif self._batches.takes(job):
+                self._batches.add([self._note_running(job, lease)])
+            else:
                 self._start_job(job, lease)
+        if len(sharing) == 1:
+            self._start_job(sharing[0], lease)
+        elif sharing:
+            self._groups.add([self._note_running(job, lease) for job in sharing])
+        if len(self.running) >= self._jobs:
+            self._batches.hurry()
 
     def _start_job(self, job: Job, lease: int) -> None:
+        self._start_alone(self._note_running(job, lease))
+
+    def _start_alone(self, running: Running) -> None:
+        running.task = asyncio.get_running_loop().create_task(self._run_job(running))
+
+    def _note_running(self, job: Job, lease: int) -> Running:
         running = Running(job, lease, lambda progress: self._note(running, progress))
         if (older := self.running.get(job.id)) is not None:
             self._overtaken.append(older)
         self._heard.forget(job.id)
-        running.task = asyncio.get_running_loop().create_task(self._run_job(running))
         self.running[job.id] = running
-        self._busy[job.pool] += job.ending is None
+        self._busy[job.pool] += running.needs_slot
+        return running
 
     def _note(self, running: Running, progress: Progress) -> None:
         """A job says how far it has come."""
@@ -374,7 +401,7 @@ class Worker(Service):
             self.wake.set()
 
     async def _run_job(self, running: Running) -> None:
-        claimed, running.begun, begun = running.job, True, self.clock.monotonic()
+        running.begun, begun = True, self.clock.monotonic()
         outcome: Outcome | None
         try:
             outcome = await run_job(self._runner, running)
@@ -382,7 +409,11 @@ class Worker(Service):
             if running.stopped and isinstance(error, asyncio.CancelledError):
                 raise
             outcome = failure(error)
-        self._journal.ran(claimed, self.clock.monotonic() - begun)
+        if running.needs_slot:
+            self._journal.ran(running.job, self.clock.monotonic() - begun)
+        await self._end_job(running, outcome)
+
+    async def _end_job(self, running: Running, outcome: Outcome | None) -> None:
         job = running.job
         if points.armed:
             await points.reach("worker.outcome", job=job, outcome=outcome)
@@ -398,7 +429,7 @@ class Worker(Service):
         if outcome is not None:
             self._outcomes.append((job, outcome))
         if outcome is None or outcome.event is not JobEvent.HELD:  # which is busy until its slot has gone with it
-            self._busy[job.pool] -= claimed.ending is None
+            self._busy[job.pool] -= running.needs_slot
         self.wake.set()
 
 

@@ -45,10 +45,12 @@ class Statement:
     Attributes:
         bounded: Whether it touches few rows through an index, whatever the size of the table. SQLite runs such
             statements on the event loop, and all others in a thread.
+        reads: Whether it is known to change nothing.
     """
 
     sql: str
     bounded: bool = True
+    reads: bool = False
 
 
 class OpenTransaction(Protocol):
@@ -247,6 +249,9 @@ class Jobs(Protocol):
 
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
         """The same for one job, in the transaction that is its effect; False if the lease is lost."""
+
+    async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
+        """The same for many jobs that share a transaction; how many the lease still held."""
 
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> list[UUID]:
         """Carry out requests to cancel pending jobs as `settle` says; the running jobs for which a request stands."""

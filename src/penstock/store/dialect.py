@@ -32,6 +32,8 @@ class Dialect:
         given_identity: What an insert says so that it may give a value to an identity column.
         advance_identity: What lets the database's own numbers of a column go on after its greatest value, with
             {table} and {column}, which are its parameters as well; empty if they do so by themselves.
+        any_of: What compares a column with many values, with {0} for their one parameter; empty if there is no such
+            parameter.
         max_key_bytes: Longest total of text and bytes in the columns of an index.
     """
 
@@ -49,6 +51,7 @@ class Dialect:
     schemas: bool = False
     given_identity: str = ""
     advance_identity: str = ""
+    any_of: str = ""
     max_key_bytes: int = 2048
 
     def quote(self, name: str) -> str:

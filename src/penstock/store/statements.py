@@ -112,8 +112,14 @@ class TableStatements:
     def get(self) -> Statement:
         """One row by its key."""
         return self._cached(
-            "get", lambda: f"select {self.columns} from {self.table} where {self._key()} = {self._p(1)}"
+            "get", lambda: f"select {self.columns} from {self.table} where {self._key()} = {self._p(1)}", reads=True
         )
+
+    def get_many(self) -> Statement:
+        """The rows with any of some keys, which are one parameter; on stores that take many values as one."""
+        condition = self.dialect.any_of.format(self._p(1))
+        sql = f"select {self.columns} from {self.table} where {self._key()} {condition}"
+        return self._cached("get_many", lambda: sql, reads=True)
 
     def insert(self, names: tuple[str, ...] | None = None) -> Statement:
         """A row of all columns, or of some; returns its columns as they are stored.
@@ -193,7 +199,7 @@ class TableStatements:
             return sql
 
         bounded = indexed and limit is not None and limit <= BOUNDED_LIMIT
-        return self._cached((conditions, order, direction, limit is None, bounded), build, bounded=bounded)
+        return self._cached((conditions, order, direction, limit is None, bounded), build, bounded=bounded, reads=True)
 
     def aggregate(
         self, conditions: tuple[Condition, ...], what: str, column: str | None, groups: tuple[str, ...]
@@ -209,14 +215,14 @@ class TableStatements:
             limit = self._p(1 + sum(condition.takes_value for condition in conditions))
             return f"{sql} group by {grouped} order by {grouped} limit {limit}"
 
-        return self._cached(("aggregate", conditions, what, column, groups), build, bounded=False)
+        return self._cached(("aggregate", conditions, what, column, groups), build, bounded=False, reads=True)
 
     # ----- parts
 
-    def _cached(self, key: Any, build: Any, *, bounded: bool = True) -> Statement:
+    def _cached(self, key: Any, build: Any, *, bounded: bool = True, reads: bool = False) -> Statement:
         statement = self._cache.get(key)
         if statement is None:
-            statement = self._cache[key] = Statement(build(), bounded)
+            statement = self._cache[key] = Statement(build(), bounded, reads)
         return statement
 
     def _key(self) -> str:

@@ -5,10 +5,46 @@ Owns the order of the last steps: enqueue, settle, commit, then wake the service
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+
 from penstock.errors import LeaseLost
 from penstock.jobs.job import Settlement
 from penstock.observe import points
+from penstock.transaction.shared import Shared
 from penstock.transaction.transaction import Transaction
+
+
+async def commit_shared(
+    shared: Shared, transactions: Sequence[Transaction], lease: int, settlements: Sequence[Settlement]
+) -> None:
+    """Commit what jobs have done that share a transaction, with the settlements of all.
+
+    Raises:
+        Conflict: Run them again.
+        LeaseLost: Some are not this worker's any more; nothing was committed.
+        DatabaseUnavailable: With ``facts["uncertain"]``, nobody knows whether it was committed.
+    """
+    await shared.send_all()
+    if shared.failure is not None:
+        raise shared.failure
+    first, session = transactions[0], shared.session
+    store = first.store
+    for now, group in groupby(transactions, key=lambda one: one.now):
+        if jobs := [job for one in group for job in one.jobs]:
+            await store.jobs.enqueue(session, jobs, now)
+    if cancels := [cancel for one in transactions for cancel in one.cancels]:
+        await store.jobs.request_cancel(session, cancels, first.now)
+    if await store.jobs.settle_all_within(session, lease, settlements) < len(settlements):
+        raise LeaseLost("The lease of jobs was lost while they ran; another worker has them.")
+    if points.armed:
+        await points.reach("commit.before", transaction=transactions[-1])
+    await session.commit()
+    if points.armed:
+        await points.reach("commit.after", transaction=transactions[-1])
+    if cancels or any(one.jobs or one.wakes for one in transactions):
+        store.signals.notify()
+    _tell(transactions)
 
 
 async def commit(transaction: Transaction, lease: int | None = None, settlement: Settlement | None = None) -> None:
@@ -35,5 +71,10 @@ async def commit(transaction: Transaction, lease: int | None = None, settlement:
         await points.reach("commit.after", transaction=transaction)
     if transaction.jobs or transaction.cancels or transaction.wakes:
         store.signals.notify()
-    for tell in transaction.committed:
-        tell()
+    _tell([transaction])
+
+
+def _tell(transactions: Sequence[Transaction]) -> None:
+    for transaction in transactions:
+        for tell in transaction.committed:
+            tell()

@@ -58,7 +58,7 @@ class DatabaseReader:
         known = transaction.rows.get((definition.table, key), _UNKNOWN)
         if known is not _UNKNOWN:
             return cast("Row | None", known)
-        rows = await transaction.fetch(statements.get(), (statements.encode_one(definition.key, key),))
+        rows = await transaction.fetch_row(statements, key)
         transaction.note_rows(statements, RangeRead(definition.name, None, (definition.key,), (key,)), rows)
         row = rows[0] if rows else None
         transaction.rows[definition.table, key] = row
@@ -128,7 +128,9 @@ class DatabaseWriter(DatabaseReader):
         check_index_keys(statements, values)
         transaction.count_write(definition.name, values)
         async with self._scope.lock:
-            if not await transaction.execute(statements.insert(), values):
+            if not statements.unique_columns:
+                await transaction.change_row(statements, row_id, statements.insert(), values)
+            elif not await transaction.execute(statements.insert(), values):
                 raise unique_violation(definition)
             self._note(definition, row_id, None, values)
         return row_id
@@ -181,7 +183,7 @@ class DatabaseWriter(DatabaseReader):
             self._transaction.count_write(definition.name, None)
             args = [statements.encode_one(definition.key, key)]
             if definition.managed:
-                await self._transaction.execute(statements.delete(), args)
+                await self._transaction.change_row(statements, key, statements.delete(), args)
             else:
                 async with self._transaction.branch():
                     await self._transaction.execute(statements.delete(), args)
@@ -216,19 +218,19 @@ class DatabaseWriter(DatabaseReader):
             self._transaction.count_write(definition.name, new)
             args = [new[definition.positions[name]] for name in names]
             args.append(statements.encode_one(definition.key, key))
-            new = await self._update(statements, names, args, new)
+            new = await self._update(statements, key, names, args, new)
             self._note(definition, key, old, new)
         return read_row(statements, new)
 
     async def _update(
-        self, statements: TableStatements, names: tuple[str, ...], args: list[Any], new: list[Any]
+        self, statements: TableStatements, key: Any, names: tuple[str, ...], args: list[Any], new: list[Any]
     ) -> list[Any]:
         """Send the update; behind a savepoint if it may violate a unique index, so that the transaction can go on."""
         transaction, definition, statement = self._transaction, statements.definition, statements.update(names)
         if not definition.managed:
             return list(await self._send_user_owned(definition, statement, args))
         if statements.unique_columns.isdisjoint(names):
-            await transaction.execute(statement, args)
+            await transaction.change_row(statements, key, statement, args)
             return new
         try:
             async with transaction.branch():
@@ -252,4 +254,4 @@ class DatabaseWriter(DatabaseReader):
         if definition.managed:
             self._transaction.rows[definition.table, key] = new
         else:
-            self._transaction.rows.clear()  # the user's triggers and cascades may have changed any row
+            self._transaction.forget_rows()  # the user's triggers and cascades may have changed any row

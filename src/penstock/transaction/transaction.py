@@ -32,6 +32,7 @@ from penstock.jobs.work import Work
 from penstock.schema.table import Table, definition_of
 from penstock.store.contract import Row, Session, Statement, Store
 from penstock.store.statements import Statements, TableStatements
+from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls
 from penstock.values import text_bytes, total_bytes
 
@@ -48,6 +49,7 @@ class Transaction:
     Attributes:
         now: The time of this execution; a retry has the same.
         rows: Rows known in this transaction, by table and key, as the store holds them; None where there is none.
+        shared: Its session, if it shares that with others.
         wakes: Whether workers are to be woken after the commit.
         committed: What is done once it has committed; never raises.
         work: The attempt at a job that it runs in.
@@ -56,7 +58,7 @@ class Transaction:
     __slots__ = (
         "_bytes_read", "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written",
         "_savepoints", "_seed", "cancels", "clock", "committed", "failure", "jobs", "now", "read_set", "rows",
-        "session", "statements", "store", "wakes", "work", "write_set",
+        "session", "shared", "statements", "store", "wakes", "work", "write_set",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +73,7 @@ class Transaction:
         work: Work | None = None,
     ) -> None:
         self.session = session
+        self.shared = session if isinstance(session, Part) else None
         self.store = store
         self.statements = statements
         self.clock = clock
@@ -117,6 +120,28 @@ class Transaction:
     async def execute_many(self, statement: Statement, rows: Sequence[Row]) -> None:
         """Run a statement once for each of many rows. What means "try again" is remembered."""
         await self._remembering(self.session.execute_many(statement, rows))
+
+    async def fetch_row(self, statements: TableStatements, key: Any) -> Sequence[Row]:
+        """The row with a key, or none. What means "try again" is remembered."""
+        if self.shared is not None:
+            return await self._remembering(self.shared.row(statements, key))
+        args = (statements.encode_one(statements.definition.key, key),)
+        return await self.fetch(statements.get(), args)
+
+    async def change_row(
+        self, statements: TableStatements, key: Any, statement: Statement, args: Sequence[Any]
+    ) -> None:
+        """Run a statement that changes the row with a key, and that no index or trigger can refuse."""
+        if self.shared is not None:
+            self.shared.change(statements, key, statement, args)
+        else:
+            await self.execute(statement, args)
+
+    def forget_rows(self) -> None:
+        """Any row may have been changed."""
+        self.rows.clear()
+        if self.shared is not None:
+            self.shared.forget_rows()
 
     async def fetch_read_only(self, sql: str, args: Sequence[Any]) -> tuple[list[str], Sequence[Row]]:
         """Run a user's SQL, and note that it may have read anything; its column names and rows.
@@ -285,7 +310,7 @@ class Transaction:
 
     async def _undo(self, savepoint: str) -> None:
         """Undo all since a savepoint. What it read stays noted: its failure may depend on it."""
-        self.rows.clear()
+        self.forget_rows()
         if self.failure is not None:
             return  # the whole transaction starts again
         try:

@@ -47,4 +47,5 @@ POSTGRES = Dialect(
     schemas=True,
     given_identity=" overriding system value",
     advance_identity=_ADVANCE_IDENTITY,
+    any_of="= any({0})",
 )

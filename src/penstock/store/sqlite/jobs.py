@@ -130,6 +130,10 @@ class SqliteJobs:
             await self._execute(session, "end", values | _ended(settlement))
         return True
 
+    async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
+        """The same for many jobs; how many the lease still held."""
+        return len([item for item in settlements if await self.settle_within(session, lease, item)])
+
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
         """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
         before = encode_datetime(now - _REQUEST_KEPT)

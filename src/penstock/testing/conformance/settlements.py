@@ -112,6 +112,18 @@ class Settlements(Suite):
         assert await bench.settle(lease, ended(job)) == {job.id}
 
     @story
+    async def test_of_many_settled_within_a_transaction_it_is_told_how_many_the_lease_held(self, bench: Bench) -> None:
+        lease, (first, second, gone) = await bench.running(new_job(), new_job(), new_job())
+        assert await bench.settle(lease, ended(gone, result="0")) == {gone.id}
+
+        async def effect(session: Session) -> None:
+            ends = [ended(first, result="1"), ended(gone, result="2"), ended(second, result="3")]
+            assert await bench.store.jobs.settle_all_within(session, lease, ends) == len(ends) - 1
+
+        await bench.writing(effect)
+        assert [(await bench.status(job.id)).result for job in (first, gone, second)] == [1, 0, 3]
+
+    @story
     async def test_settling_within_a_transaction_tells_that_the_lease_is_lost(self, bench: Bench) -> None:
         lease, (job,) = await bench.running(new_job())
         await bench.store.leases.rescue(lease, after(31), lose())

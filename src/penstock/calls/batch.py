@@ -1,0 +1,163 @@
+"""Runs the jobs of a batch function together: one call of its handler for many of them.
+
+Owns which jobs make a batch, and what its one answer means for each. Each job keeps its own end: retries, cancels and
+on_complete are those of any job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.calls.context import ActionCtx
+from penstock.calls.job import Running, failure, raised, result_text, time_limit
+from penstock.calls.run import Runner
+from penstock.calls.syncctx import SyncActionCtx
+from penstock.functions.batch import Batch
+from penstock.functions.function import AnyFunction
+from penstock.jobs.job import Job, Outcome
+from penstock.jobs.states import JobEvent
+from penstock.transaction.tracking import Calls
+
+Ended = Callable[[Running, Outcome | None], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """Jobs of one function and pool that are to be run together."""
+
+    function: AnyFunction
+    batch: Batch
+    jobs: list[Running] = field(default_factory=list)
+    full: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Batches:
+    """Gathers and runs the jobs of batch functions of one worker.
+
+    Args:
+        runner: Runs functions.
+        ended: Told of each job that has ended, and of its outcome.
+    """
+
+    def __init__(self, runner: Runner, ended: Ended) -> None:
+        self._runner = runner
+        self._ended = ended
+        self._gathering: dict[tuple[str, str], _Gathering] = {}
+        self._running: dict[asyncio.Task[None], _Gathering] = {}
+
+    def takes(self, job: Job) -> bool:
+        """Whether a job is a call of a batch function."""
+        function = self._runner.engine.registry.find(job.function)
+        return function is not None and function.batch is not None and job.ending is None
+
+    def add(self, jobs: Iterable[Running]) -> None:
+        """Run jobs: those that come at once, or shortly after each other, together."""
+        for running in jobs:
+            function = self._runner.engine.registry.find(running.job.function)
+            if function is None or function.batch is None:
+                continue
+            key = (function.name, running.job.pool)
+            gathering = self._gathering.get(key)
+            if gathering is None:
+                gathering = self._gathering[key] = _Gathering(function, function.batch)
+                task = asyncio.get_running_loop().create_task(self._run(key, gathering))
+                self._running[task] = gathering
+                task.add_done_callback(self._running.pop)
+            else:
+                task = gathering.jobs[0].task
+            gathering.jobs.append(running)
+            running.task = task
+            if len(gathering.jobs) >= function.batch.size:
+                gathering.full.set()
+                del self._gathering[key]
+
+    def note_cancel(self) -> None:
+        """Somebody asked for jobs to be canceled: a batch of which all are to be hears of it."""
+        for gathering in self._running.values():
+            if all(running.cancelled.is_set() for running in gathering.jobs):
+                gathering.cancelled.set()
+
+    def hurry(self) -> None:
+        """No more jobs can come: let those run that wait for more."""
+        for gathering in self._gathering.values():
+            gathering.full.set()
+
+    # ----- steps
+
+    async def _run(self, key: tuple[str, str], gathering: _Gathering) -> None:
+        linger = gathering.batch.linger.total_seconds()
+        try:
+            if linger and not gathering.full.is_set():
+                await self._runner.engine.machine.wait(gathering.full, linger)
+        finally:
+            if self._gathering.get(key) is gathering:
+                del self._gathering[key]
+        outcomes = await self._outcomes(gathering)
+        for running, outcome in outcomes:
+            await self._ended(running, outcome)
+
+    async def _outcomes(self, gathering: _Gathering) -> list[tuple[Running, Outcome]]:
+        """Run the handler once; what became of each job."""
+        function, batch = gathering.function, gathering.batch
+        ended: list[tuple[Running, Outcome]] = []
+        jobs: list[Running] = []
+        items: list[Any] = []
+        for running in gathering.jobs:
+            if running.cancelled.is_set():
+                ended.append((running, Outcome(JobEvent.CANCELED)))
+                continue
+            try:
+                items.append(batch.item(function.name, function.signature.check_json(running.job.args)))
+            except Exception as error:  # noqa: BLE001 - what cannot be called fails by itself
+                ended.append((running, failure(error)))
+            else:
+                jobs.append(running)
+                running.begun = True
+        gathering.jobs = jobs
+        if not jobs:
+            return ended
+        timeouts = [running.job.options.timeout for running in jobs if running.job.options.timeout is not None]
+        try:
+            async with time_limit(function.name, min(timeouts, default=None)):
+                with self._runner.engine.journal.call(function):
+                    answer = await self._call(function, batch, items, gathering.cancelled)
+            results: Sequence[Any] = batch.results(function.name, answer, len(jobs))
+        except Exception as error:  # noqa: BLE001 - what the handler raises is the outcome of all
+            results = [error] * len(jobs)
+        except BaseException as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return ended + [(one, failure(error)) for one in jobs]
+        return ended + [(one, self._outcome(function, one, result)) for one, result in zip(jobs, results, strict=True)]
+
+    async def _call(self, function: AnyFunction, batch: Batch, items: list[Any], cancelled: asyncio.Event) -> Any:
+        """Call the handler, as an action is called."""
+        calls = Calls(function.name)
+        ctx = ActionCtx(self._runner, calls, 0, cancelled=cancelled)
+        try:
+            if function.is_async:
+                answer = await batch.handler(ctx, items)
+            else:
+                twin = SyncActionCtx(ctx, asyncio.get_running_loop())
+                async with self._runner.engine.thread(function, 0) as thread:
+                    assert thread is not None  # noqa: S101 - a def function has one
+                    answer = await thread.run(lambda: batch.handler(twin, items))
+            calls.end()
+        except BaseException:
+            calls.abandon()
+            raise
+        return answer
+
+    def _outcome(self, function: AnyFunction, running: Running, result: Any) -> Outcome:
+        if isinstance(result, Exception):
+            return raised(self._runner, running.job, result, running.cancelled)
+        try:
+            text = result_text(self._runner, function, function.signature.check_result(result))
+        except Exception as error:  # noqa: BLE001 - it is the job's outcome
+            return raised(self._runner, running.job, error, running.cancelled)
+        return Outcome(JobEvent.RETURNED, result=text)

@@ -1,0 +1,130 @@
+"""Batch functions: a handler that takes the calls of many jobs at once, and gives a result for each.
+
+Owns what one call is, and what the handler may answer. To its callers such a function is one of one call: its arguments
+are those that make one item of the handler's list.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import ValidationError
+
+from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
+
+_MOST = 10_000
+_LONGEST_LINGER = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How a function takes its calls.
+
+    Attributes:
+        handler: Takes a ctx and a list of calls; gives a list of as many results, or exceptions.
+        size: How many calls it takes at most.
+        of: What one call is made with, such as a dataclass or a pydantic model.
+        linger: How long the first of them waits for more.
+    """
+
+    handler: Callable[..., Any]
+    size: int
+    of: Callable[..., Any]
+    linger: timedelta
+
+    def item(self, name: str, arguments: dict[str, Any]) -> Any:
+        """One call as the handler takes it.
+
+        Raises:
+            ArgumentsInvalid: It cannot be made of these arguments.
+        """
+        try:
+            return self.of(**arguments)
+        except (ValidationError, ValueError) as error:
+            raise ArgumentsInvalid(f"{name}: invalid arguments: {error}.", function=name) from error
+
+    def results(self, name: str, answer: Any, count: int) -> Sequence[Any]:
+        """What a handler answered to so many calls.
+
+        Raises:
+            ResultInvalid: It is not one result for each.
+        """
+        if not isinstance(answer, list | tuple):
+            raise ResultInvalid(f"{name} returned {type(answer).__name__}; a batch function returns a list.")
+        if len(answer) != count:
+            raise ResultInvalid(
+                f"{name} returned {len(answer)} results for {count} calls.",
+                fix="Return one result or exception for each call, in order.",
+                function=name,
+            )
+        return answer
+
+    def single(self, name: str, *, is_async: bool) -> Callable[..., Any]:
+        """The handler of a single call: it gives the only result, or raises it."""
+
+        def only(answer: Any) -> Any:
+            (result,) = self.results(name, answer, 1)
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+        async def single(ctx: Any, /, **arguments: Any) -> Any:
+            return only(await self.handler(ctx, [self.item(name, arguments)]))
+
+        def single_in_thread(ctx: Any, /, **arguments: Any) -> Any:
+            return only(self.handler(ctx, [self.item(name, arguments)]))
+
+        own = list(inspect.signature(self.handler).parameters.values())[:1]
+        taken = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in inspect.signature(self.of).parameters.values()
+            if parameter.kind in {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+        ]
+        chosen: Any = functools.wraps(self.handler)(single if is_async else single_in_thread)
+        chosen.__signature__ = inspect.Signature([*own, *taken])
+        return chosen  # type: ignore[no-any-return]
+
+
+def check_batch(batch: Batch, name: str, runtime: str, parameters: int) -> None:
+    """Refuse what cannot be a batch function.
+
+    Raises:
+        DeclarationError: It is none.
+    """
+    size: Any = batch.size
+    linger: Any = batch.linger
+    if type(size) is not int or not 1 <= size <= _MOST:
+        raise DeclarationError(f"{name}: a batch has from 1 to {_MOST} calls, not {size!r}.")
+    if not isinstance(linger, timedelta) or not timedelta(0) <= linger <= _LONGEST_LINGER:
+        raise DeclarationError(f"{name}: linger is a timedelta of at most a minute, not {linger!r}.")
+    if not isinstance(batch.of, type):
+        raise DeclarationError(
+            f"{name}: a batch function says what one call is.", fix="Write batch=…, of= and a dataclass or a model."
+        )
+    if runtime != "thread":
+        raise DeclarationError(f'{name}: a batch function does not run with runtime="{runtime}".')
+    if parameters != 1:
+        raise DeclarationError(f"{name}: a batch function takes its ctx and one list of calls.")
+
+
+def result_of_one(annotation: Any, name: str) -> Any:
+    """What one call returns, of ``list[str | Exception]``: ``str``.
+
+    Raises:
+        DeclarationError: It is no annotation of a list.
+    """
+    if annotation is Any or annotation is list:
+        return Any
+    if get_origin(annotation) not in {list, tuple, Sequence} or not get_args(annotation):
+        raise DeclarationError(f"{name}: a batch function returns a list.", fix="Annotate -> list[Result | Exception].")
+    element = get_args(annotation)[0]
+    if get_origin(element) not in {Union, UnionType}:
+        return None if isinstance(element, type) and issubclass(element, Exception) else element
+    kept = tuple(one for one in get_args(element) if not (isinstance(one, type) and issubclass(one, Exception)))
+    return Union[kept] if kept else None  # noqa: UP007 - its members are known at run time only

@@ -1,0 +1,230 @@
+"""One database transaction that several mutations use, one after another: each can be undone alone.
+
+Owns what lets them share it: the rows that are known, the changes that are kept back to be sent together, and for each
+a part, with a savepoint once it needs one. Each sees what those before it have done, as if they had committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from penstock.errors import Conflict, ContextError
+from penstock.schema.table import Table
+from penstock.store.contract import Row, Session, Statement
+from penstock.store.statements import TableStatements
+
+T = TypeVar("T")
+Key = tuple[type[Table], Any]
+Change = tuple[Key, Statement, Sequence[Any]]
+
+_SAVEPOINT = "part"
+_UNKNOWN: Any = object()
+
+
+class Shared:
+    """A session that mutations share.
+
+    Attributes:
+        failure: What no savepoint undoes: nothing of this transaction may be committed.
+        rows: Rows as those have left them who have ended well.
+        savepoints: How many have been made.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.failure: BaseException | None = None
+        self.rows: dict[Key, Row | None] = {}
+        self.savepoints = 0
+        self._kept_back: list[Change] = []
+        self._keys: set[Key] = set()
+
+    def part(self) -> Part:
+        """The part of the next mutation; that of the one before it has ended."""
+        return Part(self)
+
+    async def know(self, statements: TableStatements, keys: Sequence[Any]) -> None:
+        """Ask at once for rows that will likely be asked for one by one."""
+        table, place = statements.definition.table, statements.definition.positions[statements.definition.key]
+        rows = await self.surely(self.session.fetch(statements.get_many(), (list(keys),)))
+        self.rows.update(dict.fromkeys([(table, key) for key in keys]))
+        self.rows.update({(table, row[place]): row for row in rows})
+
+    def keep_back(self, changes: Sequence[Change], keys: set[Key]) -> None:
+        """Take over the changes of one who has ended well."""
+        self._kept_back += changes
+        self._keys |= keys
+
+    def keeps_back(self, key: Key) -> bool:
+        """Whether a change of this row is still to be sent."""
+        return key in self._keys
+
+    async def send_all(self) -> None:
+        """Send all that is kept back."""
+        if self._kept_back:
+            changes, self._kept_back = self._kept_back, []
+            self._keys = set()
+            await self.send(changes)
+
+    async def send(self, changes: Sequence[Change]) -> None:
+        """Send changes, as many together as may change places."""
+        together: dict[Statement, list[Sequence[Any]]] = {}
+        by: dict[Key, Statement] = {}
+        for key, statement, args in changes:
+            if by.setdefault(key, statement) is not statement:
+                await self._send_together(together)
+                together, by = {}, {key: statement}
+            together.setdefault(statement, []).append(args)
+        await self._send_together(together)
+
+    async def _send_together(self, changes: dict[Statement, list[Sequence[Any]]]) -> None:
+        for statement, rows in changes.items():
+            if len(rows) == 1:
+                await self.surely(self.session.execute(statement, rows[0]))
+            else:
+                await self.surely(self.session.execute_many(statement, rows))
+
+    async def surely(self, work: Awaitable[T]) -> T:
+        """Await what concerns all: if it fails, all fails."""
+        try:
+            return await work
+        except BaseException as error:
+            self.failure = error
+            raise
+
+
+class Part:
+    """The session of one mutation among those that share one."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._session = shared.session
+        self._own: list[Change] = []
+        self._keys: set[Key] = set()
+        self._behind_savepoint = False
+        self._calls = 0
+        self._ended = False
+
+    # ----- its end
+
+    def keep(self, rows: dict[Key, Row | None]) -> None:
+        """It has ended well, and leaves these rows known. Its savepoint goes with the transaction."""
+        self._end()
+        self._shared.rows.update(rows)
+        self._shared.keep_back(self._own, self._keys)
+
+    async def undo(self) -> None:
+        """It has raised: nothing of it stays."""
+        self._end()
+        if self._behind_savepoint and self._shared.failure is None:
+            await self._shared.surely(self._session.rollback_to(_SAVEPOINT))
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._calls:  # which its function began and left behind, and which may still change something
+            self._shared.failure = self._shared.failure or Conflict("A call was left behind in a shared transaction.")
+
+    # ----- rows by their keys
+
+    async def row(self, statements: TableStatements, key: Any) -> Sequence[Row]:
+        """The row with a key, or none."""
+        name = (statements.definition.table, key)
+        known = self._shared.rows.get(name, _UNKNOWN)
+        if known is not _UNKNOWN:
+            return () if known is None else (known,)
+        if name in self._keys or self._shared.keeps_back(name):
+            await self._send()
+        args = (statements.encode_one(statements.definition.key, key),)
+        return await self._read(lambda: self._session.fetch(statements.get(), args))
+
+    def change(self, statements: TableStatements, key: Any, statement: Statement, args: Sequence[Any]) -> None:
+        """Keep back a change of the row with a key, whose outcome is known beforehand."""
+        self._use()
+        name = (statements.definition.table, key)
+        self._own.append((name, statement, args))
+        self._keys.add(name)
+
+    def forget_rows(self) -> None:
+        """Any row may have been changed."""
+        self._shared.rows.clear()
+
+    # ----- as a session
+
+    async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
+        """Run a statement; its rows."""
+        if not statement.reads:
+            return await self._write(lambda: self._session.fetch(statement, args))
+        await self._send()
+        return await self._read(lambda: self._session.fetch(statement, args))
+
+    async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
+        """Run a statement; the number of rows it changed."""
+        return await self._write(lambda: self._session.execute(statement, args))
+
+    async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each of many rows."""
+        await self._write(lambda: self._session.execute_many(statement, rows))
+
+    async def fetch_read_only(
+        self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
+    ) -> tuple[list[str], Sequence[Row]]:
+        """Run any SQL that only reads; behind a savepoint, since it may fail."""
+        return await self._write(lambda: self._session.fetch_read_only(sql, args, limit, most_bytes))
+
+    async def savepoint(self, name: str) -> None:
+        """Remember this point of the transaction."""
+        await self._write(lambda: self._session.savepoint(name))
+
+    async def release(self, name: str) -> None:
+        """Forget a savepoint."""
+        await self._write(lambda: self._session.release(name))
+
+    async def rollback_to(self, name: str) -> None:
+        """Undo all since a savepoint, before which nothing was kept back, and forget it."""
+        self._own.clear()
+        self._keys.clear()
+        await self._call(lambda: self._session.rollback_to(name))
+
+    async def commit(self) -> None:
+        """Only who has begun it ends it."""
+        raise ContextError("This transaction is shared, and ends for all at once.")
+
+    async def rollback(self) -> None:
+        """Only who has begun it ends it."""
+        raise ContextError("This transaction is shared, and ends for all at once.")
+
+    # ----- steps
+
+    async def _read(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Without a savepoint, a statement that fails takes all with it."""
+        return await self._call(work if self._behind_savepoint else lambda: self._shared.surely(work()))
+
+    async def _write(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do what may fail, or is to be undone: behind a savepoint, and after what was kept back."""
+        await self._send(anyway=True)
+        return await self._call(work)
+
+    async def _send(self, *, anyway: bool = False) -> None:
+        """Send what is kept back: that of others first, so that a savepoint stands before what is its own."""
+        shared = self._shared
+        await self._call(shared.send_all)
+        if (self._own or anyway) and not self._behind_savepoint:
+            await self._call(lambda: shared.surely(self._session.savepoint(_SAVEPOINT)))
+            self._behind_savepoint = True
+            shared.savepoints += 1
+        if self._own:
+            own, self._own = self._own, []
+            self._keys.clear()
+            await self._call(lambda: shared.send(own))
+
+    async def _call(self, work: Callable[[], Awaitable[T]]) -> T:
+        self._use()
+        self._calls += 1
+        try:
+            return await work()
+        finally:
+            self._calls -= 1
+
+    def _use(self) -> None:
+        if self._ended:
+            raise ContextError("This transaction has ended.", fix="Use a ctx only while its function runs.")

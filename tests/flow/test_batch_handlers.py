@@ -1,0 +1,306 @@
+"""Batch functions: many jobs, one call, a result for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, field_validator
+from race.test_workers import NOW, answer, make_worker
+from stage.waits import until
+
+from penstock import (
+    ActionCtx,
+    App,
+    Canceled,
+    Failed,
+    Finished,
+    JobId,
+    MutationCtx,
+    NonRetryableError,
+    QueryCtx,
+    Retry,
+    Success,
+    Table,
+    WorkId,
+    WorkResult,
+)
+from penstock.app import Backend
+from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
+from penstock.services.worker import Worker
+from penstock.sync import ActionCtx as SyncActionCtx
+
+app = App()
+sms = app.workpool("sms", max_parallelism=200, default_retry=Retry(max_attempts=3, initial_backoff=0.001, base=1))
+mail = app.workpool("mail", max_parallelism=3)
+
+
+@dataclass(frozen=True)
+class Message:
+    to: str
+    text: str = "Hello"
+
+
+class Letter(BaseModel):
+    to: str
+    pages: int = 1
+
+    @field_validator("to")
+    @classmethod
+    def check_to(cls, to: str) -> str:
+        if not to:
+            raise ValueError("nobody")
+        return to
+
+
+class Told(Table):
+    what: str
+
+
+sent: list[list[str]] = []
+
+
+@app.internal_action(batch=10, of=Message)
+async def send(ctx: ActionCtx, calls: list[Message]) -> list[str | Exception]:
+    """Send messages; to whom one is sent says what becomes of it."""
+    sent.append([call.to for call in calls])
+    if any(call.to == "all fail" for call in calls):
+        raise ConnectionError("no network")
+    if any(call.to == "too few" for call in calls):
+        return []
+    if any(call.to == "wait" for call in calls):
+        await ctx.wait_cancelled()
+    found: list[str | Exception] = []
+    for call in calls:
+        if call.to == "nobody":
+            found.append(NonRetryableError("unknown number"))
+        elif call.to == "busy":
+            found.append(ConnectionError("busy"))
+        elif call.to == "strange":
+            found.append(1)  # type: ignore[arg-type]  # which is not what is declared
+        else:
+            found.append(f"{call.text} {call.to}")
+    return found
+
+
+@app.action(batch=100, of=Letter, linger=timedelta(seconds=10))
+def post(ctx: SyncActionCtx, letters: list[Letter]) -> Sequence[int]:
+    sent.append([letter.to for letter in letters])
+    return [letter.pages for letter in letters]
+
+
+@app.internal_mutation
+async def told(ctx: MutationCtx, work_id: WorkId, result: WorkResult[str], context: Any) -> None:
+    await ctx.db.insert(Told(what=f"{context}: {type(result).__name__}"))
+
+
+@app.query
+async def all_told(ctx: QueryCtx) -> list[str]:
+    return sorted(row.what for row in await ctx.db.query(Told).collect())
+
+
+async def drained(backend: Backend, worker: Worker, jobs: list[JobId]) -> list[WorkResult[Any]]:
+    """How jobs have ended, once all have."""
+
+    async def all_have_ended() -> bool:
+        await worker.tick()
+        return all(isinstance(one, Finished) for one in await sms.status_batch(backend, jobs))
+
+    await until(all_have_ended)
+    return [one.result for one in await sms.status_batch(backend, jobs) if isinstance(one, Finished)]
+
+
+def test_many_jobs_are_one_call_and_each_has_its_result(database_url: str) -> None:
+    async def story() -> None:
+        async with app.open(database_url) as backend:
+            sent.clear()
+            jobs = [await sms.enqueue(backend, send, to=f"n{number}", text="Hi") for number in range(25)]
+            worker = make_worker(backend)
+            found = await drained(backend, worker, jobs)
+            assert found == [Success(f"Hi n{number}") for number in range(25)]
+            assert [len(calls) for calls in sent] == [10, 10, 5]
+            await worker.finish()
+
+    asyncio.run(story())
+
+
+def test_one_that_fails_fails_alone_and_is_retried_by_its_own_policy(database_url: str) -> None:
+    async def story() -> None:
+        async with app.open(database_url) as backend:
+            sent.clear()
+            again = sms.with_options(retry=True)
+            jobs = [await again.enqueue(backend, send, to) for to in ("ada", "nobody", "busy", "strange")]
+            worker = make_worker(backend)
+            ada, nobody, busy, strange = await drained(backend, worker, jobs)
+            assert ada == Success("Hello ada")
+            assert isinstance(nobody, Failed)
+            assert isinstance(busy, Failed)
+            assert isinstance(strange, Failed)
+            assert "unknown number" in nobody.error
+            assert busy.error == "ConnectionError: busy"
+            assert strange.error.startswith("ResultInvalid")
+            tried = [to for calls in sent for to in calls]
+            assert (tried.count("ada"), tried.count("nobody"), tried.count("busy")) == (1, 1, 3)
+            await worker.finish()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("how", ["all fail", "too few"])
+def test_what_the_handler_raises_or_a_wrong_number_of_results_fails_all(database_url: str, how: str) -> None:
+    async def story() -> None:
+        async with app.open(database_url) as backend:
+            jobs = [await sms.enqueue(backend, send, to) for to in ("ada", how, "bob")]
+            worker = make_worker(backend)
+            found = {one.error for one in await drained(backend, worker, jobs) if isinstance(one, Failed)}
+            (error,) = found
+            expected = {"all fail": "ConnectionError: no network", "too few": "returned 0 results for 3 calls"}
+            assert expected[how] in error
+            await worker.finish()
+
+    asyncio.run(story())
+
+
+def test_a_limit_counts_jobs_and_not_calls(database_url: str) -> None:
+    async def story() -> None:
+        async with app.open(database_url) as backend:
+            sent.clear()
+            jobs = [await mail.enqueue(backend, send, to=str(number)) for number in range(9)]
+            worker = make_worker(backend)
+            assert len(await drained(backend, worker, jobs)) == len(jobs)
+            assert max(len(calls) for calls in sent) <= 3
+            await worker.finish()
+
+    asyncio.run(story())
+
+
+def test_on_complete_cancels_and_timeouts_are_of_each_job(database_url: str) -> None:
+    async def story() -> None:
+        async with app.open(database_url) as backend:
+            jobs = []
+            for to, options in (("wait", {}), ("busy", {"timeout": timedelta(hours=1)}), ("ada", {})):
+                pool = sms.with_options(on_complete=told, context=to, **options)
+                jobs.append(await pool.enqueue(backend, send, to))
+            worker = make_worker(backend)
+            await worker.tick()
+            await sms.cancel(backend, jobs[1])
+            await worker.tick()
+            assert len(worker.running) == len(jobs)
+            await sms.cancel_all(backend, send)
+            found = await drained(backend, worker, jobs)
+            assert found == [Success("Hello wait"), Canceled(), Success("Hello ada")], "what was done is done"
+            assert await backend.run_query(all_told) == ["ada: Success", "busy: Canceled", "wait: Success"]
+
+            late = [
+                await sms.with_options(timeout=timedelta(seconds=seconds)).enqueue(backend, send, to)
+                for to, seconds in (("wait", 3600), ("ada", 0.01))
+            ]
+            assert ["CallTimeout" in one.error for one in await drained(backend, worker, late)] == [True, True]  # type: ignore[union-attr]
+            await worker.finish()
+
+    asyncio.run(story())
+
+
+def test_the_first_lingers_for_those_who_come_shortly_after(database_url: str) -> None:
+    async def story() -> None:
+        async with app.open(database_url, worker_jobs=200) as backend:
+            sent.clear()
+            worker = make_worker(backend)
+            jobs = [await sms.enqueue(backend, post, to="n0")]
+            await worker.tick()
+            gone = await sms.enqueue(backend, post, to="gone")
+            await worker.tick()
+            await sms.cancel(backend, gone)
+            await worker.tick()
+            for start in (0, 49):
+                jobs += await sms.enqueue_batch(
+                    backend, post, [{"to": f"m{number}", "pages": number} for number in range(start, start + 49)]
+                )
+                await worker.tick()
+            jobs += [gone]
+            found = await drained(backend, worker, jobs)
+            assert found.pop() == Canceled()
+            assert found == [Success(1), *[Success(number) for number in range(98)]]
+            assert [len(calls) for calls in sent] == [99]
+            await worker.finish()
+
+    asyncio.run(story())
+
+
+def test_if_no_more_can_come_it_does_not_linger(database_url: str) -> None:
+    async def story() -> None:
+        async with app.open(database_url, worker_jobs=3) as backend:
+            sent.clear()
+            worker = make_worker(backend)
+            jobs = [await sms.enqueue(backend, post, to=str(number)) for number in range(3)]
+            assert len(await drained(backend, worker, jobs)) == len(jobs)
+            await worker.finish()
+
+    asyncio.run(story())
+
+
+def test_those_of_a_worker_that_stops_while_they_linger_are_handed_back(database_url: str) -> None:
+    async def story() -> None:
+        async with app.open(database_url, grace=0.0) as backend:
+            worker = make_worker(backend)
+            job = await sms.enqueue(backend, post, to="ada")
+            await worker.tick()
+            assert len(worker.running) == 1
+            await worker.finish()
+            status = await backend.job(job)
+            assert status is not None
+            assert (status.state.value, status.attempt) == ("pending", 0)
+
+    asyncio.run(story())
+
+
+def test_to_those_who_call_it_is_a_function_of_one_call(database_url: str) -> None:
+    async def story() -> None:
+        async with app.open(database_url) as backend:
+            assert await backend.run_action(send, to="ada") == "Hello ada"
+            assert await backend.run_action(post, to="ada", pages=3) == 3
+            with pytest.raises(ConnectionError, match="busy"):
+                await backend.run_action(send, "busy")
+            with pytest.raises(ResultInvalid, match="returned 0 results for 1 calls"):
+                await backend.run_action(send, to="too few")
+            with pytest.raises(ArgumentsInvalid):
+                await sms.enqueue(backend, send, to=1)  # type: ignore[call-overload]
+            with pytest.raises(ArgumentsInvalid, match="nobody"):
+                await backend.run_action(post, to="")
+            job = await backend.scheduler.run_after(NOW, send, to="bob")
+            worker = make_worker(backend)
+            assert await drained(backend, worker, [job]) == [Success("Hello bob")]
+            await until(lambda: answer(not worker.running))
+            await worker.finish()
+
+    asyncio.run(story())
+
+
+def test_what_cannot_be_a_batch_function_is_refused_where_it_is_declared() -> None:
+    refused: Any = App().internal_action
+
+    def one(ctx: SyncActionCtx, calls: list[Message]) -> list[str]:
+        return []
+
+    def two(ctx: SyncActionCtx, calls: list[Message], more: int) -> list[str]:
+        return []
+
+    def no_list(ctx: SyncActionCtx, calls: list[Message]) -> str:
+        return ""
+
+    for options, handler in (
+        ({"batch": 0, "of": Message}, one),
+        ({"batch": True, "of": Message}, one),
+        ({"batch": 5}, one),
+        ({"batch": 5, "of": Message, "linger": timedelta(hours=1)}, one),
+        ({"batch": 5, "of": Message, "runtime": "process"}, one),
+        ({"batch": 5, "of": Message}, two),
+    ):
+        with pytest.raises(DeclarationError):
+            refused(**options)(handler)
+    with pytest.raises(DeclarationError, match="returns a list"):
+        refused(batch=5, of=Message)(no_list).signature  # noqa: B018 - it is built when it is first needed
