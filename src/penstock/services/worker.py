@@ -344,8 +344,9 @@ class Worker(Service):
 
 
 def _has_plainly_ended(job: Job, outcome: Outcome) -> bool:
-    """Whether settling a job makes no other one ready, nor itself again."""
-    return outcome.event is JobEvent.RETURNED and job.on_complete is None
+    """Whether settling a job makes no other one ready, nor itself again, nor lets another one pass a gate."""
+    plain = job.on_complete is None and job.options.concurrency_key is None
+    return plain and outcome.event is JobEvent.RETURNED
 
 
 def _interrupted(running: Running) -> Outcome:
