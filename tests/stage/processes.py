@@ -18,7 +18,8 @@ class Process:
 
     def __init__(self, role: str, database: str, *arguments: str, **settings: float) -> None:
         options = [f"--{name}={value}" for name, value in settings.items()]
-        environment = os.environ | {"PYTHONPATH": str(TESTS), "PYTHONWARNINGS": "ignore"}
+        found = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = os.environ | {"PYTHONPATH": found, "PYTHONWARNINGS": "ignore"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "stage.ledger", role, database, *arguments, *options],
             stdin=subprocess.PIPE,
