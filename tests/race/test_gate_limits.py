@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from stage import ledger
+from stage.histories import History, some_have_begun
 from stage.processes import processes
 from stage.waits import until
-from test_pool_limits import History, some_have_begun
 
 from penstock import Backend
 from penstock.clock import SystemClock
@@ -19,7 +19,7 @@ MACHINE = SystemClock()
 def history_of(folder: Path, name: str, limit: int) -> History:
     file = folder / name
     file.touch()
-    return History(file, limits=[(0.0, limit)])
+    return History(file, [(0.0, limit)])
 
 
 def arguments(history: History, seconds: float) -> dict[str, object]:
