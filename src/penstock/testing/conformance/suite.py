@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.testing.conformance.cancels import Cancels
 from penstock.testing.conformance.catalog import Catalog
+from penstock.testing.conformance.crons import Crons
 from penstock.testing.conformance.gates import Gates
 from penstock.testing.conformance.isolation import Isolation
 from penstock.testing.conformance.jobs import Jobs
@@ -18,6 +19,19 @@ from penstock.testing.conformance.signals import Signals
 
 
 class StoreSuite(
-    Sessions, Isolation, Jobs, Settlements, Cancels, Pools, Gates, Keys, Rates, Leases, Signals, Catalog, AnyOrder
+    Sessions,
+    Isolation,
+    Jobs,
+    Settlements,
+    Cancels,
+    Pools,
+    Gates,
+    Keys,
+    Rates,
+    Crons,
+    Leases,
+    Signals,
+    Catalog,
+    AnyOrder,
 ):
     """What `store.contract` promises, as tests: inherit from it, and say what `Suite` asks."""
