@@ -86,8 +86,8 @@ class Worker(Service):
         try:
             async with asyncio.timeout(self._bound * _TICK_PART):  # by then the lease is to be renewed again
                 await self._look_after_others()
-                pause = await self._settle_and_claim()
                 await self._reports.tell(self._busy)
+                pause = await self._settle_and_claim()  # comes last: who ticks sees what was started by it
         except TimeoutError as error:
             raise DatabaseUnavailable("The database did not answer in time to find work.") from error
         return min(pause, self._until_renewal())
