@@ -55,7 +55,8 @@ if TYPE_CHECKING:
         ValueInvalid,
         WorkerLost,
     )
-    from penstock.jobs.job import JobId, JobStatus
+    from penstock.jobs.filter import JobFilter
+    from penstock.jobs.job import Attempt, JobId, JobStatus
     from penstock.jobs.retry import Retry
     from penstock.jobs.states import JobState
     from penstock.pools.rates import FixedWindow, TokenBucket
@@ -123,7 +124,8 @@ _HOMES = {
         "ValueInvalid",
         "WorkerLost",
     ),
-    "penstock.jobs.job": ("JobId", "JobStatus"),
+    "penstock.jobs.filter": ("JobFilter",),
+    "penstock.jobs.job": ("Attempt", "JobId", "JobStatus"),
     "penstock.jobs.retry": ("Retry",),
     "penstock.jobs.states": ("JobState",),
     "penstock.pools.rates": ("FixedWindow", "TokenBucket"),
@@ -152,6 +154,7 @@ __all__ = [
     "App",
     "ApplicationError",
     "ArgumentsInvalid",
+    "Attempt",
     "Backend",
     "CallTimeout",
     "Canceled",
@@ -179,6 +182,7 @@ __all__ = [
     "InputError",
     "Interval",
     "JobError",
+    "JobFilter",
     "JobId",
     "JobState",
     "JobStatus",

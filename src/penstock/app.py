@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from types import ModuleType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
@@ -27,6 +28,7 @@ from penstock.config import Config, check_settings, load_config, unknown_variabl
 from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
 from penstock.functions.registry import Registry
+from penstock.jobs.filter import ALL_JOBS, JobFilter
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
@@ -385,11 +387,18 @@ class Backend:
         finally:
             await session.rollback()
 
-    async def jobs(self, state: str | None = None, limit: int = 100) -> list[JobStatus]:
-        """Jobs in one state (pending, running, success, failed, canceled) or in all, newest first."""
+    async def jobs(self, state: str | None = None, limit: int = 100, *, where: JobFilter = ALL_JOBS) -> list[JobStatus]:
+        """Jobs in one state (pending, running, success, failed, canceled) or in all, newest first.
+
+        Args:
+            state: Only those in this state.
+            limit: How many.
+            where: Only those that meet this filter.
+        """
+        where = where if state is None else replace(where, state=state)
         session = await self.engine.store.begin_read()
         try:
-            return await self.engine.store.jobs.list(session, state, limit, self.engine.clock.now())
+            return await self.engine.store.jobs.list(session, where, limit, self.engine.clock.now())
         finally:
             await session.rollback()
 

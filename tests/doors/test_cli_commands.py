@@ -208,7 +208,7 @@ def test_jobs_are_counted_listed_shown_and_canceled(bookings: Console) -> None:
     assert lines[2].startswith(job["id"])
     assert bookings.ok("jobs", "--state", "failed", "--json").json["jobs"] == []
     shown = bookings.ok("jobs", "show", job["id"]).out
-    assert 'args         {"booking": "booking_' in shown
+    assert 'args              {"booking": "booking_' in shown
     assert bookings.ok("jobs", "show", job["id"], "--json").json == job
     assert "Asked for" in bookings.ok("jobs", "cancel", job["id"]).err
 

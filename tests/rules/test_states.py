@@ -1,8 +1,8 @@
-"""The state machine of a job: every move leads somewhere, and nothing leads out of an end."""
+"""The state machine of a job: every move leads somewhere, and only a retry leads out of an end."""
 
 from __future__ import annotations
 
-from penstock.jobs.states import FINISHED, MOVES, JobEvent, JobState, diagram, moved, moves
+from penstock.jobs.states import FINISHED, MOVES, RETRIABLE, JobEvent, JobState, diagram, moved, moves
 
 
 def reachable(state: JobState) -> set[JobState]:
@@ -20,9 +20,12 @@ def test_every_state_can_be_reached_and_comes_to_an_end() -> None:
         assert reachable(state) & FINISHED
 
 
-def test_nothing_leads_out_of_an_end() -> None:
+def test_only_a_retry_leads_out_of_an_end_and_nothing_out_of_success() -> None:
     assert frozenset({JobState.SUCCESS, JobState.FAILED, JobState.CANCELED}) == FINISHED
-    assert all(reachable(state) == {state} for state in FINISHED)
+    assert reachable(JobState.SUCCESS) == {JobState.SUCCESS}
+    out = [(state, event, to) for state, event, to in moves() if state in FINISHED]
+    assert out == [(state, JobEvent.RETRIED, JobState.PENDING) for state in (JobState.FAILED, JobState.CANCELED)]
+    assert frozenset(state for state, _, _ in out) == RETRIABLE
 
 
 def test_every_event_moves_something_and_only_a_claim_starts_a_job() -> None:

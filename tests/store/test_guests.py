@@ -23,6 +23,7 @@ from penstock.errors import (
     UniqueViolation,
     ValueInvalid,
 )
+from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, NewJob
 from penstock.jobs.states import JobState
 from penstock.store.contract import Jobs, Session, Statement
@@ -137,7 +138,7 @@ def test_jobs_are_there_when_the_transaction_of_the_user_has_committed(kind: Kin
         async with penstock_store(app_url) as store:
             await store.jobs.cancel_pending(NOW, 10, cancel(NOW))
             session = await store.begin_read()
-            found = await store.jobs.list(session, "canceled", 10, NOW)
+            found = await store.jobs.list(session, JobFilter(state="canceled"), 10, NOW)
             await session.rollback()
             return [status.id for status in found]
 

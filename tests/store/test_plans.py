@@ -25,6 +25,8 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEDULED, FINISHED, READY, RUNNING, WAITING, KEYS = 50_000, 50_000, 2_000, 500, 20_000, 5_000
 UNKNOWN = UUID(int=1)
 
+FILTER = ("state", "pool", "function", "name", "error", "since", "before")
+
 # What each statement is asked, and through which indexes it must read which table.
 HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
     "claim": (
@@ -76,7 +78,7 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
     ),
     "prune": ({"now": NOW + timedelta(days=400), "limit": 10}, {"finished_job": {"finished_job_expires_at", "key"}}),
     "list": (
-        {"state": None, "limit": 10, "now": NOW},
+        {**dict.fromkeys(FILTER), "limit": 10, "now": NOW},
         {"ready_job": {"key"}, "scheduled_job": {"key"}, "running_job": {"key"}, "finished_job": {"key"}},
     ),
 }

@@ -113,7 +113,7 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
         if settled.ending is None:
             return outcome
         engine.journal.attempted(job, settled.event)
-        job = running.job = replace(job, ending=settled.ending)
+        job = running.job = replace(job, ending=settled.ending, failed=settled.failed)
     assert job.ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
     function = engine.registry.find(job.on_complete)
     if function is None:

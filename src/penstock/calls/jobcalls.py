@@ -12,12 +12,14 @@ from uuid import UUID
 
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
+from penstock.jobs.filter import JobFilter, cancelable, retriable
 from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobStatus, NewJob, Options, job_id
 from penstock.jobs.order import rank
 from penstock.jobs.states import JobState
+from penstock.observe.logs import event as log_event
 from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
-from penstock.store.contract import OpenTransaction, Store
+from penstock.store.contract import ABOVE_ALL, OpenTransaction, Store
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import decode_json, encode_json, text_bytes
@@ -30,10 +32,11 @@ Answer = Callable[[Coroutine[Any, Any, Any]], Any]
 
 _FARTHEST = timedelta(days=5 * 366)
 _PIECE = 5_000
+_RETRIED_AT_ONCE = 1_000
 
 
 class JobCalls:
-    """Enqueues, cancels and finds jobs for one ctx, or for a program outside of functions.
+    """Enqueues, cancels, retries and finds jobs for one ctx, or for a program outside of functions.
 
     Args:
         runner: Runs functions.
@@ -241,9 +244,65 @@ class JobCalls:
 
         await self.write(ask)
 
-    async def cancel_pool(self, pool: str, function: str | None) -> int:
-        """Ask for all jobs of a pool to be canceled that are enqueued by now; how many have not ended."""
-        return await self.write(lambda transaction: transaction.cancel_pool(pool, function))
+    async def cancel_all(self, where: JobFilter) -> int:
+        """Ask for all jobs to be canceled that meet a filter and are enqueued by now; how many have not ended.
+
+        Raises:
+            ValueInvalid: The filter is one of jobs that have ended.
+        """
+        where = cancelable(where)
+        return await self.write(lambda transaction: transaction.cancel_all(where))
+
+    async def retry(self, uuids: Sequence[UUID]) -> list[UUID]:
+        """Make jobs pending again that have failed or were canceled; those that were so.
+
+        Raises:
+            ContextError: The caller is in a transaction.
+        """
+        self.check_outside("Jobs are retried")
+        engine, retried = self._runner.engine, list[UUID]()
+        for start in range(0, len(uuids), _RETRIED_AT_ONCE):
+            retried += await engine.store.jobs.retry(uuids[start : start + _RETRIED_AT_ONCE], self._runner.now())
+            engine.store.signals.notify()
+        for uuid in retried:
+            log_event("job.retried", job=job_id(uuid))
+        return retried
+
+    async def retry_all(self, where: JobFilter) -> int:
+        """The same for all jobs that meet a filter; how many.
+
+        Raises:
+            ContextError: The caller is in a transaction.
+            ValueInvalid: The filter is one of jobs that cannot be retried.
+        """
+        self.check_outside("Jobs are retried")
+        return len(await self.retry(await self.matching(retriable(where))))
+
+    async def matching(self, where: JobFilter) -> list[UUID]:
+        """Ids of all jobs that meet a filter, oldest first; read in pieces."""
+        store, found = self._runner.engine.store, list[UUID]()
+        while True:
+            session = await store.begin_read()
+            try:
+                below = found[-1] if found else ABOVE_ALL
+                piece = await store.jobs.matching(session, where, _PIECE, self._runner.now(), below)
+            finally:
+                await session.rollback()
+            found += piece
+            if len(piece) < _PIECE:
+                return found[::-1]
+
+    def check_outside(self, what: str) -> None:
+        """Refuse what would change jobs at rest in a transaction of a function, which only adds to them.
+
+        Raises:
+            ContextError: The caller is in a transaction.
+        """
+        if self._scope is not None:
+            raise ContextError(
+                f"{what} outside of queries and mutations: a transaction of theirs would get in the way of workers.",
+                fix="Do it in an action, or with a backend; or enqueue the work anew.",
+            )
 
     async def find(self, uuid: UUID) -> JobStatus | None:
         """How a job stands; None if it is unknown, or its status has expired."""
@@ -271,6 +330,9 @@ def _status_of_new(job: NewJob, now: datetime) -> JobStatus:
         run_at=job.run_at,
         enqueued_at=now,
         pool=job.pool,
+        priority=job.priority,
+        options=job.options,
+        on_complete=job.on_complete,
     )
 
 

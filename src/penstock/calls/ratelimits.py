@@ -19,8 +19,8 @@ from penstock.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
+    from penstock.calls.retrying import Program
     from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
-    from penstock.calls.workpool import Program
 
 _LONGEST_KEY = 200
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")

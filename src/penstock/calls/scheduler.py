@@ -68,6 +68,17 @@ class Scheduler:
         """
         return self._calls.track(self._cancel(job))
 
+    def retry(self, job: JobId) -> Coroutine[Any, Any, bool]:
+        """Run a job again that has failed or was canceled; False if it is in another state, or its status has expired.
+
+        Its attempts begin anew; those that failed stay in its status.
+
+        Raises:
+            ContextError: The ctx is one of a mutation; retry in an action, or with a backend.
+            IdInvalid: It is not an id of a job.
+        """
+        return self._calls.track(self._retry(job))
+
     def get(self, job: JobId) -> Coroutine[Any, Any, JobStatus | None]:
         """How a job stands; None if it is unknown, or ended so long ago that its status is gone.
 
@@ -100,6 +111,9 @@ class Scheduler:
 
     async def _cancel(self, job: JobId) -> None:
         await self._calls.cancel([job_uuid(job)])
+
+    async def _retry(self, job: JobId) -> bool:
+        return bool(await self._calls.retry([job_uuid(job)]))
 
     async def _get(self, job: JobId) -> JobStatus | None:
         return await self._calls.find(job_uuid(job))

@@ -311,6 +311,10 @@ class SyncScheduler:
         """See `Scheduler.cancel`."""
         self._wait(self._scheduler.cancel(job))
 
+    def retry(self, job: JobId) -> bool:
+        """See `Scheduler.retry`."""
+        return self._wait(self._scheduler.retry(job))
+
     def get(self, job: JobId) -> JobStatus | None:
         """See `Scheduler.get`."""
         return self._wait(self._scheduler.get(job))

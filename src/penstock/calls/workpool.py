@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from penstock.calls.engine import Engine
 from penstock.calls.jobcalls import JobCalls, calls_of
+from penstock.calls.retrying import Program, Retrying, Where, filter_of
 from penstock.clock import SystemClock
 from penstock.errors import CallTimeout, ContextError, DataError, UsageError
 from penstock.functions.function import AnyFunction, Function, FunctionKind
@@ -31,14 +32,7 @@ T = TypeVar("T")
 _FIRST_LOOK, _LAST_LOOK = 0.005, 0.25
 
 
-class Program(Protocol):
-    """A backend, as pools need it."""
-
-    job_calls: JobCalls
-    engine: Engine
-
-
-class Workpool:
+class Workpool(Retrying):
     """A pool of work with a limit that holds over all processes and machines.
 
     Made with `App.workpool`. Each piece of work is a job that runs a mutation, an action or a query. A mutation takes
@@ -229,21 +223,32 @@ class Workpool:
 
     @overload
     def cancel_all(
-        self, ctx: MutationCtx | ActionCtx | Program, function: Function[Any, Any, Any, Any] | None = None
+        self,
+        ctx: MutationCtx | ActionCtx | Program,
+        function: Function[Any, Any, Any, Any] | None = None,
+        **where: Unpack[Where],
     ) -> Coroutine[Any, Any, int]: ...
     @overload
     def cancel_all(
-        self, ctx: SyncMutationCtx | SyncActionCtx, function: Function[Any, Any, Any, Any] | None = None
+        self,
+        ctx: SyncMutationCtx | SyncActionCtx,
+        function: Function[Any, Any, Any, Any] | None = None,
+        **where: Unpack[Where],
     ) -> int: ...
-    def cancel_all(self, ctx: Any, function: Any = None) -> Any:
+    def cancel_all(self, ctx: Any, function: Any = None, **where: Any) -> Any:
         """Ask for all work of this pool to be canceled that is enqueued by now; how much had not ended.
 
         Args:
             ctx: As for `cancel`.
             function: Only calls of this function.
+            **where: Only work for which this holds, too; see `JobFilter`. ``state="pending"`` leaves alone what runs.
+
+        Raises:
+            UsageError: Work has nothing by this name to be told apart by.
+            ValueInvalid: It asks for work that has ended, or with a value that cannot be.
         """
         calls = calls_of(ctx, writes=True)
-        return calls.answer(calls.cancel_pool(self.name, None if function is None else function.name))
+        return calls.answer(calls.cancel_all(filter_of(self.name, function, where)))
 
     async def set_max_parallelism(self, backend: Program, number: int) -> None:
         """Change the limit, on all machines at once. It holds until another one is set or declared.

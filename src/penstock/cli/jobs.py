@@ -1,4 +1,4 @@
-"""``penstock jobs``: how jobs stand, and asking for one to be canceled."""
+"""``penstock jobs``: how jobs stand: all of them, and one with all that is known of it."""
 
 from __future__ import annotations
 
@@ -6,40 +6,50 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
 import click
 
 from penstock.app import App
+from penstock.cli.jobchanges import cancel, known_job, retry, wait
+from penstock.cli.jobfilter import filter_options, read_filter
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.output import print_json, print_table, readable_time, say
-from penstock.errors import DataError
-from penstock.jobs.job import JobId, JobStatus
-from penstock.jobs.states import FINISHED, JobState
+from penstock.cli.output import print_json, print_table, readable_time
+from penstock.jobs.filter import JobFilter
+from penstock.jobs.job import Attempt, JobStatus
+from penstock.jobs.states import JobState
+from penstock.values import decode_json
 
 _STATES = [state.value for state in JobState]
-_ARGUMENTS_SHOWN = 60
+_SHOWN = 60
+_LABEL = 17
+_limit = click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many to list."
+)
 
 
 @click.group("jobs", invoke_without_command=True)
-@click.option("--state", type=click.Choice(_STATES), help="Only jobs in this state.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many to list.")
+@filter_options(_STATES)
+@_limit
 @json_option()
 @pass_options
 @click.pass_context
-def command(context: click.Context, options: Options, state: str | None, limit: int) -> None:
-    """Show how jobs stand: how many are in each state, and the newest ones."""
-    if context.invoked_subcommand is not None:
-        return
-    counts, jobs = complete(_look(open_app(options), options, state, limit))
-    if options.json:
-        print_json({"counts": dict(counts), "jobs": [_as_data(job) for job in jobs]})
-        return
-    click.echo(", ".join(f"{count:,} {place}" for place, count in counts.items()) or "no jobs")
-    if jobs:
-        headers = ("id", "function", "state", "attempt", "run at", "arguments")
-        print_table(headers, [_row(job) for job in jobs], right=("attempt",), whole=False)
+def command(context: click.Context, options: Options, /, limit: int, **given: Any) -> None:
+    """Show how jobs stand: how many are in each state, and the newest ones. The same as penstock jobs list."""
+    if context.invoked_subcommand is None:
+        _list(options, limit, given)
+
+
+@command.command("list")
+@filter_options(_STATES)
+@_limit
+@json_option()
+@pass_options
+def list_jobs(options: Options, /, limit: int, **given: Any) -> None:
+    """Show how many jobs are in each state, and the newest ones that the options tell."""
+    _list(options, limit, given)
 
 
 @command.command("show")
@@ -47,64 +57,96 @@ def command(context: click.Context, options: Options, state: str | None, limit: 
 @json_option()
 @pass_options
 def show(options: Options, job: str) -> None:
-    """Show all that is known of a job."""
+    """Show all that is known of a job: its options, its result, and each attempt that failed, with its traceback."""
     status = complete(_find(open_app(options), options, job))
     if options.json:
         print_json(_as_data(status))
         return
     for name, value in _as_data(status).items():
-        if value is not None:
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            click.echo(f"{name.replace('_', ' '):12} {text.rstrip()}")
+        if name not in {"attempts", "options"} and value is not None:
+            _show_field(name, value)
+    for name, value in _options_of(status).items():
+        _show_field(name, value)
+    for number, attempt in enumerate(status.attempts, 1):
+        _show_attempt(attempt, last=number == len(status.attempts) and status.traceback is not None)
 
 
-@command.command("cancel")
-@click.argument("job")
-@json_option()
-@pass_options
-def cancel(options: Options, job: str) -> None:
-    """Ask for a job to be canceled: pending it never starts, running it is asked to stop."""
-    status = complete(_cancel(open_app(options), options, job))
-    finished = status.state in FINISHED
+for _command in (retry, cancel, wait):
+    command.add_command(_command)
+
+
+def _list(options: Options, limit: int, given: dict[str, Any]) -> None:
+    app = open_app(options)
+    counts, jobs = complete(_look(app, options, read_filter(app, given), limit))
     if options.json:
-        print_json({"id": status.id, "state": status.state.value, "requested": not finished})
-    elif finished:
-        say(f"{status.id} has ended already: {status.state.value}.")
-    else:
-        say(f"Asked for {status.id} to be canceled; it was {status.state.value}.")
+        print_json({"counts": dict(counts), "jobs": [_as_data(job) for job in jobs]})
+        return
+    click.echo(", ".join(f"{count:,} {place}" for place, count in counts.items()) or "no jobs")
+    if jobs:
+        headers = ("id", "function", "state", "attempt", "pool", "run at", "error or arguments")
+        print_table(headers, [_row(job) for job in jobs], right=("attempt",), whole=False)
 
 
-async def _look(app: App, options: Options, state: str | None, limit: int) -> tuple[Mapping[str, int], list[JobStatus]]:
+async def _look(app: App, options: Options, where: JobFilter, limit: int) -> tuple[Mapping[str, int], list[JobStatus]]:
     async with open_backend(app, options) as backend:
-        return await backend.job_counts(), await backend.jobs(state, limit)
+        return await backend.job_counts(), await backend.jobs(None, limit, where=where)
 
 
 async def _find(app: App, options: Options, job: str) -> JobStatus:
     async with open_backend(app, options) as backend:
-        return _known(await backend.job(JobId(job)), job)
+        return await known_job(backend, job)
 
 
-async def _cancel(app: App, options: Options, job: str) -> JobStatus:
-    async with open_backend(app, options) as backend:
-        status = _known(await backend.job(JobId(job)), job)
-        if status.state not in FINISHED:
-            await backend.scheduler.cancel(status.id)
-        return status
-
-
-def _known(status: JobStatus | None, job: str) -> JobStatus:
-    if status is None:
-        raise DataError(f"There is no job {job}.", fix="Its status may have expired; see penstock jobs.")
-    return status
+# ----- what is shown
 
 
 def _row(job: JobStatus) -> tuple[str, ...]:
     arguments = ", ".join(f"{name}={value!r}" for name, value in job.args.items())
-    when = readable_time(job.run_at)
-    shown = arguments if len(arguments) <= _ARGUMENTS_SHOWN else f"{arguments[:_ARGUMENTS_SHOWN]}…"
-    return (job.id, job.function, job.state.value, str(job.attempt), when, shown)
+    last = (job.error or arguments).partition("\n")[0]
+    shown = last if len(last) <= _SHOWN else f"{last[:_SHOWN]}…"
+    return (job.id, job.function, job.state.value, str(job.attempt), job.pool, readable_time(job.run_at), shown)
+
+
+def _show_field(name: str, value: Any) -> None:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    first, *more = text.rstrip().split("\n")
+    click.echo(f"{name.replace('_', ' '):{_LABEL}} {first}".rstrip())
+    for line in more:
+        click.echo(f"{'':{_LABEL}} {line}".rstrip())
+
+
+def _show_attempt(attempt: Attempt, *, last: bool) -> None:
+    took = (attempt.ended_at - attempt.started_at).total_seconds()
+    _show_field(f"attempt {attempt.number}", f"{attempt.what} {readable_time(attempt.ended_at)} after {took:,.3g} s")
+    if attempt.error is not None:
+        _show_field("", attempt.error)
+    if attempt.traceback is not None and not last:  # that of the last one stands above, whole
+        _show_field("", attempt.traceback)
+
+
+def _options_of(job: JobStatus) -> dict[str, Any]:
+    """What a job was asked for, in words."""
+    options = job.options
+    context = None if options.context is None else decode_json(options.context)
+    retries = {"retry": options.retry, "on_complete_retry": options.on_complete_retry}
+    found: dict[str, Any] = {"name": options.name, "timeout": options.timeout, "context": context}
+    found |= {name: None if policy is None else asdict(policy) for name, policy in retries.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _as_data(job: JobStatus) -> dict[str, Any]:
-    found = asdict(job) | {"state": job.state.value}
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in found.items()}
+    found: dict[str, Any] = _plain(asdict(job))
+    return found | {"options": _options_of(job)}
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _plain(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case datetime():
+            return value.isoformat()
+        case Enum():
+            return value.value
+    return value

@@ -107,6 +107,28 @@ class Ending:
     calls: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt of a job that failed or was lost, as it is kept with the job.
+
+    Attributes:
+        number: Which attempt it was, from 1. After a retry of the whole job they are counted anew.
+        started_at: When it began.
+        ended_at: When it ended; if it was lost, when that was noticed.
+        what: What became of it: raised or exhausted if it raised, lost or abandoned if its worker was lost; exhausted
+            and abandoned if no further attempt was left.
+        error: Type and message of the error; its beginning, if it is very long.
+        traceback: Where it was raised; its end, if it is long.
+    """
+
+    number: int
+    started_at: datetime
+    ended_at: datetime
+    what: str
+    error: str | None = None
+    traceback: str | None = None
+
+
 @dataclass(slots=True)  # not frozen: see above
 class NewJob:
     """A job to be stored.
@@ -140,6 +162,7 @@ class Job:
         attempt: Which attempt this is, from 1.
         enqueued_at: When the transaction that enqueued it ran.
         ending: How it ends, if only its on_complete is left to run.
+        failed: Its attempt that has just failed, until that is stored with the job.
     """
 
     id: UUID
@@ -155,6 +178,7 @@ class Job:
     attempt: int
     enqueued_at: datetime
     started_at: datetime
+    failed: Attempt | None = None
 
 
 @dataclass(slots=True)  # not frozen: see above
@@ -190,6 +214,7 @@ class Settlement:
         ending: For completing: how it ends.
         on_complete_error: Type and message of what its on_complete raised for the last time.
         frees_key: Whether another job may have its key from now on.
+        failed: The attempt, if it failed or was lost; it is added to those that are kept.
     """
 
     id: UUID
@@ -205,6 +230,7 @@ class Settlement:
     ending: Ending | None = None
     on_complete_error: str | None = None
     frees_key: bool = False
+    failed: Attempt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +252,10 @@ class JobStatus:
         traceback: Where that happened, once the job has ended.
         pool: The pool it belongs to.
         on_complete_error: Type and message of what its on_complete raised, if it raised each time.
+        attempts: Its attempts that failed or were lost, the last ones of many, in order.
+        priority: Those with a higher one start first.
+        options: What it was asked for beside its function.
+        on_complete: Name of the mutation that is run when it has ended.
     """
 
     id: JobId
@@ -242,3 +272,7 @@ class JobStatus:
     traceback: str | None = None
     pool: str = DEFAULT_POOL
     on_complete_error: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    priority: int = 0
+    options: Options = NO_OPTIONS
+    on_complete: str | None = None

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from penstock.jobs.job import Ending, Job, Options, Outcome, Settlement
+from penstock.jobs.job import Attempt, Ending, Job, Options, Outcome, Settlement
 from penstock.jobs.retry import Retry, backoff
 from penstock.jobs.states import FINISHED, JobEvent, JobState, moved
 
 KEEP_STATUS = timedelta(days=7)
 MAX_LOSSES = 5
 FOR_EVER = timedelta(days=365 * 1000)
+ATTEMPTS_KEPT = 20  # of one job; the SQL of settle says so too
+_LONGEST_ERROR, _LONGEST_TRACEBACK = 2_000, 4_000  # of an attempt that is kept; the last one's are also kept whole
 _AFTER_LOSS = Retry(max_attempts=MAX_LOSSES, initial_backoff=1.0, base=2.0, max_backoff=60.0)
 _ON_COMPLETE = Retry(max_attempts=5, initial_backoff=0.25, base=2.0)
+_FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
 
 def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timedelta = KEEP_STATUS) -> Settlement:
@@ -42,6 +45,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         error=outcome.error,
         traceback=outcome.traceback,
         frees_key=job.options.key is not None and state in FINISHED,
+        failed=_failed_attempt(job, outcome, event, now) if event in _FAILED else None,
     )
     if state is not JobState.COMPLETING:
         return settled
@@ -78,6 +82,7 @@ def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: s
         traceback=ending.traceback,
         on_complete_error=error,
         frees_key=job.options.key is not None,
+        failed=job.failed,
     )
 
 
@@ -111,6 +116,7 @@ def _settle_call(
         expires_at=expiry(job.options, now, keep),
         error=outcome.error,
         ending=replace(ending, calls=calls),
+        failed=job.failed,
     )
 
 
@@ -128,6 +134,19 @@ def _event(job: Job, outcome: Outcome) -> JobEvent:
         attempts = retry.max_attempts if retry else MAX_LOSSES if job.kind != "action" else 1
         return JobEvent.LOST if job.attempt < attempts else JobEvent.ABANDONED
     return outcome.event
+
+
+def _failed_attempt(job: Job, outcome: Outcome, event: JobEvent, now: datetime) -> Attempt:
+    """The attempt as it is kept with the job."""
+    error, traceback = outcome.error, outcome.traceback
+    return Attempt(
+        number=job.attempt,
+        started_at=job.started_at,
+        ended_at=now,
+        what=event.value,
+        error=None if error is None else error[:_LONGEST_ERROR],
+        traceback=None if traceback is None else traceback[-_LONGEST_TRACEBACK:],
+    )
 
 
 def _delay(job: Job, outcome: Outcome, event: JobEvent, chance: float) -> timedelta:

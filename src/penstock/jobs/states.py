@@ -33,6 +33,7 @@ class JobEvent(enum.Enum):
     LOST = "lost"  # its worker died or lost its lease, and it may run again
     ABANDONED = "abandoned"  # its worker died or lost its lease, and it may not run again
     COMPLETED = "completed"  # its on_complete has returned, or raised for the last time
+    RETRIED = "retried"  # someone asked for it to run again, after it had failed or was canceled
 
 
 P, R, E, S, F, C = JobState
@@ -48,16 +49,19 @@ MOVES: dict[tuple[JobState, JobEvent], JobState] = {
     (R, JobEvent.LOST): P,
     (R, JobEvent.ABANDONED): F,
     (R, JobEvent.CANCELED): C,
+    (F, JobEvent.RETRIED): P,
+    (C, JobEvent.RETRIED): P,
 }
 
 FINISHED = frozenset({S, F, C})
+RETRIABLE = frozenset({F, C})
 
 # While its on_complete is due or under way: what leaves a job there. COMPLETED leads to the end that was known before.
 STAYS = (JobEvent.RAISED, JobEvent.SNOOZED, JobEvent.HANDED_BACK, JobEvent.LOST)
 
 
 def moved(state: JobState, event: JobEvent, *, on_complete: bool) -> JobState:
-    """The state that an event leads to, from pending or running.
+    """The state that an event leads to, from anywhere but completing.
 
     Args:
         state: Where the job stands.

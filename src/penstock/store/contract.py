@@ -7,6 +7,7 @@ converts. Errors of a driver leave a store only as errors of penstock's tree.
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from penstock.errors import ContextError
+from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import RateLimit, RateState
@@ -22,9 +24,11 @@ from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
 from penstock.store.crons import Crons
 from penstock.store.dialect import Dialect
+from penstock.store.seen import Activity, LeaseRow
 
 Row = Sequence[Any]
 PIECE_ROWS = 256
+ABOVE_ALL = UUID(int=2**128 - 1)  # an id that no job has
 Settle = Callable[[list[Job]], list[Settlement]]
 
 
@@ -213,8 +217,11 @@ class Pools(Protocol):
     async def backlog(self, most: int) -> Sequence[Backlog]:
         """How much work of each pool waits, and of the jobs without one, counted up to `most`."""
 
-    async def list(self, session: Session) -> list[PoolRow]:
+    async def list(self, session: Session) -> builtins.list[PoolRow]:
         """All pools, by name."""
+
+    async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
+        """What goes on in each pool, that without a limit too, and what has ended since a time."""
 
 
 class Jobs(Protocol):
@@ -226,8 +233,8 @@ class Jobs(Protocol):
     async def request_cancel(self, session: Session, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled; once it commits, those pending never start."""
 
-    async def request_cancel_pool(self, session: Session, pool: str, function: str | None, now: datetime) -> int:
-        """The same for all jobs of a pool, or of one function in it, that have not ended; how many."""
+    async def request_cancel_all(self, session: Session, where: JobFilter, now: datetime) -> int:
+        """The same for all jobs that meet a filter and have not ended; how many."""
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease.
@@ -245,11 +252,22 @@ class Jobs(Protocol):
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> list[UUID]:
         """Carry out requests to cancel pending jobs as `settle` says; the running jobs for which a request stands."""
 
+    async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
+        """Make jobs pending again that have failed or were canceled; those that were so, each for one caller only.
+
+        Attempts that failed are kept, and counted anew. A transaction of its own, never one of a user's function.
+        """
+
     async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
         """One job, wherever it stands; None if unknown, or its time is over."""
 
-    async def list(self, session: Session, state: str | None, limit: int, now: datetime) -> list[JobStatus]:
-        """Jobs in one state, or in all, newest first."""
+    async def list(self, session: Session, where: JobFilter, limit: int, now: datetime) -> builtins.list[JobStatus]:
+        """Jobs that meet a filter, newest first."""
+
+    async def matching(
+        self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
+    ) -> builtins.list[UUID]:
+        """Ids of jobs that meet a filter, newest first, those below one id."""
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
         """How many jobs stand in each place: ready, scheduled, running, finished."""
@@ -328,13 +346,16 @@ class Leases(Protocol):
     async def renew(self, lease: int, ttl: timedelta, now: datetime) -> bool:
         """Extend a lease; False if it was lost."""
 
-    async def jobs(self, lease: int) -> list[Job]:
+    async def jobs(self, lease: int) -> builtins.list[Job]:
         """The jobs that run under a lease."""
+
+    async def list(self, session: Session) -> builtins.list[LeaseRow]:
+        """All leases, oldest first."""
 
     async def give_back(self, lease: int) -> None:
         """End a lease under which no job runs any more."""
 
-    async def expired(self, now: datetime) -> list[int]:
+    async def expired(self, now: datetime) -> builtins.list[int]:
         """Leases that have run out, and leases that are gone while jobs still run under them."""
 
     async def rescue(self, lease: int, now: datetime, settle: Settle) -> int:

@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from penstock.jobs.job import NO_OPTIONS, Ending, Job, JobStatus, Options, job_id
+from penstock.jobs.filter import JobFilter
+from penstock.jobs.job import NO_OPTIONS, Attempt, Ending, Job, JobStatus, Options, job_id
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobState
 from penstock.values import decode_json
@@ -66,6 +67,29 @@ def ending_of(text: str | None) -> Ending | None:
     return Ending(state=state, finished_at=finished_at, **given)
 
 
+def attempt_text(attempt: Attempt | None) -> str | None:
+    """An attempt that failed, as stored."""
+    if attempt is None:
+        return None
+    times = {"started_at": attempt.started_at.isoformat(), "ended_at": attempt.ended_at.isoformat()}
+    return json.dumps({**asdict(attempt), **times}, ensure_ascii=False)
+
+
+def attempts_of(text: str | None) -> tuple[Attempt, ...]:
+    """Attempts that failed, from what was stored."""
+    return () if text is None else tuple(map(_attempt_of, json.loads(text)))
+
+
+def _attempt_of(given: dict[str, Any]) -> Attempt:
+    times = {word: datetime.fromisoformat(given[word]) for word in ("started_at", "ended_at")}
+    return Attempt(**{**given, **times})
+
+
+def filter_values(where: JobFilter) -> dict[str, Any]:
+    """A filter as the parameters of a query; times are the store's to convert."""
+    return asdict(where)
+
+
 def job_of(row: Sequence[Any]) -> Job:
     """A job from its row, in the order of the query `running`."""
     uuid, function, kind, args, run_at, pool, priority, options, on_complete, ending, *rest = row
@@ -89,22 +113,8 @@ def job_of(row: Sequence[Any]) -> Job:
 
 def status_of(row: Sequence[Any]) -> JobStatus:
     """A job's status from its row, in the order of the query `find`."""
-    (
-        uuid,
-        function,
-        args,
-        state,
-        attempt,
-        run_at,
-        enqueued_at,
-        started_at,
-        finished_at,
-        result,
-        error,
-        traceback,
-        pool,
-        on_complete_error,
-    ) = row
+    uuid, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, *rest = row
+    traceback, pool, on_complete_error, attempts, priority, options, on_complete = rest
     return JobStatus(
         id=job_id(UUID(int=uuid.int)),
         function=function,
@@ -120,6 +130,10 @@ def status_of(row: Sequence[Any]) -> JobStatus:
         traceback=traceback,
         pool=pool,
         on_complete_error=on_complete_error,
+        attempts=attempts_of(attempts),
+        priority=priority,
+        options=options_of(options),
+        on_complete=on_complete,
     )
 
 

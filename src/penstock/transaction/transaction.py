@@ -26,6 +26,7 @@ from penstock.errors import (
     LimitExceeded,
     PenstockError,
 )
+from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob
 from penstock.schema.table import Table, definition_of
 from penstock.store.contract import Row, Session, Statement, Store
@@ -229,9 +230,9 @@ class Transaction:
         await self._remembering(self.store.jobs.enqueue(self.session, jobs, self.now))
         self.wakes = True
 
-    async def cancel_pool(self, pool: str, function: str | None) -> int:
-        """Ask now, in this transaction, that all jobs of a pool, or of one function in it, be canceled; how many."""
-        count = await self._remembering(self.store.jobs.request_cancel_pool(self.session, pool, function, self.now))
+    async def cancel_all(self, where: JobFilter) -> int:
+        """Ask now, in this transaction, that all jobs be canceled that meet a filter; how many have not ended."""
+        count = await self._remembering(self.store.jobs.request_cancel_all(self.session, where, self.now))
         self.wakes = True
         return count
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,9 +10,20 @@ from uuid import UUID
 
 import asyncpg
 
+from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
-from penstock.store.contract import Claim, OpenTransaction, Room, Row, Session, Settle, Statement
-from penstock.store.jobrows import ending_text, expired_slot, job_of, options_text, slot_of, status_of
+from penstock.jobs.order import NO_AGEING
+from penstock.store.contract import ABOVE_ALL, Claim, OpenTransaction, Room, Row, Session, Settle, Statement
+from penstock.store.jobrows import (
+    attempt_text,
+    ending_text,
+    expired_slot,
+    filter_values,
+    job_of,
+    options_text,
+    slot_of,
+    status_of,
+)
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import is_connection_lost, translate
 from penstock.store.postgres.gates import PostgresGates
@@ -67,10 +79,10 @@ class PostgresJobs:
         query = self._queries["request_cancel"]
         await session.execute(query.statement, query.args({"ids": list(ids), "now": now}))
 
-    async def request_cancel_pool(self, session: Session, pool: str, function: str | None, now: datetime) -> int:
-        """The same for all jobs of a pool, or of one function in it; how many."""
-        query = self._queries["request_cancel_pool"]
-        return await session.execute(query.statement, query.args({"pool": pool, "function": function, "now": now}))
+    async def request_cancel_all(self, session: Session, where: JobFilter, now: datetime) -> int:
+        """The same for all jobs that meet a filter and have not ended; how many."""
+        query = self._queries["request_cancel_all"]
+        return await session.execute(query.statement, query.args({**filter_values(where), "now": now}))
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
@@ -118,7 +130,7 @@ class PostgresJobs:
         query = self._queries["settle"]
         return len(await session.fetch(query.statement, query.args({"lease": lease, **_settle_arrays(settlements)})))
 
-    async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> list[UUID]:
+    async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
         """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
         before = now - _REQUEST_KEPT
         running = [row[0] for row in await self._run("cancel_running")]
@@ -141,11 +153,24 @@ class PostgresJobs:
         rows = await session.fetch(query.statement, query.args({"id": job_id, "now": now}))
         return status_of(rows[-1]) if rows else None
 
-    async def list(self, session: Session, state: str | None, limit: int, now: datetime) -> list[JobStatus]:
-        """Jobs in one state, or in all, newest first."""
-        query = self._queries["list"]
-        rows = await session.fetch(query.statement, query.args({"state": state, "limit": limit, "now": now}))
+    async def list(self, session: Session, where: JobFilter, limit: int, now: datetime) -> builtins.list[JobStatus]:
+        """Jobs that meet a filter, newest first."""
+        rows = await self._fetch(session, "list", **filter_values(where), limit=limit, now=now)
         return [status_of(row) for row in rows]
+
+    async def matching(
+        self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
+    ) -> builtins.list[UUID]:
+        """Ids of jobs that meet a filter, newest first, those below one id."""
+        rows = await self._fetch(session, "matching", **filter_values(where), limit=limit, now=now, below=below)
+        return [row[0] for row in rows]
+
+    async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
+        """Make jobs pending again that have failed or were canceled; those that were so."""
+        return [
+            row[0]
+            for row in await self._run("retry", ids=list(ids), now=now, no_ageing=NO_AGEING // timedelta.resolution)
+        ]
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
         """How many jobs stand in each place."""
@@ -181,7 +206,7 @@ class PostgresJobs:
             now=now,
         )
 
-    async def _fetch(self, session: OpenTransaction, name: str, **values: Any) -> Sequence[Row]:
+    async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[name]
         return await session.fetch(query.statement, query.args(values))
 
@@ -265,6 +290,7 @@ def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "endings": [ending_text(item.ending) for item in settlements],
         "on_complete_errors": [item.on_complete_error for item in settlements],
         "freed": [item.id for item in settlements if item.frees_key],
+        "failed_attempts": [attempt_text(item.failed) for item in settlements],
     }
     # unnest takes NULL for an array of nulls, which mostly costs nothing to send.
     return {name: None if _is_all_null(values) else values for name, values in arrays.items()}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.jobs.job import Job
-from penstock.store.contract import Row, Settle
+from penstock.store.contract import Row, Session, Settle
 from penstock.store.jobrows import job_of
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import PostgresJobs, run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
 from penstock.store.queries import load_queries
+from penstock.store.seen import LeaseRow
 
 
 class PostgresLeases:
@@ -32,15 +35,19 @@ class PostgresLeases:
         """Extend a lease; False if it was lost."""
         return bool(await self._run("renew", lease=lease, expires_at=now + ttl))
 
-    async def jobs(self, lease: int) -> list[Job]:
+    async def jobs(self, lease: int) -> builtins.list[Job]:
         """The jobs that run under a lease."""
         return [job_of(row) for row in await self._run("running", lease=lease)]
+
+    async def list(self, session: Session) -> builtins.list[LeaseRow]:
+        """All leases, oldest first."""
+        return [LeaseRow(*row) for row in await session.fetch(self._queries["list"].statement)]
 
     async def give_back(self, lease: int) -> None:
         """End a lease under which no job runs any more."""
         await self._run("give_back", lease=lease)
 
-    async def expired(self, now: datetime) -> list[int]:
+    async def expired(self, now: datetime) -> builtins.list[int]:
         """Leases that have run out."""
         return [row[0] for row in await self._run("expired", now=now)]
 
@@ -61,5 +68,5 @@ class PostgresLeases:
         finally:
             await session.rollback()
 
-    async def _run(self, name: str, **values: Any) -> list[Row]:
-        return list(await run(self._connections, self._queries[name], values))
+    async def _run(self, name: str, **values: Any) -> Sequence[Row]:
+        return tuple(await run(self._connections, self._queries[name], values))

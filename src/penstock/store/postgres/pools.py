@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from penstock.pools.pool import PoolDefinition
@@ -14,6 +15,7 @@ from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
 from penstock.store.queries import load_queries
+from penstock.store.seen import Activity
 
 
 class PostgresPools:
@@ -75,6 +77,10 @@ class PostgresPools:
     async def backlog(self, most: int) -> builtins.list[Backlog]:
         """How much work of each pool waits, counted up to `most`."""
         return [Backlog(*row) for row in await self._run("backlog", most=most)]
+
+    async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
+        """What goes on in each pool, and what has ended since a time."""
+        return [Activity(*row) for row in await self._fetch(session, "activity", since=since)]
 
     async def _run(self, name: str, **values: Any) -> Sequence[Row]:
         return await run(self._connections, self._queries[name], values)

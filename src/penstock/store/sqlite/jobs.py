@@ -9,10 +9,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
+from penstock.jobs.order import rank
 from penstock.jobs.states import FINISHED, JobState
-from penstock.store.contract import Claim, OpenTransaction, Room, Row, Session, Settle
-from penstock.store.jobrows import ending_text, job_of, options_text, status_of
+from penstock.store.contract import ABOVE_ALL, Claim, OpenTransaction, Room, Row, Session, Settle
+from penstock.store.jobrows import attempt_text, ending_text, filter_values, job_of, options_of, options_text, status_of
 from penstock.store.queries import Query, load_queries
 from penstock.store.rooms import GatesLeftOut, gates_in_line, left_rooms, shared_rooms
 from penstock.store.sqlite.dialect import encode_datetime
@@ -23,19 +25,22 @@ _PROMOTE_MOST = 1000
 _REQUEST_KEPT = timedelta(minutes=1)
 _READY = (
     "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "ending",
-    "attempt", "enqueued_at", "error",
+    "attempt", "enqueued_at", "error", "attempts",
 )  # fmt: skip
 _CLAIMED = (
     "id", "function", "kind", "args", "run_at", "pool", "priority", "options", "on_complete", "ending", "attempt",
-    "enqueued_at", "error", "rank", "concurrency_key",
+    "enqueued_at", "error", "rank", "attempts", "concurrency_key",
 )  # fmt: skip
 _TAKEN = (
     "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "enqueued_at",
-    "started_at", "error", "gated", "concurrency_key",
+    "started_at", "error", "gated", "concurrency_key", "attempts",
 )  # fmt: skip
 _CANCELED = (
     "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "attempt",
-    "enqueued_at",
+    "enqueued_at", "attempts",
+)  # fmt: skip
+_RETRIED = (
+    "id", "pool", "function", "kind", "args", "priority", "options", "on_complete", "enqueued_at", "error", "attempts",
 )  # fmt: skip
 
 
@@ -67,6 +72,7 @@ class SqliteJobs:
                 "attempt": 0,
                 "enqueued_at": encode_datetime(now),
                 "error": None,
+                "attempts": None,
             }
             gated = job.concurrency_key is not None
             if gated or job.run_at > now:
@@ -79,10 +85,9 @@ class SqliteJobs:
         for job_id in ids:
             await self._execute(session, "request_cancel", {"id": job_id.bytes, "now": encode_datetime(now)})
 
-    async def request_cancel_pool(self, session: Session, pool: str, function: str | None, now: datetime) -> int:
-        """The same for all jobs of a pool, or of one function in it; how many."""
-        values = {"pool": pool, "function": function, "now": encode_datetime(now)}
-        return await self._execute(session, "request_cancel_pool", values)
+    async def request_cancel_all(self, session: Session, where: JobFilter, now: datetime) -> int:
+        """The same for all jobs that meet a filter and have not ended; how many."""
+        return await self._execute(session, "request_cancel_all", _filter(where) | {"now": encode_datetime(now)})
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
@@ -111,7 +116,8 @@ class SqliteJobs:
 
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
         """The same for one job, in the transaction that is its effect."""
-        rows = await self._fetch(session, "settle", id=settlement.id.bytes, lease=lease)
+        failed = attempt_text(settlement.failed)
+        rows = await self._fetch(session, "settle", id=settlement.id.bytes, lease=lease, failed_attempt=failed)
         if not rows:
             return False
         values = dict(zip(_TAKEN, rows[0], strict=True)) | {"attempt": settlement.attempt, "waiting": False}
@@ -150,10 +156,23 @@ class SqliteJobs:
         rows = await self._fetch(session, "find", id=job_id.bytes, now=encode_datetime(now))
         return status_of(_timed(rows[-1])) if rows else None
 
-    async def list(self, session: Session, state: str | None, limit: int, now: datetime) -> list[JobStatus]:
-        """Jobs in one state, or in all, newest first."""
-        rows = await self._fetch(session, "list", state=state, limit=limit, now=encode_datetime(now))
+    async def list(self, session: Session, where: JobFilter, limit: int, now: datetime) -> builtins.list[JobStatus]:
+        """Jobs that meet a filter, newest first."""
+        rows = await self._fetch(session, "list", **_filter(where), limit=limit, now=encode_datetime(now))
         return [status_of(_timed(row)) for row in rows]
+
+    async def matching(
+        self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
+    ) -> builtins.list[UUID]:
+        """Ids of jobs that meet a filter, newest first, those below one id."""
+        values = _filter(where) | {"limit": limit, "now": encode_datetime(now)}
+        rows = await self._fetch(session, "matching", **values, below=below.bytes)
+        return [UUID(bytes=row[0]) for row in rows]
+
+    async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
+        """Make jobs pending again that have failed or were canceled; those that were so."""
+        async with writing(self._begin_write) as session:
+            return [job_id for job_id in ids if await self._retry(session, job_id, now)]
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
         """How many jobs stand in each place."""
@@ -197,8 +216,8 @@ class SqliteJobs:
                 if len(found) == most < room.room:
                     again.append(replace(room, room=room.room - most))
             turn = again
-        in_order = sorted(rows, key=lambda row: (row[13], row[14]))
-        return await self._put_under_lease(session, lease, [(*row[:14], "") for row in in_order], now, gated=False)
+        in_order = sorted(rows, key=lambda row: (row[13], row[15]))
+        return await self._put_under_lease(session, lease, [(*row[:15], "") for row in in_order], now, gated=False)
 
     async def _waits(self, session: Session, room: Room) -> bool:
         return room.room > 0 and bool(await self._fetch(session, "any_waiting", pool=room.pool))
@@ -243,7 +262,23 @@ class SqliteJobs:
         if settlement.frees_key:
             await self._execute(session, "free_key", {"id": job_id})
 
-    async def _fetch(self, session: OpenTransaction, name: str, **values: Any) -> Sequence[Row]:
+    async def _retry(self, session: Session, job_id: UUID, now: datetime) -> bool:
+        rows = await self._fetch(session, "retry", id=job_id.bytes, now=encode_datetime(now))
+        for row in rows:
+            values = dict(zip(_RETRIED, row, strict=True))
+            options, ((ageing, rated),) = (
+                options_of(values["options"]),
+                await self._fetch(session, "retried_in", pool=values["pool"]),
+            )
+            gated = bool(rated) or options.key is not None or options.concurrency_key is not None
+            values |= {"run_at": encode_datetime(now), "ending": None, "attempt": 0}
+            values["rank"] = rank(now, values["priority"], None if ageing is None else ageing * timedelta.resolution)
+            values |= {"gated": gated, "waiting": gated, "concurrency_key": options.concurrency_key or ""}
+            await self._execute(session, "enqueue_scheduled" if gated else "enqueue", values)
+            await self._execute(session, "clear_request", {"id": job_id.bytes})
+        return bool(rows)
+
+    async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
         return await fetch(session, self._queries[name], values)
 
     async def _execute(self, session: Session, name: str, values: Mapping[str, Any]) -> int:
@@ -254,6 +289,13 @@ class SqliteJobs:
 async def fetch(session: OpenTransaction, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
     """Run a named query in a session."""
     return await session.fetch(query.statement, query.args(values))
+
+
+def _filter(where: JobFilter) -> dict[str, Any]:
+    return {
+        name: encode_datetime(value) if isinstance(value, datetime) else value
+        for name, value in filter_values(where).items()
+    }
 
 
 def _ended(settlement: Settlement) -> dict[str, Any]:

@@ -7,6 +7,7 @@ database; nobody takes over what is extended.
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.errors import DatabaseBusy
 from penstock.jobs.job import Job
-from penstock.store.contract import Row, Settle
+from penstock.store.contract import Row, Session, Settle
 from penstock.store.queries import load_queries
+from penstock.store.seen import LeaseRow
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.extensions import Extensions
 from penstock.store.sqlite.jobs import SqliteJobs, fetch, job_from
@@ -54,10 +56,17 @@ class SqliteLeases:
         self._extensions.forget(lease)
         return held
 
-    async def jobs(self, lease: int) -> list[Job]:
+    async def jobs(self, lease: int) -> builtins.list[Job]:
         """The jobs that run under a lease."""
         async with reading(self._begin_read) as session:
             return [job_from(row) for row in await fetch(session, self._queries["running"], {"lease": lease})]
+
+    async def list(self, session: Session) -> builtins.list[LeaseRow]:
+        """All leases, oldest first. What is extended beside the database ends later than it says."""
+        return [
+            LeaseRow(lease, worker, datetime.fromisoformat(started), datetime.fromisoformat(expires), running)
+            for lease, worker, started, expires, running in await fetch(session, self._queries["list"], {})
+        ]
 
     async def give_back(self, lease: int) -> None:
         """End a lease under which no job runs any more."""
@@ -66,7 +75,7 @@ class SqliteLeases:
             await fetch(session, self._queries["remove_slots"], {"lease": lease})
         self._extensions.forget(lease)
 
-    async def expired(self, now: datetime) -> list[int]:
+    async def expired(self, now: datetime) -> builtins.list[int]:
         """Leases that have run out."""
         async with reading(self._begin_read) as session:
             rows = await fetch(session, self._queries["expired"], {"now": encode_datetime(now)})

@@ -12,6 +12,8 @@ from penstock.pools.shares import Member, lent
 from penstock.store.contract import Backlog, PoolRow, PoolView, Row, Session
 from penstock.store.poolrows import declared_of, declared_values, views_of
 from penstock.store.queries import load_queries
+from penstock.store.seen import Activity
+from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.jobs import fetch
 from penstock.store.sqlite.session import Begin, reading, writing
 
@@ -91,6 +93,11 @@ class SqlitePools:
 
     async def _members(self, session: Session, group: str) -> builtins.list[Member]:
         return [Member(*row) for row in await self._fetch(session, "members", pool_group=group)]
+
+    async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
+        """What goes on in each pool, and what has ended since a time."""
+        rows = await self._fetch(session, "activity", since=encode_datetime(since))
+        return [Activity(pool, place, count, datetime.fromisoformat(first)) for pool, place, count, first in rows]
 
     async def _fetch(self, session: Session, name: str, **values: Any) -> Sequence[Row]:
         return await fetch(session, self._queries[name], values)

@@ -6,6 +6,7 @@ Owns what all parts of the suite share. Leaves the promises themselves to one fi
 from __future__ import annotations
 
 import asyncio
+import builtins
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from uuid import UUID
 
 from penstock.clock import layout_uuid7
 from penstock.errors import TryAgain
+from penstock.jobs.filter import ALL_JOBS, JobFilter
 from penstock.jobs.job import (
     DEFAULT_POOL,
     Job,
@@ -31,7 +33,7 @@ from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.schema.index import Index
 from penstock.schema.table import Table, definition_of
-from penstock.store.contract import Claim, Room, Row, Session, Statement, Store
+from penstock.store.contract import ABOVE_ALL, Claim, Room, Row, Session, Statement, Store
 from penstock.store.migrate import push
 from penstock.store.statements import TableStatements
 
@@ -205,6 +207,16 @@ class Bench:
         """Settle jobs."""
         return await self.store.jobs.settle(lease, settlements)
 
+    async def retry(self, *ids: UUID, now: datetime = NOW) -> list[UUID]:
+        """Retry jobs that have ended."""
+        return await self.store.jobs.retry(ids, now)
+
+    async def matching(
+        self, where: JobFilter = ALL_JOBS, limit: int = 100, now: datetime = NOW, below: UUID = ABOVE_ALL
+    ) -> list[UUID]:
+        """Ids of jobs that meet a filter."""
+        return await self.reading(lambda session: self.store.jobs.matching(session, where, limit, now, below))
+
     async def find(self, job_id: UUID, now: datetime = NOW) -> JobStatus | None:
         """How a job stands."""
         return await self.reading(lambda session: self.store.jobs.find(session, job_id, now))
@@ -219,9 +231,9 @@ class Bench:
         """In which state a job is."""
         return (await self.status(job_id, now)).state.value
 
-    async def list(self, state: str | None = None, limit: int = 100, now: datetime = NOW) -> list[JobStatus]:
+    async def list(self, state: str | None = None, limit: int = 100, now: datetime = NOW) -> builtins.list[JobStatus]:
         """Jobs in a state."""
-        return await self.reading(lambda session: self.store.jobs.list(session, state, limit, now))
+        return await self.reading(lambda session: self.store.jobs.list(session, JobFilter(state=state), limit, now))
 
     async def count(self, now: datetime = NOW) -> dict[str, int]:
         """How many jobs stand in each place that has any."""

@@ -37,6 +37,7 @@ _EVENTS = (
     JobEvent.HANDED_BACK,
     JobEvent.CANCELED,
 )
+_FAILURES = {JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED}
 _INDEX = st.integers(0, 1000)
 
 
@@ -52,6 +53,7 @@ class ModelJob:
     attempt: int = 0
     lease: int | None = None
     asked_at: datetime | None = None
+    failures: tuple[tuple[int, str], ...] = ()
 
     @property
     def state(self) -> str:
@@ -93,6 +95,15 @@ class Model:
             return False
         job.lease, job.attempt, job.run_at = None, settlement.attempt, settlement.run_at
         job.place = "scheduled" if settlement.state is JobState.PENDING else settlement.state.value
+        if settlement.event in _FAILURES:
+            job.failures += ((settlement.attempt, settlement.event.value),)
+        return True
+
+    def retry(self, job: ModelJob, now: datetime) -> bool:
+        """Make a job pending again if it has failed or was canceled; whether it was so."""
+        if job.place not in {"failed", "canceled"}:
+            return False
+        job.place, job.seq, job.attempt, job.run_at, job.asked_at = "ready", self.seq(), 0, now, None
         return True
 
 
@@ -220,6 +231,14 @@ class JobMachine(RuleBasedStateMachine):
             if job.state != "running":
                 job.asked_at = None
 
+    @precondition(lambda self: self.model.jobs)
+    @rule(which=_INDEX, count=st.integers(1, 3))
+    def retry(self, which: int, count: int) -> None:
+        known = list(self.model.jobs.values())
+        asked = [known[(which + number) % len(known)] for number in range(count)]
+        expected = [job.id for job in asked if self.model.retry(job, self.now)]
+        assert self.runner.run(self.bench.retry(*(job.id for job in asked), now=self.now)) == expected
+
     @rule(which=_INDEX)
     def rescue(self, which: int) -> None:
         model, leases = self.model, self.bench.store.leases
@@ -252,6 +271,7 @@ class JobMachine(RuleBasedStateMachine):
             status = listed[key]
             assert (status.state.value, status.attempt) == (job.state, job.attempt)
             assert status.run_at == job.run_at
+            assert tuple((one.number, one.what) for one in status.attempts) == job.failures
 
     @invariant()
     def every_job_is_in_one_place(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from penstock.clock import random_of
+from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Ending, job_id
 from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent, JobState
@@ -262,9 +263,9 @@ class Pools(Suite):
         await bench.enqueue(*(new_job(pool="p", delay=number % 2) for number in range(6)), new_job(pool="q"))
         lease = await bench.lease()
         running = (await bench.store.jobs.claim(lease, 1, [Room("p", 1)], NOW)).jobs
-        cancel = bench.store.jobs.request_cancel_pool
-        assert await bench.writing(lambda session: cancel(session, "p", "other:function", NOW)) == 0
-        assert await bench.writing(lambda session: cancel(session, "p", "conformance:function", NOW)) == 6
+        cancel = bench.store.jobs.request_cancel_all
+        assert await bench.writing(lambda session: cancel(session, JobFilter("p", "other:function"), NOW)) == 0
+        assert await bench.writing(lambda session: cancel(session, JobFilter("p", "conformance:function"), NOW)) == 6
         assert await bench.cancel_pending() == ids(running)
         assert await bench.count() == {"canceled": 5, "ready": 1, "running": 1}
 

@@ -173,6 +173,8 @@ class Settlements(Suite):
             await bench.enqueue(job)
             if state is JobState.PENDING:
                 await self._move_pending(bench, job, event)
+            elif event is JobEvent.RETRIED:
+                await self._move_ended(bench, job, state)
             else:
                 await self._move_running(bench, job, event)
             seen[state, event] = (await bench.status(job.id)).state
@@ -198,6 +200,13 @@ class Settlements(Suite):
             assert await bench.store.leases.rescue(lease, after(31), lambda _jobs: [settlement]) == 1
         else:
             assert await bench.settle(lease, settlement) == {job.id}
+
+    async def _move_ended(self, bench: Bench, job: NewJob, state: JobState) -> None:
+        if state is JobState.CANCELED:
+            await self._move_pending(bench, job, JobEvent.CANCELED)
+        else:
+            await self._move_running(bench, job, JobEvent.EXHAUSTED)
+        assert await bench.retry(job.id) == [job.id]
 
     async def _clear(self, bench: Bench, job: NewJob) -> None:
         """Cancel a job that is still pending, so that the next move is made alone."""

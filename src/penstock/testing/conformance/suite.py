@@ -13,6 +13,7 @@ from penstock.testing.conformance.leases import Leases
 from penstock.testing.conformance.machine import AnyOrder
 from penstock.testing.conformance.pools import Pools
 from penstock.testing.conformance.rates import Rates
+from penstock.testing.conformance.retries import Retries
 from penstock.testing.conformance.sessions import Sessions
 from penstock.testing.conformance.settlements import Settlements
 from penstock.testing.conformance.signals import Signals
@@ -23,6 +24,7 @@ class StoreSuite(
     Isolation,
     Jobs,
     Settlements,
+    Retries,
     Cancels,
     Pools,
     Gates,

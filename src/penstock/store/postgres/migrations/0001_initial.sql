@@ -8,7 +8,7 @@ create table penstock.migration (
 
 -- Jobs that may start now. Written by transactions that enqueue (insert only) and by workers; read by workers.
 -- Small whatever else is stored: claiming reads nothing but the heads of its two indexes. A job with an ending waits only
--- for its on_complete to run.
+-- for its on_complete to run. `attempts` is what became of those that failed, as JSON.
 create table penstock.ready_job (
     seq bigint generated always as identity,
     id uuid primary key,
@@ -24,7 +24,8 @@ create table penstock.ready_job (
     ending text,
     attempt integer not null,
     enqueued_at timestamptz not null,
-    error text
+    error text,
+    attempts text
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, fillfactor = 80);
 create index ready_job_order on penstock.ready_job (pool, rank, seq) where ending is null;
 create index ready_job_ending on penstock.ready_job (seq) where ending is not null;
@@ -49,7 +50,8 @@ create table penstock.scheduled_job (
     ending text,
     attempt integer not null,
     enqueued_at timestamptz not null,
-    error text
+    error text,
+    attempts text
 );
 create index scheduled_job_run_at on penstock.scheduled_job (run_at, id) where not waiting;
 create index scheduled_job_gate on penstock.scheduled_job (pool, concurrency_key, rank, id) where waiting;
@@ -73,11 +75,13 @@ create table penstock.running_job (
     attempt integer not null,
     enqueued_at timestamptz not null,
     started_at timestamptz not null,
-    error text
+    error text,
+    attempts text
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, fillfactor = 80);
 create index running_job_key on penstock.running_job (pool, concurrency_key) where gated;
 
--- Jobs that have ended, until their status expires. Written by workers and by the pruner; read by whoever asks.
+-- Jobs that have ended, until their status expires or they are retried. Written by workers, by the pruner and by whoever
+-- retries (never in a transaction of a user's function); read by whoever asks.
 -- One partition for each day of expiry, used in a ring of 16 and truncated as a whole; -1 takes all that stays longer.
 create table penstock.finished_job (
     slot smallint not null,
@@ -100,6 +104,7 @@ create table penstock.finished_job (
     error text,
     traceback text,
     on_complete_error text,
+    attempts text,
     primary key (id, slot)
 ) partition by list (slot);
 create table penstock.finished_job_long partition of penstock.finished_job for values in (-1);

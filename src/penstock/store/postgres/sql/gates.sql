@@ -81,16 +81,16 @@ with allotted as materialized (
 ), taken as (
     delete from penstock.scheduled_job s using due where s.id = due.id
     returning s.id, s.pool, s.function, s.kind, s.args, s.priority, s.rank, s.concurrency_key, s.run_at, s.options,
-              s.on_complete, s.attempt + 1 as attempt, s.enqueued_at, s.error, due.place, due.turn
+              s.on_complete, s.attempt + 1 as attempt, s.enqueued_at, s.error, s.attempts, due.place, due.turn
 ), freed as (
     delete from penstock.job_key k using taken t where k.job_id = t.id and k.until_start
 ), turned as (
     update penstock.turn set concurrency_key = :last where pool = :pool
 ), started as (
     insert into penstock.running_job (id, lease, pool, function, kind, args, priority, rank, gated, concurrency_key, run_at,
-        options, on_complete, attempt, enqueued_at, started_at, error)
+        options, on_complete, attempt, enqueued_at, started_at, error, attempts)
     select id, :lease, pool, function, kind, args, priority, rank, true, concurrency_key, run_at, options, on_complete,
-           attempt, enqueued_at, :now::timestamptz, error
+           attempt, enqueued_at, :now::timestamptz, error, attempts
     from taken
 )
 select id, function, kind, args, run_at, pool, priority, options, on_complete, null, attempt, enqueued_at, :now
@@ -100,9 +100,11 @@ from taken order by place, turn;
 -- Differs: one statement takes them out and puts them in.
 with gone as (
     delete from penstock.ready_job where pool = :pool and ending is null
-    returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, error
+    returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, error,
+              attempts
 )
 insert into penstock.scheduled_job (id, pool, function, kind, args, priority, rank, gated, waiting, run_at, options,
-    on_complete, attempt, enqueued_at, error)
-select id, pool, function, kind, args, priority, rank, true, true, run_at, options, on_complete, attempt, enqueued_at, error
+    on_complete, attempt, enqueued_at, error, attempts)
+select id, pool, function, kind, args, priority, rank, true, true, run_at, options, on_complete, attempt, enqueued_at, error,
+       attempts
 from gone;

@@ -22,14 +22,25 @@ from new where run_at <= :now and concurrency_key is null order by place;
 -- request_cancel: ask that jobs be canceled.
 insert into penstock.cancel_request (job_id, requested_at) select id, :now::timestamptz from unnest(:ids::uuid[]) as t (id);
 
--- request_cancel_pool: ask that all jobs of a pool be canceled, or those of one function in it.
--- Unbounded: it reads all of them.
+-- request_cancel_all: ask that all jobs be canceled that meet a filter and have not ended.
+-- Unbounded: it reads all that have not.
 insert into penstock.cancel_request (job_id, requested_at)
-select id, :now::timestamptz from (
-    select id, pool, function from penstock.ready_job where ending is null
-    union all select id, pool, function from penstock.scheduled_job where ending is null
-    union all select id, pool, function from penstock.running_job where ending is null
-) job where pool = :pool and function = coalesce(:function::text, function);
+select id, :now::timestamptz
+from (
+    select id, pool, function, options, error, enqueued_at, null::timestamptz as finished_at, 'pending' as state
+    from penstock.ready_job where ending is null
+    union all
+    select id, pool, function, options, error, enqueued_at, null::timestamptz, 'pending'
+    from penstock.scheduled_job where ending is null
+    union all
+    select id, pool, function, options, error, enqueued_at, null::timestamptz, 'running'
+    from penstock.running_job where ending is null
+) job
+where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
+  and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+  and (:error::text is null or strpos(error, :error) > 0)
+  and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
+  and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before);
 
 -- promote: move scheduled jobs that are due to ready, earliest first; those to be canceled stay, and those that pass a
 -- gate wait for it from now on.
@@ -44,11 +55,13 @@ with due as materialized (
 ), moved as (
     delete from penstock.scheduled_job s using due where s.id = due.id and not due.gated
     returning s.id, s.pool, s.function, s.kind, s.args, s.priority, s.rank, s.run_at, s.options, s.on_complete, s.ending,
-              s.attempt, s.enqueued_at, s.error
+              s.attempt, s.enqueued_at, s.error, s.attempts
 )
 insert into penstock.ready_job
-    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error)
-select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error
+    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+     attempts)
+select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+       attempts
 from moved order by run_at, id;
 
 -- claim: give ready jobs to a lease: those that wait for their on_complete, then of each pool as many as it has room for.
@@ -84,12 +97,12 @@ with ending as materialized (
 ), taken as (
     delete from penstock.ready_job r where r.ctid = any(array(select ctid from chosen))
     returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.rank, r.run_at, r.options, r.on_complete, r.ending,
-              r.attempt + (r.ending is null)::integer as attempt, r.enqueued_at, r.error, r.seq
+              r.attempt + (r.ending is null)::integer as attempt, r.enqueued_at, r.error, r.attempts, r.seq
 ), started as (
     insert into penstock.running_job (id, lease, pool, function, kind, args, priority, rank, run_at, options, on_complete,
-        ending, attempt, enqueued_at, started_at, error)
+        ending, attempt, enqueued_at, started_at, error, attempts)
     select id, :lease, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt,
-           enqueued_at, :now::timestamptz, error
+           enqueued_at, :now::timestamptz, error, attempts
     from taken
 )
 select asked.next_run_at, asked.cancels, asked.gates, t.id, t.function, t.kind, t.args, t.run_at, t.pool, t.priority, t.options,
@@ -114,31 +127,39 @@ with outcome as materialized (
     select * from unnest(
         :ids::uuid[], :states::text[], :attempts::integer[], :run_ats::timestamptz[], :finished_ats::timestamptz[],
         :expires_ats::timestamptz[], :slots::smallint[], :results::text[], :errors::text[], :tracebacks::text[],
-        :endings::text[], :on_complete_errors::text[]
-    ) as t (id, state, attempt, run_at, finished_at, expires_at, slot, result, error, traceback, ending, on_complete_error)
+        :endings::text[], :on_complete_errors::text[], :failed_attempts::text[]
+    ) as t (id, state, attempt, run_at, finished_at, expires_at, slot, result, error, traceback, ending, on_complete_error,
+            failed)
 ), gone as (
     delete from penstock.running_job r using outcome o where r.id = o.id and r.lease = :lease
     returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.options, r.on_complete, r.enqueued_at, r.started_at,
-              r.gated, r.concurrency_key, r.rank, r.run_at as last_run_at, o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.slot, o.result, o.error, o.traceback, o.ending,
-              o.on_complete_error, r.error as last_error
+              r.gated, r.concurrency_key, r.rank, r.run_at as last_run_at,
+              o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.slot, o.result, o.error, o.traceback, o.ending,
+              o.on_complete_error, r.error as last_error,
+              case when o.failed is null then r.attempts
+                   when r.attempts is null then '[' || o.failed || ']'
+                   when jsonb_array_length(r.attempts::jsonb) < 20 then (r.attempts::jsonb || o.failed::jsonb)::text
+                   else (r.attempts::jsonb - 0 || o.failed::jsonb)::text end as attempts
 ), ended as (
     insert into penstock.finished_job (slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
-        enqueued_at, started_at, finished_at, expires_at, state, result, error, traceback, on_complete_error)
+        enqueued_at, started_at, finished_at, expires_at, state, result, error, traceback, on_complete_error, attempts)
     select slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at, started_at,
-           finished_at, expires_at, state, result, error, traceback, on_complete_error
+           finished_at, expires_at, state, result, error, traceback, on_complete_error, attempts
     from gone where state not in ('pending', 'completing')
 ), completing as (
     insert into penstock.ready_job
-        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error)
-    select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+         attempts)
+    select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+           attempts
     from gone where state = 'completing' and run_at <= finished_at
 ), again as (
     insert into penstock.scheduled_job
         (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
-         gated, concurrency_key)
+         gated, concurrency_key, attempts)
     select id, pool, function, kind, args, priority, rank + (extract(epoch from run_at - last_run_at) * 1000000)::bigint,
            run_at, options, on_complete, ending, attempt, enqueued_at, coalesce(error, last_error),
-           gated and state = 'pending', concurrency_key
+           gated and state = 'pending', concurrency_key, attempts
     from gone where state = 'pending' or (state = 'completing' and run_at > finished_at)
 ), freed as (
     delete from penstock.job_key k where k.job_id = any(:freed::uuid[]) and k.job_id in (select id from gone)
@@ -180,24 +201,24 @@ with outcome as materialized (
 ), ready as (
     delete from penstock.ready_job j using outcome o where j.id = o.id
     returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.run_at, j.options, j.on_complete, j.attempt,
-              j.enqueued_at
+              j.enqueued_at, j.attempts
 ), scheduled as (
     delete from penstock.scheduled_job j using outcome o where j.id = o.id
     returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.run_at, j.options, j.on_complete, j.attempt,
-              j.enqueued_at
+              j.enqueued_at, j.attempts
 ), gone as (
     select * from ready union all select * from scheduled
 ), ended as (
     insert into penstock.finished_job (slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
-        enqueued_at, finished_at, expires_at, state)
+        enqueued_at, finished_at, expires_at, state, attempts)
     select o.slot, g.id, g.pool, g.function, g.kind, g.args, g.priority, g.run_at, g.options, g.on_complete, g.attempt,
-           g.enqueued_at, o.finished_at, o.expires_at, o.state
+           g.enqueued_at, o.finished_at, o.expires_at, o.state, g.attempts
     from gone g join outcome o on o.id = g.id where o.state <> 'completing'
 ), completing as (
     insert into penstock.ready_job
-        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at)
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, attempts)
     select g.id, g.pool, g.function, g.kind, g.args, g.priority, g.rank, g.run_at, g.options, g.on_complete, o.ending,
-           g.attempt, g.enqueued_at
+           g.attempt, g.enqueued_at, g.attempts
     from gone g join outcome o on o.id = g.id where o.state = 'completing'
 ), cleared as (
     delete from penstock.cancel_request c where c.job_id in (select id from gone)
@@ -216,38 +237,155 @@ where c.requested_at < :before
 -- cancel_running: ids of running jobs for which a request to cancel stands.
 select distinct c.job_id from penstock.cancel_request c join penstock.running_job j on j.id = c.job_id;
 
+-- retry: make jobs pending again that have failed or were canceled; one that is not so any more is not returned.
+-- Requests to cancel it that came before are forgotten. Its attempts begin anew, and what became of the last ones is kept.
+-- Differs: one statement for any number of jobs.
+with asked as materialized (
+    select id, min(place) as place from unnest(:ids::uuid[]) with ordinality as t (id, place) group by id
+), gone as (
+    delete from penstock.finished_job j using asked
+    where j.id = asked.id and j.state in ('failed', 'canceled') and j.expires_at > :now::timestamptz
+    returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.options, j.on_complete, j.enqueued_at, j.error,
+              j.attempts, asked.place
+), cleared as (
+    delete from penstock.cancel_request c where c.job_id in (select id from gone)
+), anew as materialized (
+    select g.*, (extract(epoch from :now) * 1000000)::bigint - g.priority * coalesce(p.ageing, :no_ageing::bigint) as rank,
+           coalesce(
+               g.options::jsonb ->> 'concurrency_key',
+               case when p.rate_limit is not null or g.options::jsonb ->> 'key' is not null then '' end
+           ) as concurrency_key
+    from gone g left join penstock.pool p on p.name = g.pool
+), ready as (
+    insert into penstock.ready_job
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, error, attempts)
+    select id, pool, function, kind, args, priority, rank, :now, options, on_complete, 0, enqueued_at, error, attempts
+    from anew where concurrency_key is null order by place
+), waiting as (
+    insert into penstock.scheduled_job
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, error, attempts,
+         gated, waiting, concurrency_key)
+    select id, pool, function, kind, args, priority, rank, :now, options, on_complete, 0, enqueued_at, error, attempts,
+           true, true, concurrency_key
+    from anew where concurrency_key is not null
+)
+select id from anew order by place;
+
 -- find: one job, wherever it stands.
 select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,
-       null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error
+       null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error, attempts, priority, options, on_complete
 from penstock.ready_job where id = :id
 union all
-select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null
+select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null, attempts, priority, options, on_complete
 from penstock.scheduled_job where id = :id
 union all
-select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null
+select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null, attempts, priority, options, on_complete
 from penstock.running_job where id = :id
 union all
 select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
-       on_complete_error
+       on_complete_error, attempts, priority, options, on_complete
 from penstock.finished_job where id = :id and expires_at > :now;
 
--- list: jobs in one state, or in all, newest first.
--- Unbounded: of a state that is rare it reads all that have ended.
+-- list: jobs that meet a filter, newest first.
+-- Unbounded: of jobs that are rare it reads all.
 select * from (
-    (select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,
-       null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error
-    from penstock.ready_job where case when ending is null then 'pending' else 'completing' end = coalesce(:state, case when ending is null then 'pending' else 'completing' end) order by id desc limit :limit)
+    (select * from (
+        select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at,
+               null::timestamptz as started_at, null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
+               null::text as on_complete_error, attempts, priority, options, on_complete
+        from penstock.ready_job
+    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
+      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:error::text is null or strpos(error, :error) > 0)
+      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+    order by id desc limit :limit)
     union all
-    (select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null
-    from penstock.scheduled_job where case when ending is null then 'pending' else 'completing' end = coalesce(:state, case when ending is null then 'pending' else 'completing' end) order by id desc limit :limit)
+    (select * from (
+        select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at,
+               null::timestamptz as started_at, null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
+               null::text as on_complete_error, attempts, priority, options, on_complete
+        from penstock.scheduled_job
+    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
+      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:error::text is null or strpos(error, :error) > 0)
+      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+    order by id desc limit :limit)
     union all
-    (select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null
-    from penstock.running_job where case when ending is null then 'running' else 'completing' end = coalesce(:state, case when ending is null then 'running' else 'completing' end) order by id desc limit :limit)
+    (select * from (
+        select id, function, args, case when ending is null then 'running' else 'completing' end as state, attempt, run_at, enqueued_at,
+               started_at, null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
+               null::text as on_complete_error, attempts, priority, options, on_complete
+        from penstock.running_job
+    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
+      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:error::text is null or strpos(error, :error) > 0)
+      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+    order by id desc limit :limit)
     union all
-    (select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
-       on_complete_error
-    from penstock.finished_job where coalesce(:state, 'success') in ('success', 'failed', 'canceled')
-        and state = coalesce(:state, state) and expires_at > :now order by id desc limit :limit)
+    (select * from (
+        select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback,
+               pool, on_complete_error, attempts, priority, options, on_complete
+        from penstock.finished_job where expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled')
+    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
+      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:error::text is null or strpos(error, :error) > 0)
+      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+    order by id desc limit :limit)
+) job order by id desc limit :limit;
+
+-- matching: ids of jobs that meet a filter, newest first, those below one id.
+-- Unbounded: of jobs that are rare it reads all.
+select id from (
+    (select * from (
+        select id, pool, function, options, error, enqueued_at, null::timestamptz as finished_at,
+               case when ending is null then 'pending' else 'completing' end as state
+        from penstock.ready_job
+    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
+      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:error::text is null or strpos(error, :error) > 0)
+      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+      and id < :below
+    order by id desc limit :limit)
+    union all
+    (select * from (
+        select id, pool, function, options, error, enqueued_at, null::timestamptz as finished_at,
+               case when ending is null then 'pending' else 'completing' end as state
+        from penstock.scheduled_job
+    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
+      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:error::text is null or strpos(error, :error) > 0)
+      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+      and id < :below
+    order by id desc limit :limit)
+    union all
+    (select * from (
+        select id, pool, function, options, error, enqueued_at, null::timestamptz as finished_at,
+               case when ending is null then 'running' else 'completing' end as state
+        from penstock.running_job
+    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
+      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:error::text is null or strpos(error, :error) > 0)
+      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+      and id < :below
+    order by id desc limit :limit)
+    union all
+    (select * from (
+        select id, pool, function, options, error, enqueued_at, finished_at, state
+        from penstock.finished_job where expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled')
+    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
+      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:error::text is null or strpos(error, :error) > 0)
+      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+      and id < :below
+    order by id desc limit :limit)
 ) job order by id desc limit :limit;
 
 -- count_slot: how many finished jobs a partition holds (PostgreSQL only: SQLite deletes them one by one).

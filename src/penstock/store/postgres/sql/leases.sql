@@ -32,3 +32,9 @@ from penstock.running_job where lease = :lease order by id for update skip locke
 -- Differs: one statement for both.
 with slots as (delete from penstock.slot where lease = :lease)
 delete from penstock.lease where id = :lease;
+
+-- list: all leases, oldest first, and how many jobs run under each.
+-- Unbounded: it counts jobs.
+select l.id, l.worker, l.started_at, l.expires_at,
+       (select count(*) from penstock.running_job j where j.lease = l.id)
+from penstock.lease l order by l.id;

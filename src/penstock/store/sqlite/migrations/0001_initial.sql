@@ -5,7 +5,7 @@ create table if not exists penstock_migration (
 ) strict;
 
 -- Jobs that may start now. Written by transactions that enqueue (insert only) and by workers; read by workers.
--- A job with an ending waits only for its on_complete to run.
+-- A job with an ending waits only for its on_complete to run. `attempts` is what became of those that failed, as JSON.
 create table penstock_ready_job (
     seq integer primary key autoincrement,
     id blob not null unique,
@@ -21,7 +21,8 @@ create table penstock_ready_job (
     ending text,
     attempt integer not null,
     enqueued_at text not null,
-    error text
+    error text,
+    attempts text
 ) strict;
 create index penstock_ready_job_order on penstock_ready_job (pool, rank, seq) where ending is null;
 create index penstock_ready_job_ending on penstock_ready_job (seq) where ending is not null;
@@ -46,7 +47,8 @@ create table penstock_scheduled_job (
     ending text,
     attempt integer not null,
     enqueued_at text not null,
-    error text
+    error text,
+    attempts text
 ) strict;
 create index penstock_scheduled_job_run_at on penstock_scheduled_job (run_at, id) where not waiting;
 create index penstock_scheduled_job_gate on penstock_scheduled_job (pool, concurrency_key, rank, id) where waiting;
@@ -70,11 +72,13 @@ create table penstock_running_job (
     attempt integer not null,
     enqueued_at text not null,
     started_at text not null,
-    error text
+    error text,
+    attempts text
 ) strict;
 create index penstock_running_job_key on penstock_running_job (pool, concurrency_key) where gated;
 
--- Jobs that have ended, until their status expires. Written by workers and by the pruner; read by whoever asks.
+-- Jobs that have ended, until their status expires or they are retried. Written by workers, by the pruner and by whoever
+-- retries (never in a transaction of a user's function); read by whoever asks.
 create table penstock_finished_job (
     id blob primary key,
     pool text not null,
@@ -94,7 +98,8 @@ create table penstock_finished_job (
     result text,
     error text,
     traceback text,
-    on_complete_error text
+    on_complete_error text,
+    attempts text
 ) strict;
 create index penstock_finished_job_expires_at on penstock_finished_job (expires_at);
 

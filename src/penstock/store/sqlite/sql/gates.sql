@@ -80,7 +80,7 @@ where id in (
     order by s.rank, s.id limit :count
 )
 returning id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, error, rank,
-          concurrency_key;
+          attempts, concurrency_key;
 
 -- free_started: another job may have the key of one that has started (SQLite only: part of start).
 delete from penstock_job_key where job_id = :id and until_start;
@@ -91,8 +91,8 @@ update penstock_turn set concurrency_key = :last where pool = :pool;
 -- close: have jobs that are ready pass the gate of their pool from now on, of which a rate limit was declared since.
 -- Differs: copies them; closed takes them out.
 insert into penstock_scheduled_job (id, pool, function, kind, args, priority, rank, gated, waiting, run_at, options,
-    on_complete, attempt, enqueued_at, error)
-select id, pool, function, kind, args, priority, rank, 1, 1, run_at, options, on_complete, attempt, enqueued_at, error
+    on_complete, attempt, enqueued_at, error, attempts)
+select id, pool, function, kind, args, priority, rank, 1, 1, run_at, options, on_complete, attempt, enqueued_at, error, attempts
 from penstock_ready_job where pool = :pool and ending is null;
 
 -- closed: take out the jobs that pass the gate now (SQLite only: the other half of close).

@@ -1,29 +1,41 @@
 -- enqueue: store a new job that is due in ready, unless it passes a gate.
 -- Differs: one statement a job and place; SQLite is in this process, so statements cost no round trip.
 insert into penstock_ready_job
-    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error)
+    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+     attempts)
 values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, :ending, :attempt,
-    :enqueued_at, :error);
+    :enqueued_at, :error, :attempts);
 
 -- enqueue_scheduled: store a new job that is due later, or passes a gate (SQLite only: the second half of enqueue).
 insert into penstock_scheduled_job
     (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
-     gated, waiting, concurrency_key)
+     gated, waiting, concurrency_key, attempts)
 values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, :ending, :attempt,
-    :enqueued_at, :error, :gated, :waiting, :concurrency_key);
+    :enqueued_at, :error, :gated, :waiting, :concurrency_key, :attempts);
 
 -- request_cancel: ask that a job be canceled.
 -- Differs: one statement a job.
 insert into penstock_cancel_request (job_id, requested_at) values (:id, :now);
 
--- request_cancel_pool: ask that all jobs of a pool be canceled, or those of one function in it.
--- Unbounded: it reads all of them.
+-- request_cancel_all: ask that all jobs be canceled that meet a filter and have not ended.
+-- Unbounded: it reads all that have not.
 insert into penstock_cancel_request (job_id, requested_at)
-select id, :now from (
-    select id, pool, function from penstock_ready_job where ending is null
-    union all select id, pool, function from penstock_scheduled_job where ending is null
-    union all select id, pool, function from penstock_running_job where ending is null
-) job where pool = :pool and function = coalesce(:function, function);
+select id, :now
+from (
+    select id, pool, function, options, error, enqueued_at, null as finished_at, 'pending' as state
+    from penstock_ready_job where ending is null
+    union all
+    select id, pool, function, options, error, enqueued_at, null, 'pending'
+    from penstock_scheduled_job where ending is null
+    union all
+    select id, pool, function, options, error, enqueued_at, null, 'running'
+    from penstock_running_job where ending is null
+) job
+where (:state is null or state = :state) and (:pool is null or pool = :pool)
+  and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+  and (:error is null or instr(error, :error) > 0)
+  and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
+  and (:before is null or coalesce(finished_at, enqueued_at) < :before);
 
 -- promote: move scheduled jobs that are due to ready, earliest first; those to be canceled stay.
 -- Differs: takes them out; enqueue puts them back in.
@@ -34,7 +46,8 @@ where id in (
       and not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)
     order by s.run_at, s.id limit :limit
 )
-returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error;
+returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+          attempts;
 
 -- promote_gated: let scheduled jobs that are due wait for their gate (SQLite only: the other half of promote).
 update penstock_scheduled_job set waiting = 1
@@ -78,7 +91,7 @@ where seq in (
     order by r.rank, r.seq limit :limit
 )
 returning id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, error, rank,
-          seq;
+          attempts, seq;
 
 -- claim_ending: give jobs that wait for their on_complete to a lease (SQLite only: part of claim).
 delete from penstock_ready_job
@@ -88,25 +101,32 @@ where seq in (
     order by r.seq limit :limit
 )
 returning id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, error, rank,
-          seq;
+          attempts, seq;
 
 -- start: put a claimed job under its lease (SQLite only: the second half of claim).
 insert into penstock_running_job (id, lease, function, kind, args, run_at, pool, priority, rank, options, on_complete,
-    ending, attempt, enqueued_at, started_at, error, gated, concurrency_key)
+    ending, attempt, enqueued_at, started_at, error, gated, concurrency_key, attempts)
 values (:id, :lease, :function, :kind, :args, :run_at, :pool, :priority, :rank, :options, :on_complete, :ending, :attempt,
-    :enqueued_at, :started_at, :error, :gated, :concurrency_key);
+    :enqueued_at, :started_at, :error, :gated, :concurrency_key, :attempts);
 
 -- settle: take a running job from its lease. The lease is the fence: a job it no longer holds is not returned.
--- Differs: takes it out; end, enqueue or enqueue_scheduled puts it in.
+-- Differs: takes it out; end, enqueue or enqueue_scheduled puts it in. In a returning clause SQLite takes columns that are
+-- null for not null if it is asked with "is null"; so coalesce is.
 delete from penstock_running_job where id = :id and lease = :lease
 returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, enqueued_at, started_at, error, gated,
-          concurrency_key;
+          concurrency_key,
+    case when :failed_attempt is null then attempts
+         when json_array_length(coalesce(attempts, '[]')) < 20
+         then json_insert(coalesce(attempts, '[]'), '$[#]', json(:failed_attempt))
+         else json_insert(json_remove(attempts, '$[0]'), '$[#]', json(:failed_attempt)) end as attempts;
 
 -- end: keep the status of a job that has ended (SQLite only: the second half of settle).
 insert into penstock_finished_job (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
-    enqueued_at, started_at, finished_at, expires_at, state, result, error, traceback, on_complete_error)
+    enqueued_at, started_at, finished_at, expires_at, state, result, error, traceback, on_complete_error,
+    attempts)
 values (:id, :pool, :function, :kind, :args, :priority, :run_at, :options, :on_complete, :attempt, :enqueued_at,
-    :started_at, :finished_at, :expires_at, :state, :result, :error, :traceback, :on_complete_error);
+    :started_at, :finished_at, :expires_at, :state, :result, :error, :traceback, :on_complete_error,
+    :attempts);
 
 -- any_cancelable: whether a request to cancel stands for a pending job, or is old.
 select 1 from penstock_cancel_request c
@@ -131,11 +151,13 @@ select distinct c.job_id from penstock_cancel_request c join penstock_running_jo
 -- settle_pending: take a job out of ready (SQLite only in two: end or enqueue puts it in).
 -- Differs: one statement a job and place.
 delete from penstock_ready_job where id = :id
-returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at;
+returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at,
+          attempts;
 
 -- settle_scheduled: take a job out of scheduled (SQLite only: the other half of settle_pending).
 delete from penstock_scheduled_job where id = :id
-returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at;
+returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at,
+          attempts;
 
 -- free_key: another job may have the key of this one (SQLite only: part of settle and settle_pending).
 delete from penstock_job_key where job_id = :id;
@@ -150,38 +172,129 @@ where requested_at < :before
   and not exists (select 1 from penstock_scheduled_job j where j.id = job_id)
   and not exists (select 1 from penstock_running_job j where j.id = job_id);
 
+-- retry: take out a job that has failed or was canceled, to make it pending again; otherwise nothing is returned.
+-- Differs: takes it out; enqueue puts it in, and clear_request forgets requests to cancel it that came before.
+delete from penstock_finished_job where id = :id and state in ('failed', 'canceled') and expires_at > :now
+returning id, pool, function, kind, args, priority, options, on_complete, enqueued_at, error, attempts;
+
+-- retried_in: how jobs of a pool gain priority, and whether it has a rate limit (SQLite only: part of retry).
+select max(ageing), max(rate_limit is not null) from penstock_pool where name = :pool;
+
 -- find: one job, wherever it stands.
 select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, null as started_at,
-       null as finished_at, null as result, error, null as traceback, pool, null as on_complete_error
+       null as finished_at, null as result, error, null as traceback, pool, null as on_complete_error, attempts, priority, options, on_complete
 from penstock_ready_job where id = :id
 union all
-select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null
+select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null, attempts, priority, options, on_complete
 from penstock_scheduled_job where id = :id
 union all
-select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null
+select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null, attempts, priority, options, on_complete
 from penstock_running_job where id = :id
 union all
 select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
-       on_complete_error
+       on_complete_error, attempts, priority, options, on_complete
 from penstock_finished_job where id = :id and expires_at > :now;
 
--- list: jobs in one state, or in all, newest first.
--- Unbounded: of a state that is rare it reads all that have ended.
+-- list: jobs that meet a filter, newest first.
+-- Unbounded: of jobs that are rare it reads all.
 select * from (
-    select * from (select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, null as started_at,
-       null as finished_at, null as result, error, null as traceback, pool, null as on_complete_error
-    from penstock_ready_job where case when ending is null then 'pending' else 'completing' end = coalesce(:state, case when ending is null then 'pending' else 'completing' end) order by id desc limit :limit)
+    select * from (select * from (
+        select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at,
+               null as started_at, null as finished_at, null as result, error, null as traceback, pool,
+               null as on_complete_error, attempts, priority, options, on_complete
+        from penstock_ready_job
+    ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
+      and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:error is null or instr(error, :error) > 0)
+      and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+    order by id desc limit :limit)
     union all
-    select * from (select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null
-    from penstock_scheduled_job where case when ending is null then 'pending' else 'completing' end = coalesce(:state, case when ending is null then 'pending' else 'completing' end) order by id desc limit :limit)
+    select * from (select * from (
+        select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at,
+               null as started_at, null as finished_at, null as result, error, null as traceback, pool,
+               null as on_complete_error, attempts, priority, options, on_complete
+        from penstock_scheduled_job
+    ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
+      and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:error is null or instr(error, :error) > 0)
+      and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+    order by id desc limit :limit)
     union all
-    select * from (select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null
-    from penstock_running_job where case when ending is null then 'running' else 'completing' end = coalesce(:state, case when ending is null then 'running' else 'completing' end) order by id desc limit :limit)
+    select * from (select * from (
+        select id, function, args, case when ending is null then 'running' else 'completing' end as state, attempt, run_at, enqueued_at,
+               started_at, null as finished_at, null as result, error, null as traceback, pool,
+               null as on_complete_error, attempts, priority, options, on_complete
+        from penstock_running_job
+    ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
+      and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:error is null or instr(error, :error) > 0)
+      and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+    order by id desc limit :limit)
     union all
-    select * from (select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
-       on_complete_error
-    from penstock_finished_job where coalesce(:state, 'success') in ('success', 'failed', 'canceled')
-        and state = coalesce(:state, state) and +expires_at > :now order by id desc limit :limit)
+    select * from (select * from (
+        select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback,
+               pool, on_complete_error, attempts, priority, options, on_complete
+        from penstock_finished_job where +expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled')
+    ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
+      and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:error is null or instr(error, :error) > 0)
+      and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+    order by id desc limit :limit)
+) job order by id desc limit :limit;
+
+-- matching: ids of jobs that meet a filter, newest first, those below one id.
+-- Unbounded: of jobs that are rare it reads all.
+select id from (
+    select * from (select * from (
+        select id, pool, function, options, error, enqueued_at, null as finished_at,
+               case when ending is null then 'pending' else 'completing' end as state
+        from penstock_ready_job
+    ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
+      and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:error is null or instr(error, :error) > 0)
+      and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+      and id < :below
+    order by id desc limit :limit)
+    union all
+    select * from (select * from (
+        select id, pool, function, options, error, enqueued_at, null as finished_at,
+               case when ending is null then 'pending' else 'completing' end as state
+        from penstock_scheduled_job
+    ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
+      and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:error is null or instr(error, :error) > 0)
+      and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+      and id < :below
+    order by id desc limit :limit)
+    union all
+    select * from (select * from (
+        select id, pool, function, options, error, enqueued_at, null as finished_at,
+               case when ending is null then 'running' else 'completing' end as state
+        from penstock_running_job
+    ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
+      and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:error is null or instr(error, :error) > 0)
+      and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+      and id < :below
+    order by id desc limit :limit)
+    union all
+    select * from (select * from (
+        select id, pool, function, options, error, enqueued_at, finished_at, state
+        from penstock_finished_job where +expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled')
+    ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
+      and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:error is null or instr(error, :error) > 0)
+      and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
+      and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+      and id < :below
+    order by id desc limit :limit)
 ) job order by id desc limit :limit;
 
 -- count: how many jobs stand in each place.

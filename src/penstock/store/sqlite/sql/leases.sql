@@ -32,3 +32,9 @@ from penstock_running_job where lease = :lease order by id;
 -- remove: delete a lease.
 -- Differs: its slots go with it by a statement of its own.
 delete from penstock_lease where id = :lease;
+
+-- list: all leases, oldest first, and how many jobs run under each.
+-- Unbounded: it counts jobs.
+select l.id, l.worker, l.started_at, l.expires_at,
+       (select count(*) from penstock_running_job j where j.lease = l.id)
+from penstock_lease l order by l.id;

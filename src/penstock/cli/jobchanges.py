@@ -1,0 +1,191 @@
+"""``penstock jobs retry``, ``cancel`` and ``wait``: what may be done about jobs, one or many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from penstock.app import App, Backend
+from penstock.cli.jobfilter import Duration, check_meant, confirm, filter_options, read_filter
+from penstock.cli.opening import complete, open_app, open_backend
+from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.output import counted, print_json, say
+from penstock.clock import SystemClock
+from penstock.errors import DataError
+from penstock.jobs.filter import JobFilter, cancelable, retriable
+from penstock.jobs.job import JobId, JobStatus, job_id, job_uuid
+from penstock.jobs.states import FINISHED, RETRIABLE, JobState
+
+NOT_RETRIED, FAILED, CANCELED, LATE = 1, 3, 4, 5
+_RETRIABLE = [state.value for state in JobState if state in RETRIABLE]
+_CANCELABLE = ["pending", "running"]
+_FIRST_LOOK, _LAST_LOOK = 0.01, 0.5
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before several jobs are changed by a filter.")
+
+
+@click.command("retry")
+@click.argument("jobs", nargs=-1, metavar="[JOB]...")
+@filter_options(_RETRIABLE)
+@_yes
+@json_option()
+@pass_options
+def retry(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) -> int:
+    """Run JOBs again that have failed or were canceled, or all failed ones that the options tell.
+
+    They are pending then, their attempts begin anew, and their on_complete runs again when they have ended.
+    """
+    check_meant(jobs, given, "retry")
+    app = open_app(options)
+    if not jobs:
+        count, retried = complete(_retry_matching(app, options, retriable(read_filter(app, given)), sure=yes))
+        if options.json:
+            print_json({"found": count, "retried": [job_id(uuid) for uuid in retried]})
+        else:
+            say(f"{counted(len(retried), 'job')} retried, of {count:,}." if count else "There are no such jobs.")
+        return 0
+    found = complete(_retry_named(app, options, jobs))
+    if options.json:
+        print_json({"jobs": [{"id": status.id, "state": status.state.value, "retried": won} for status, won in found]})
+    else:
+        for status, won in found:
+            why = "is not retried: only what has failed or was canceled is; it is"
+            say(f"{status.id} is retried." if won else f"{status.id} {why} {status.state.value}.")
+    return 0 if all(won for _, won in found) else NOT_RETRIED
+
+
+@click.command("cancel")
+@click.argument("jobs", nargs=-1, metavar="[JOB]...")
+@filter_options(_CANCELABLE)
+@_yes
+@json_option()
+@pass_options
+def cancel(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) -> None:
+    """Ask for JOBs to be canceled, or for all that the options tell and that have not ended.
+
+    Pending ones never start, running ones are asked to stop.
+    """
+    check_meant(jobs, given, "cancel")
+    app = open_app(options)
+    if not jobs:
+        count = complete(_cancel_matching(app, options, cancelable(read_filter(app, given)), sure=yes))
+        if options.json:
+            print_json({"requested": count})
+        else:
+            say(f"Asked for {counted(count, 'job')} to be canceled." if count else "There are no such jobs.")
+        return
+    found = complete(_cancel_named(app, options, jobs))
+    if options.json:
+        print_json({"jobs": [_as_request(status) for status in found]})
+        return
+    for status in found:
+        if status.state in FINISHED:
+            say(f"{status.id} has ended already: {status.state.value}.")
+        else:
+            say(f"Asked for {status.id} to be canceled; it was {status.state.value}.")
+
+
+@click.command("wait")
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@click.option("--timeout", type=Duration(), metavar="DURATION", help="How long to wait at most, such as 90s or 5m.")
+@json_option()
+@pass_options
+def wait(options: Options, jobs: Sequence[str], timeout: float | None) -> int:
+    """Wait until JOBs have ended, and print how each did.
+
+    Ends with 0 if all have succeeded, with 3 if one has failed, with 4 if one was canceled and none has failed, and
+    with 5 if one has not ended in time.
+    """
+    found = complete(_wait(open_app(options), options, jobs, timeout))
+    if options.json:
+        print_json({"jobs": [_as_end(status) for status in found]})
+    states = {status.state for status in found}
+    if not states <= FINISHED:
+        return LATE
+    return FAILED if JobState.FAILED in states else CANCELED if JobState.CANCELED in states else 0
+
+
+async def known_job(backend: Backend, job: str) -> JobStatus:
+    """A job that is named on the command line.
+
+    Raises:
+        DataError: There is none.
+        IdInvalid: It is no id of a job.
+    """
+    status = await backend.job(JobId(job))
+    if status is None:
+        raise DataError(f"There is no job {job}.", fix="Its status may have expired; see penstock jobs.")
+    return status
+
+
+# ----- steps
+
+
+async def _retry_named(app: App, options: Options, jobs: Sequence[str]) -> list[tuple[JobStatus, bool]]:
+    async with open_backend(app, options) as backend:
+        for job in jobs:
+            await known_job(backend, job)
+        retried = await backend.job_calls.retry([job_uuid(job) for job in jobs])
+        return [(await known_job(backend, job), job_uuid(job) in retried) for job in dict.fromkeys(jobs)]
+
+
+async def _retry_matching(app: App, options: Options, where: JobFilter, *, sure: bool) -> tuple[int, list[Any]]:
+    """What the filter finds now is retried, and nothing that fails while somebody is asked."""
+    async with open_backend(app, options) as backend:
+        found = await backend.job_calls.matching(where)
+        confirm(len(found), "retry", sure=sure)
+        return len(found), await backend.job_calls.retry(found)
+
+
+async def _cancel_named(app: App, options: Options, jobs: Sequence[str]) -> list[JobStatus]:
+    async with open_backend(app, options) as backend:
+        found = [await known_job(backend, job) for job in dict.fromkeys(jobs)]
+        await backend.job_calls.cancel([job_uuid(status.id) for status in found if status.state not in FINISHED])
+        return found
+
+
+async def _cancel_matching(app: App, options: Options, where: JobFilter, *, sure: bool) -> int:
+    async with open_backend(app, options) as backend:
+        count = 0
+        for state in _CANCELABLE if where.state is None else [where.state]:
+            count += len(await backend.job_calls.matching(replace(where, state=state)))
+        confirm(count, "cancel", sure=sure)
+        return await backend.job_calls.cancel_all(where) if count else 0
+
+
+async def _wait(app: App, options: Options, jobs: Sequence[str], seconds: float | None) -> list[JobStatus]:
+    clock, pause = SystemClock(), _FIRST_LOOK
+    deadline = None if seconds is None else clock.monotonic() + seconds
+    found: dict[str, JobStatus] = {}
+    async with open_backend(app, options) as backend:
+        while True:
+            for job in jobs:
+                if job not in found or found[job].state not in FINISHED:
+                    found[job] = await known_job(backend, job)
+                    if found[job].state in FINISHED:
+                        _tell(options, found[job])
+            waiting = [status for status in found.values() if status.state not in FINISHED]
+            left = None if deadline is None else deadline - clock.monotonic()
+            if not waiting or (left is not None and left <= 0):
+                break
+            await clock.sleep(pause if left is None else min(pause, left))
+            pause = min(pause * 1.5, _LAST_LOOK)
+    for status in waiting:
+        _tell(options, status)
+    return list(found.values())
+
+
+def _tell(options: Options, status: JobStatus) -> None:
+    if not options.json:
+        error = f": {status.error.partition(chr(10))[0]}" if status.error and status.state is JobState.FAILED else ""
+        click.echo(f"{status.id} {status.state.value}{error}")
+
+
+def _as_request(status: JobStatus) -> dict[str, Any]:
+    return {"id": status.id, "state": status.state.value, "requested": status.state not in FINISHED}
+
+
+def _as_end(status: JobStatus) -> dict[str, Any]:
+    return {"id": status.id, "state": status.state.value, "result": status.result, "error": status.error}

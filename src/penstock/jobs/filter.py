@@ -1,0 +1,82 @@
+"""Which jobs are meant: a filter, as lists, retries and cancels of many jobs take it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from penstock.errors import ValueInvalid
+from penstock.jobs.states import RETRIABLE, JobState
+
+_STATES = tuple(state.value for state in JobState)
+_RETRIABLE = tuple(state.value for state in JobState if state in RETRIABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Jobs that have all that is given here; without anything all jobs.
+
+    Args:
+        pool: Name of their pool; ``"default"`` for those of the scheduler.
+        function: Name of their function.
+        state: Pending, running, completing, success, failed or canceled.
+        name: What they are called: as they were asked to be, or as their function.
+        error: Text that their last error contains, upper and lower case told apart.
+        since: When they ended, or were enqueued if they have not ended: then or later.
+        before: The same time: earlier than this.
+
+    Raises:
+        ValueInvalid: There is no such state; a time has no zone; a text is none that a database can hold.
+    """
+
+    pool: str | None = None
+    function: str | None = None
+    state: str | None = None
+    name: str | None = None
+    error: str | None = None
+    since: datetime | None = None
+    before: datetime | None = None
+
+    def __post_init__(self) -> None:
+        for word in ("pool", "function", "state", "name", "error"):
+            value: Any = getattr(self, word)
+            if value is not None and (not isinstance(value, str) or "\0" in value):
+                raise ValueInvalid(f"{word} takes a text without zero bytes, not {value!r}.")
+        for word in ("since", "before"):
+            value = getattr(self, word)
+            if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
+                raise ValueInvalid(f"{word} takes an aware datetime, not {value!r}.", fix="Attach a time zone.")
+        if self.state not in {None, *_STATES}:
+            raise ValueInvalid(f"There is no state {self.state!r}.", fix=f"They are {', '.join(_STATES)}.")
+
+
+ALL_JOBS = JobFilter()
+
+
+def retriable(where: JobFilter) -> JobFilter:
+    """The same filter for a retry: of failed jobs, unless it says canceled.
+
+    Raises:
+        ValueInvalid: Jobs in this state cannot be retried.
+    """
+    if where.state is None:
+        return replace(where, state=JobState.FAILED.value)
+    if where.state not in _RETRIABLE:
+        raise ValueInvalid(
+            f"Jobs in state {where.state!r} cannot be retried.", fix=f"Those that can are {' and '.join(_RETRIABLE)}."
+        )
+    return where
+
+
+def cancelable(where: JobFilter) -> JobFilter:
+    """The same filter for a cancel.
+
+    Raises:
+        ValueInvalid: Jobs in this state have ended, or are about to.
+    """
+    if where.state not in {None, JobState.PENDING.value, JobState.RUNNING.value}:
+        raise ValueInvalid(
+            f"Jobs in state {where.state!r} cannot be canceled.", fix="Those that can are pending and running."
+        )
+    return where

@@ -1,0 +1,39 @@
+"""What `penstock top` sees of pools and workers at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """How many jobs of a pool stand in one place.
+
+    Attributes:
+        place: Ready, completing, scheduled or running; or success, failed or canceled.
+        count: How many; of those that have ended, how many since a time.
+        first: Of those that wait, when the first one may run; of those that run, when the first one began; of those
+            that have ended, when the first one did.
+    """
+
+    pool: str
+    place: str
+    count: int
+    first: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """A lease as seen from outside.
+
+    Attributes:
+        worker: Host and process of the worker that took it.
+        running: How many jobs run under it.
+    """
+
+    lease: int
+    worker: str
+    started_at: datetime
+    expires_at: datetime
+    running: int
