@@ -18,7 +18,7 @@ from penstock.store.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.rates import SqliteRates
 
-_KEY = 14  # the place of the concurrency key in a row of `start`
+_KEY = -1  # the place of the concurrency key in a row of `start`
 
 
 class SqliteGates:

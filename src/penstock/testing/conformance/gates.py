@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.clock import random_of
+from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, NewJob
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
@@ -201,7 +202,7 @@ class Gates(Suite):
         await bench.request_cancel(one.id)
         lease = await bench.lease()
         assert ids((await claim(bench, lease, 5)).jobs) == [two.id]
-        count = await bench.writing(lambda session: bench.store.jobs.request_cancel_pool(session, "p", None, NOW))
+        count = await bench.writing(lambda session: bench.store.jobs.request_cancel_all(session, JobFilter("p"), NOW))
         assert count == 3
         assert await bench.cancel_pending() == [two.id]
         assert await bench.count() == {"canceled": 2, "running": 1}
