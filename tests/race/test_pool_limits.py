@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from stage import ledger
+from stage.histories import History, some_have_begun
 from stage.processes import processes
 from stage.waits import until
 
@@ -17,43 +16,6 @@ from penstock.clock import SystemClock
 
 MACHINE = SystemClock()
 LIMIT = 4
-
-
-@dataclass
-class History:
-    """What ran when, as the jobs themselves have written down."""
-
-    file: Path
-    deaths: dict[int, float] = field(default_factory=dict)
-    limits: list[tuple[float, int]] = field(default_factory=lambda: [(0.0, LIMIT)])
-
-    def moves(self) -> list[tuple[float, int]]:
-        """When one more began (1), and when one ended (-1)."""
-        moves: list[tuple[float, int]] = []
-        running: dict[int, int] = defaultdict(int)
-        for line in self.file.read_text().splitlines():
-            moment, process, what = line.split()
-            step = 1 if what == "begins" else -1
-            running[int(process)] += step
-            moves.append((float(moment), step))
-        for number, left in running.items():
-            assert left == 0 or number in self.deaths, "what began has ended, or died"
-            moves += [(self.deaths[number], -1)] * left if left else []
-        return sorted(moves)
-
-    def most(self) -> int:
-        """How many ran at once, at most; fails if one began beyond the limit."""
-        count = most = 0
-        for moment, step in self.moves():
-            count += step
-            most = max(most, count)
-            if step > 0:
-                assert count <= self.limit_at(moment), f"{count} ran at {moment}: {self.limits}"
-        return most
-
-    def limit_at(self, moment: float) -> int:
-        """The limit in force."""
-        return [limit for since, limit in self.limits if since <= moment][-1]
 
 
 async def enqueue(backend: Backend, history: History, count: int, seconds: float) -> None:
@@ -72,7 +34,7 @@ async def ended(backend: Backend, count: int) -> None:
 def history(tmp_path: Path) -> History:
     file = tmp_path / "history"
     file.touch()
-    return History(file)
+    return History(file, [(0.0, LIMIT)])
 
 
 def test_a_limit_holds_over_processes_that_are_killed(database_url: str, history: History) -> None:
@@ -140,10 +102,3 @@ async def change(backend: Backend, history: History, limit: int) -> None:
     for _ in range(0 if limit else 20):  # long enough for one too many to begin
         assert await as_few_run()
         await MACHINE.sleep(0.02)
-
-
-async def some_have_begun(history: History, count: int) -> None:
-    async def enough() -> bool:
-        return history.file.read_text().count("begins") >= count
-
-    await until(enough)

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pools.shares import Need, change
+from penstock.pools.shares import Member, Need, change, lent
 
 ALONE = Need(
-    limit=10, granted=0, held=0, running=0, holders=1, wanted=0, waiting=0, places=100, rested=False, idle=False
-)
+    limit=10, granted=0, held=0, running=0, holders=1, wanted=0, waiting=0, places=100, rested=False, idle=False,
+    vacant=10, wished=False, yielded=False,
+)  # fmt: skip
 
 TOLD: list[tuple[str, dict[str, int | bool], int]] = [
     ("nothing waits", {}, 0),
@@ -38,6 +39,10 @@ TOLD: list[tuple[str, dict[str, int | bool], int]] = [
         -1,
     ),
     ("one slot that is free", {"limit": 1, "holders": 3, "wanted": 2, "waiting": 9}, 1),
+    ("all in use, and its wish is known", {"granted": 10, "waiting": 9, "vacant": 0, "wished": True}, 0),
+    ("all in use by others of its group", {"waiting": 9, "vacant": 0}, 9),
+    ("one that it gave back for others", {"limit": 1, "holders": 2, "wanted": 1, "waiting": 9, "yielded": True}, 0),
+    ("one that it gave back, and nobody took", {"limit": 1, "waiting": 9, "yielded": True}, 9),
 ]
 
 
@@ -53,7 +58,7 @@ COUNT = st.integers(0, 30)
     st.builds(
         Need,
         limit=COUNT, granted=COUNT, held=COUNT, running=COUNT, holders=COUNT, wanted=COUNT, waiting=COUNT, places=COUNT,
-        rested=st.booleans(), idle=st.booleans(),
+        rested=st.booleans(), idle=st.booleans(), vacant=COUNT, wished=st.booleans(), yielded=st.booleans(),
     )
 )  # fmt: skip
 def test_it_never_gives_back_what_is_in_use_nor_takes_what_it_has_no_use_for(need: Need) -> None:
@@ -62,3 +67,52 @@ def test_it_never_gives_back_what_is_in_use_nor_takes_what_it_has_no_use_for(nee
     assert -free <= count <= min(need.waiting, need.places)
     if need.granted > need.limit or not need.limit:
         assert count <= 0, "beyond the limit nothing is taken"
+
+
+# ----- pools that lend
+
+GROUP = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=4).map(
+    lambda rows: [Member(f"p{number}", *row) for number, row in enumerate(rows)]
+)
+
+
+@given(GROUP, st.data())
+def test_a_group_never_has_more_than_its_pools_together(members: list[Member], data: st.DataObject) -> None:
+    """Whoever takes as much as is lent, in whatever order, and whatever was taken before."""
+    most = max(sum(member.limit for member in members), sum(member.granted for member in members))
+    for _ in range(6):
+        place = data.draw(st.integers(0, len(members) - 1))
+        one = members[place]
+        limit = lent(members, one.name)
+        asked = data.draw(st.integers(0, 12))
+        given_slots = max(0, min(asked, limit - one.granted))
+        members[place] = replace(one, granted=one.granted + given_slots, wanted=asked - given_slots)
+        assert sum(member.granted for member in members) <= most
+
+
+@given(GROUP)
+def test_what_is_owed_comes_back(members: list[Member]) -> None:
+    """Borrowers give back, one slot after another as their jobs end, until each pool that wants its own has them."""
+    kept = [replace(member, granted=min(member.granted, member.limit)) for member in members]
+    free = sum(member.limit - member.granted for member in kept)
+    borrower = replace(kept[0], granted=kept[0].granted + (free if kept[0].limit else 0), wanted=0)
+    group = [borrower, *kept[1:]]
+    for _ in range(100):
+        for place, member in enumerate(group):
+            limit = max(member.limit, lent(group, member.name)) if member.limit else 0
+            if member.granted > limit:
+                group[place] = replace(member, granted=member.granted - 1)
+            elif member.wanted and lent(group, member.name) > member.granted:
+                group[place] = replace(member, granted=member.granted + 1, wanted=member.wanted - 1)
+    for member in group[1:]:
+        assert not member.wanted or member.granted >= member.limit, group
+
+
+def test_what_a_group_lends() -> None:
+    idle, busy = Member("idle", 4, 0, 0), Member("busy", 4, 4, 0)
+    assert lent([idle, busy], "busy") == 8
+    assert lent([replace(idle, wanted=3), busy], "busy") == 5, "not what the other wants itself"
+    assert lent([idle, replace(busy, granted=8)], "idle") == 0, "all is lent"
+    assert lent([replace(idle, wanted=2), replace(busy, granted=8)], "busy") == 6, "two are owed"
+    assert lent([replace(idle, limit=0), busy], "idle") == 0, "a paused pool does not start with the slots of others"
+    assert lent([replace(idle, limit=0), busy], "busy") == 4, "and lends none"

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Retry, Table
+from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Retry, Table, TokenBucket
 from penstock.app import Backend, ServiceName
 from penstock.clock import SystemClock
 from penstock.errors import TryAgain
@@ -24,7 +24,12 @@ from penstock.sync import MutationCtx as SyncMutationCtx
 from penstock.testing.gates import Gate
 
 app = App()
-crew = app.workpool("crew", max_parallelism=4, default_retry=Retry(max_attempts=9, initial_backoff=0.05))
+patience = Retry(max_attempts=9, initial_backoff=0.05)
+crew = app.workpool("crew", max_parallelism=4, default_retry=patience)
+tenants = app.workpool("tenants", max_parallelism=9, key_parallelism=2, default_retry=patience)
+paced = app.workpool("paced", rate_limit=TokenBucket(rate=50, period=timedelta(seconds=1), capacity=5))
+lender = app.workpool("lender", max_parallelism=2, group="lending", default_retry=patience)
+borrower = app.workpool("borrower", max_parallelism=2, group="lending", default_retry=patience)
 
 
 class Account(Table):

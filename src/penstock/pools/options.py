@@ -116,8 +116,12 @@ def _allowed(name: str, value: Any) -> bool:
         case "timeout" | "max_wait":
             return isinstance(value, timedelta) and value > timedelta(0)
         case "name" | "concurrency_key" | "key":
-            return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and "\0" not in value
+            return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and _can_be_stored(value)
     return name != "on_duplicate" or value in get_args(OnDuplicate)
+
+
+def _can_be_stored(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _check_on_complete(function: Any) -> None:

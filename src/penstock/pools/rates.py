@@ -175,6 +175,11 @@ def full_at(policy: RateLimit, state: RateState) -> datetime:
     return state.moment + _wait(policy, state, state.moment, missing)
 
 
+def open_at(policy: RateLimit, state: RateState) -> datetime:
+    """From when on a token can be taken, if nobody takes any before: until then it need not be tried."""
+    return state.moment + _wait(policy, state, state.moment, state.parts - state.value)
+
+
 def capacity(policy: RateLimit) -> int:
     """How many tokens can gather, and so how many can be taken at once."""
     return policy.rate if policy.capacity is None else policy.capacity

@@ -21,6 +21,9 @@ class Need:
         places: How many more jobs this worker could run, whatever their pool.
         rested: Whether it has held its slots for a while: who shares a single slot with others has it for some time.
         idle: Whether nothing was waiting for a while.
+        vacant: How many slots can be taken now.
+        wished: Whether its wish for more is known.
+        yielded: Whether it gave some back a moment ago, for others to take first.
     """
 
     limit: int
@@ -33,6 +36,9 @@ class Need:
     places: int
     rested: bool
     idle: bool
+    vacant: int
+    wished: bool
+    yielded: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +62,11 @@ def lent(members: Sequence[Member], name: str) -> int:
     """The limit that holds for a pool of a group, with what the others lend it.
 
     A pool has its own slots whenever they are free. Beyond them it gets what nobody else of the group wants of its own;
-    all pools together never have more than their limits together.
+    all pools together never have more than their limits together. A pool that is paused gets none.
     """
     (pool,) = (member for member in members if member.name == name)
+    if not pool.limit:
+        return 0  # it is paused, and starts nothing with the slots of others either
     free = sum(member.limit - member.granted for member in members)
     owed = sum(
         min(member.wanted, max(0, member.limit - member.granted)) for member in members if member.name != pool.name
@@ -81,7 +89,8 @@ def change(need: Need) -> int:
     if need.wanted:
         useful = min(useful, max(share, 1) - need.held)
     if useful > 0:
-        return useful
+        patient = (need.wished and not need.vacant) or (need.yielded and need.wanted)
+        return 0 if patient else useful
     return -free if need.idle else 0
 
 

@@ -5,7 +5,7 @@ Owns the decision. Leaves holding the gate, so that one worker at a time decides
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
@@ -22,17 +22,19 @@ class Gate:
         rate_limit: How many jobs of the pool start in a time; None for any number.
         key_rate_limit: How many of one concurrency key do.
         rate: What is left of the pool's rate limit.
+        opens_at: When the next key may start a job of those that wait for tokens only, and have no turn therefore.
     """
 
     key_parallelism: int | None = None
     rate_limit: RateLimit | None = None
     key_rate_limit: RateLimit | None = None
     rate: RateState | None = None
+    opens_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A concurrency key whose jobs wait at a gate. Jobs without one have an empty one, for which nothing is limited.
+    """A concurrency key whose jobs wait at a gate. Jobs without one have an empty one, which has no limit of its own.
 
     Attributes:
         key: The key.
@@ -92,6 +94,15 @@ def passage(gate: Gate, turns: Sequence[Turn], room: int, now: datetime) -> Pass
     return found
 
 
+def passed(gate: Gate, turns: Sequence[Turn], found: Passage, started: Mapping[str, int], now: datetime) -> Passage:
+    """The same, if fewer jobs have started than were let through: of those that wait some may be held, or canceled."""
+    if found.counts == started:
+        return found
+    less = Passage(dict(started), found.last)
+    _take(gate, turns, less, now)
+    return less
+
+
 def _allowed(gate: Gate, turn: Turn, now: datetime) -> int:
     """How many jobs of a key may pass at most."""
     if not turn.key:
@@ -106,6 +117,8 @@ def _allowed(gate: Gate, turn: Turn, now: datetime) -> int:
 
 def _take(gate: Gate, turns: Sequence[Turn], found: Passage, now: datetime) -> None:
     """Take the tokens of what passes, and see when there will be more."""
+    if gate.opens_at is not None:
+        found.again = max(gate.opens_at - now, timedelta(0))
     if gate.rate_limit is not None:
         waiting = sum(turn.waiting for turn in turns)
         _take_from(found, gate.rate_limit, "", gate.rate, sum(found.counts.values()), waiting, now)

@@ -107,12 +107,11 @@ class Slots:
                 places=places,
                 rested=now - held.since >= _TURN,
                 idle=now - held.used_at >= _IDLE_FOR,
+                vacant=view.free,
+                wished=held.wanted,
+                yielded=now - held.yielded_at < _YIELDS_FOR,
             )
         )
-        if count > 0 and held.wanted and view.granted >= view.max_parallelism:
-            return  # the wish is known, and nobody has given any back
-        if count > 0 and view.wanted and now - held.yielded_at < _YIELDS_FOR:
-            return
         if count > 0:
             held.number = await self._store.pools.acquire(lease, view.pool, count)
             held.wanted = held.number < view.held + count

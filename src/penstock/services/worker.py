@@ -98,9 +98,9 @@ class Worker(Service):
         try:
             async with asyncio.timeout(self._bound * _TICK_PART):  # by then the lease is to be renewed again
                 await self._look_after_others()
-                pause = await self._settle_and_claim()
                 await self._reports.tell(self._busy)
                 await self._heard.write(self.lease)
+                pause = await self._settle_and_claim()  # comes last: who ticks sees what was started by it
         except TimeoutError as error:
             raise DatabaseUnavailable("The database did not answer in time to find work.") from error
         return min(pause, self._until_renewal(), self._heard.due())
@@ -434,8 +434,9 @@ class Worker(Service):
 
 
 def _has_plainly_ended(job: Job, outcome: Outcome) -> bool:
-    """Whether settling a job makes no other one ready, nor itself again."""
-    return outcome.event is JobEvent.RETURNED and job.on_complete is None
+    """Whether settling a job makes no other one ready, nor itself again, nor lets another one pass a gate."""
+    plain = job.on_complete is None and job.options.concurrency_key is None
+    return plain and outcome.event is JobEvent.RETURNED
 
 
 def _interrupted(running: Running) -> Outcome:

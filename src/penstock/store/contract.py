@@ -131,13 +131,14 @@ class PoolView:
     """How a pool with a limit stands, as one worker sees it.
 
     Attributes:
-        max_parallelism: Its limit; 0 while it is paused.
+        max_parallelism: Its limit, with what others of its group lend it; 0 while it is paused.
         epoch: The number of this limit.
         granted: How many slots all workers hold together.
         held: How many this worker holds.
         holders: How many workers hold slots or want some.
         wanted: How many slots others want and do not have.
-        waiting: How many jobs are ready; counted no further than asked.
+        waiting: How many jobs are ready, or wait at its gate; counted no further than asked.
+        free: How many slots can be taken now.
     """
 
     pool: str
@@ -148,6 +149,7 @@ class PoolView:
     holders: int
     wanted: int
     waiting: int
+    free: int = 0
 
 
 @dataclass(frozen=True, slots=True)

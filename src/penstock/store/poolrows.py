@@ -15,6 +15,7 @@ from penstock.pools.shares import Member, lent
 from penstock.pools.turns import Gate, Passage, Turn
 from penstock.store.contract import PoolView, RateRow
 
+KEYS_COMPARED = 32  # of the keys that wait at a gate at least so many are compared by how many jobs they run
 _TICK = timedelta.resolution
 _DECLARED = ("pool", "limit", "key_parallelism", "rate_limit", "key_rate_limit", "pool_group", "ageing")
 
@@ -43,7 +44,11 @@ def views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Membe
     for *row, group in rows:
         view = PoolView(*row)
         if group is not None:
-            view = replace(view, max_parallelism=lent(members[group], view.pool))
+            limit = lent(members[group], view.pool)
+            own = view.max_parallelism  # it wants these even while others have them, and so gets them back
+            view = replace(view, max_parallelism=max(own, limit), free=max(0, limit - view.granted))
+        else:
+            view = replace(view, free=max(0, view.max_parallelism - view.granted))
         views.append(view)
     return views
 
@@ -86,8 +91,8 @@ def state_of(value: int | None, parts: int | None, moment: datetime | None) -> R
 def turns_of(rows: Sequence[Sequence[Any]]) -> tuple[Gate, list[Turn]]:
     """How a gate stands, and whose turn it is, from the rows of the query `turns`."""
     number, rate_limit, key_rate_limit, *rate = rows[0][:6]
-    gate = Gate(number, rate_of(rate_limit), rate_of(key_rate_limit), state_of(*rate))
-    return gate, [Turn(row[6], row[7], row[8], state_of(*row[9:12])) for row in rows if row[6] is not None]
+    gate = Gate(number, rate_of(rate_limit), rate_of(key_rate_limit), state_of(*rate), rows[0][6])
+    return gate, [Turn(row[7], row[8], row[9], state_of(*row[10:13])) for row in rows if row[7] is not None]
 
 
 def rates_of(pool: str, gate: Gate, passed: Passage) -> list[RateRow]:

@@ -5,15 +5,16 @@ One worker at a time holds a gate, under a lock on a row of the pool's; what pas
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.jobs.job import Job
-from penstock.pools.turns import passage
+from penstock.pools.turns import Gate, Turn, passage, passed
 from penstock.store.contract import Room, Row, Session
 from penstock.store.jobrows import job_of
-from penstock.store.poolrows import rates_of, turns_of
+from penstock.store.poolrows import KEYS_COMPARED, rates_of, turns_of
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.rates import PostgresRates
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
@@ -44,26 +45,33 @@ class PostgresGates:
     async def _pass(
         self, session: Session, lease: int, room: Room, now: datetime
     ) -> tuple[list[Job], timedelta | None]:
-        gate, turns = turns_of(await self._fetch(session, "turns", pool=room.pool, room=room.room))
+        gate, turns = await self._turns(session, room, now)
         if gate.rate_limit is not None and await self._close(session, room.pool):
-            gate, turns = turns_of(await self._fetch(session, "turns", pool=room.pool, room=room.room))
-        passed = passage(gate, turns, room.room, now)
-        if not passed.counts:
-            return [], passed.again
+            gate, turns = await self._turns(session, room, now)
+        found = passage(gate, turns, room.room, now)
+        if not found.counts:
+            return [], found.again
         rows = await self._fetch(
             session,
             "start",
             pool=room.pool,
-            keys=list(passed.counts),
-            counts=list(passed.counts.values()),
-            last=passed.last,
+            keys=list(found.counts),
+            counts=list(found.counts.values()),
+            last=found.last,
             lease=lease,
             epoch=room.epoch,
             now=now,
         )
-        if rows and passed.rates:
-            await self._rates.keep(session, rates_of(room.pool, gate, passed))
-        return [job_of(row) for row in rows], passed.again
+        jobs = [job_of(row) for row in rows]
+        started = Counter(job.options.concurrency_key or "" for job in jobs)
+        found = passed(gate, turns, found, started, now)
+        if found.rates:
+            await self._rates.keep(session, rates_of(room.pool, gate, found))
+        return jobs, found.again
+
+    async def _turns(self, session: Session, room: Room, now: datetime) -> tuple[Gate, list[Turn]]:
+        keys = max(room.room, KEYS_COMPARED)
+        return turns_of(await self._fetch(session, "turns", pool=room.pool, room=room.room, keys=keys, now=now))
 
     async def _close(self, session: Session, pool: str) -> int:
         query = self._queries["close"]

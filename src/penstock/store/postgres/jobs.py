@@ -29,7 +29,7 @@ from penstock.store.postgres.errors import is_connection_lost, translate
 from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.queries import Query, load_queries
-from penstock.store.rooms import left_rooms, shared_rooms
+from penstock.store.rooms import GatesLeftOut, gates_in_line, left_rooms, shared_rooms
 
 _PROMOTE_MOST = 1000
 _COPY_FROM = 100  # jobs; for fewer one statement is faster
@@ -49,6 +49,7 @@ class PostgresJobs:
     def __init__(self, connections: Connections, gates: PostgresGates) -> None:
         self._connections = connections
         self._gates = gates
+        self._left_out = GatesLeftOut()
         self._queries = load_queries("penstock.store.postgres", "jobs", "$")
 
     async def enqueue(self, session: Session, jobs: Sequence[NewJob], now: datetime) -> None:
@@ -85,30 +86,34 @@ class PostgresJobs:
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
-        rows = await self._claim(lease, limit, rooms, now)
+        opened: dict[str, timedelta | None] = {}
+        taken = await self._pass_gates(self._left_out.first(rooms, limit), lease, now, opened)
+        rows = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
         next_run_at: datetime | None = rows[0][0]
-        taken = [job_of(row[3:]) for row in rows if row[3] is not None]
+        taken += [job_of(row[3:]) for row in rows if row[3] is not None]
         due = next_run_at is not None and next_run_at <= now
         if due:
             await self._run("promote", now=now, limit=_PROMOTE_MOST)
             rows = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
             next_run_at = rows[0][0]
             taken += [job_of(row[3:]) for row in rows if row[3] is not None]
-        again = None
-        if rows[0][2]:
-            again = await self._pass_gates(rows[0][2], lease, limit, left_rooms(rooms, taken), now, taken)
-        return Claim(taken, next_run_at, rows[0][1], due, again)
+        waiting: list[str] = rows[0][2]
+        if waiting:
+            for line in gates_in_line(left_rooms(rooms, taken), waiting, opened):
+                taken += await self._pass_gates(shared_rooms(line, limit - len(taken)), lease, now, opened)
+        self._left_out.remember([room.pool for room in rooms if room.room > 0 and room.pool in waiting], opened)
+        waits = [again for again in opened.values() if again is not None]
+        return Claim(taken, next_run_at, rows[0][1], due, min(waits, default=None))
 
     async def _pass_gates(
-        self, pools: Sequence[str], lease: int, limit: int, rooms: Sequence[Room], now: datetime, taken: list[Job]
-    ) -> timedelta | None:
-        """Start jobs that wait at the gates of these pools, if there is room; after which time more may start."""
-        waits: list[timedelta] = []
-        for room in shared_rooms([room for room in rooms if room.pool in pools], limit - len(taken)):
-            jobs, again = await self._gates.open(lease, room, now)
+        self, rooms: Sequence[Room], lease: int, now: datetime, opened: dict[str, timedelta | None]
+    ) -> list[Job]:
+        """Start jobs that wait at the gates of these pools; `opened` learns after which time more may start."""
+        taken: list[Job] = []
+        for room in rooms:
+            jobs, opened[room.pool] = await self._gates.open(lease, room, now)
             taken += jobs
-            waits += [] if again is None else [again]
-        return min(waits, default=None)
+        return taken
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from penstock.pools.rates import RateState, full_at
+from penstock.pools.rates import RateState, full_at, open_at
 from penstock.store.contract import OpenTransaction, RateRow, Row
 from penstock.store.poolrows import state_of
 from penstock.store.postgres.connections import Connections
@@ -42,6 +42,7 @@ class PostgresRates:
             numbers=[row.state.value for row in rates],
             parts=[row.state.parts for row in rates],
             moments=[row.state.moment for row in rates],
+            open_ats=[open_at(row.policy, row.state) for row in rates],
             full_ats=[full_at(row.policy, row.state) for row in rates],
         )
 

@@ -6,15 +6,19 @@ Part of claiming, in its transaction: there is one writer, so one worker at a ti
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.pools.turns import Gate, Turn, passage
+from penstock.pools.turns import Gate, Turn, passage, passed
 from penstock.store.contract import Room, Row, Session
-from penstock.store.poolrows import rates_of, turns_of
+from penstock.store.poolrows import KEYS_COMPARED, rates_of, turns_of
 from penstock.store.queries import load_queries
+from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.rates import SqliteRates
+
+_KEY = -1  # the place of the concurrency key in a row of `start`
 
 
 class SqliteGates:
@@ -28,26 +32,28 @@ class SqliteGates:
         """Take the rows of jobs that may start; and after which time more may, if a rate limit is in the way."""
         if not await self._fetch(session, "lock", pool=room.pool):
             return [], None
-        gate, turns = await self._turns(session, room)
+        gate, turns = await self._turns(session, room, now)
         if gate.rate_limit is not None:
             await self._fetch(session, "close", pool=room.pool)
             await self._fetch(session, "closed", pool=room.pool)
-            gate, turns = await self._turns(session, room)
-        passed = passage(gate, turns, room.room, now)
+            gate, turns = await self._turns(session, room, now)
+        found = passage(gate, turns, room.room, now)
         rows: list[Row] = []
-        for key, count in passed.counts.items():
+        for key, count in found.counts.items():
             values = {"pool": room.pool, "key": key, "count": count, "lease": lease, "epoch": room.epoch}
             rows += await self._fetch(session, "start", **values)
         for row in rows:
             await self._fetch(session, "free_started", id=row[0])
-        if rows:
-            await self._fetch(session, "turned", pool=room.pool, last=passed.last)
-            await self._rates.keep(session, rates_of(room.pool, gate, passed))
-        return rows, passed.again
+        if found.counts:
+            await self._fetch(session, "turned", pool=room.pool, last=found.last)
+            found = passed(gate, turns, found, Counter(row[_KEY] for row in rows), now)
+            await self._rates.keep(session, rates_of(room.pool, gate, found))
+        return rows, found.again
 
-    async def _turns(self, session: Session, room: Room) -> tuple[Gate, list[Turn]]:
-        rows = await self._fetch(session, "turns", pool=room.pool, room=room.room)
-        return turns_of([(*row[:5], _time(row[5]), *row[6:11], _time(row[11])) for row in rows])
+    async def _turns(self, session: Session, room: Room, now: datetime) -> tuple[Gate, list[Turn]]:
+        values = {"room": room.room, "keys": max(room.room, KEYS_COMPARED), "now": encode_datetime(now)}
+        rows = await self._fetch(session, "turns", pool=room.pool, **values)
+        return turns_of([(*row[:5], _time(row[5]), _time(row[6]), *row[7:12], _time(row[12])) for row in rows])
 
     async def _fetch(self, session: Session, name: str, **values: Any) -> Sequence[Row]:
         query = self._queries[name]

@@ -16,7 +16,7 @@ from penstock.jobs.states import FINISHED, JobState
 from penstock.store.contract import ABOVE_ALL, Claim, OpenTransaction, Room, Row, Session, Settle
 from penstock.store.jobrows import attempt_text, ending_text, filter_values, job_of, options_of, options_text, status_of
 from penstock.store.queries import Query, load_queries
-from penstock.store.rooms import left_rooms, shared_rooms
+from penstock.store.rooms import GatesLeftOut, gates_in_line, left_rooms, shared_rooms
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.session import Begin, reading, writing
@@ -51,6 +51,7 @@ class SqliteJobs:
         self._begin_read = begin_read
         self._begin_write = begin_write
         self._gates = gates
+        self._left_out = GatesLeftOut()
         self._queries = load_queries("penstock.store.sqlite", "jobs", "?")
 
     async def enqueue(self, session: Session, jobs: Sequence[NewJob], now: datetime) -> None:
@@ -97,10 +98,16 @@ class SqliteJobs:
         async with writing(self._begin_write) as session:
             if due:
                 await self._promote(session, now)
-            jobs = await self._start(session, lease, limit, rooms, now)
-            passed, again = await self._pass_gates(session, lease, limit - len(jobs), left_rooms(rooms, jobs), now)
+            opened: dict[str, timedelta | None] = {}
+            jobs = await self._pass_gates(session, lease, self._left_out.first(rooms, limit), now, opened)
+            jobs += await self._start(session, lease, limit - len(jobs), left_rooms(rooms, jobs), now)
+            waiting = [room.pool for room in rooms if await self._waits(session, room)]
+            for line in gates_in_line(left_rooms(rooms, jobs), waiting, opened):
+                jobs += await self._pass_gates(session, lease, shared_rooms(line, limit - len(jobs)), now, opened)
             ((first, cancels),) = await self._fetch(session, "next_run_at")
-        return Claim(jobs + passed, _time(first), bool(cancels), due, again)
+        self._left_out.remember(waiting, opened)
+        waits = [again for again in opened.values() if again is not None]
+        return Claim(jobs, _time(first), bool(cancels), due, min(waits, default=None))
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""
@@ -216,17 +223,22 @@ class SqliteJobs:
         in_order = sorted(rows, key=lambda row: (row[13], row[15]))
         return await self._put_under_lease(session, lease, [(*row[:15], "") for row in in_order], now, gated=False)
 
+    async def _waits(self, session: Session, room: Room) -> bool:
+        return room.room > 0 and bool(await self._fetch(session, "any_waiting", pool=room.pool))
+
     async def _pass_gates(
-        self, session: Session, lease: int, places: int, rooms: Sequence[Room], now: datetime
-    ) -> tuple[builtins.list[Job], timedelta | None]:
+        self,
+        session: Session,
+        lease: int,
+        rooms: Sequence[Room],
+        now: datetime,
+        opened: dict[str, timedelta | None],
+    ) -> builtins.list[Job]:
         jobs: list[Job] = []
-        waits: list[timedelta] = []
-        gated = [room for room in rooms if room.room > 0 and await self._fetch(session, "any_waiting", pool=room.pool)]
-        for room in shared_rooms(gated, places):
-            rows, again = await self._gates.open(session, lease, room, now)
+        for room in rooms:
+            rows, opened[room.pool] = await self._gates.open(session, lease, room, now)
             jobs += await self._put_under_lease(session, lease, rows, now, gated=True)
-            waits += [] if again is None else [again]
-        return jobs, min(waits, default=None)
+        return jobs
 
     async def _put_under_lease(
         self, session: Session, lease: int, rows: Sequence[Row], now: datetime, *, gated: bool

@@ -38,6 +38,7 @@ class SqlitePools:
                 for pool in new:
                     await self._fetch(session, "declare", **declared_values(pool))
                     await self._fetch(session, "declare_gate", pool=pool.name)
+                    await self._fetch(session, "reopen", pool=pool.name)
                     for group in {pool.group, known[pool.name][5] if pool.name in known else None} - {None}:
                         await self._fetch(session, "changed", pool=pool.name, pool_group=group)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from penstock.pools.rates import RateState, full_at
+from penstock.pools.rates import RateState, full_at, open_at
 from penstock.store.contract import OpenTransaction, RateRow, Row
 from penstock.store.poolrows import state_of
 from penstock.store.queries import load_queries
@@ -41,6 +41,7 @@ class SqliteRates:
                 "value": row.state.value,
                 "parts": row.state.parts,
                 "moment": encode_datetime(row.state.moment),
+                "open_at": encode_datetime(open_at(row.policy, row.state)),
                 "full_at": encode_datetime(full_at(row.policy, row.state)),
             }
             await transaction.execute(query.statement, query.args(values))

@@ -18,7 +18,6 @@ from penstock.errors import TryAgain
 from penstock.jobs.filter import ALL_JOBS, JobFilter
 from penstock.jobs.job import (
     DEFAULT_POOL,
-    NO_OPTIONS,
     Job,
     JobStatus,
     Kind,
@@ -274,8 +273,14 @@ def new_job(
     args: str = "{}",
     pool: str = DEFAULT_POOL,
     on_complete: str | None = None,
+    concurrency_key: str | None = None,
+    key: str | None = None,
+    until_start: bool = False,
 ) -> NewJob:
-    """A job that may run after a delay in seconds; later ones have greater ids."""
+    """A job that may run after a delay in seconds; later ones have greater ids.
+
+    One with a concurrency key, which may be empty, or with a key passes the gate of its pool.
+    """
     return NewJob(
         id=UUID(int=layout_uuid7(int(now.timestamp() * 1000), next(_numbers))),
         function="conformance:function",
@@ -285,8 +290,14 @@ def new_job(
         rank=rank(now + timedelta(seconds=delay), priority),
         pool=pool,
         priority=priority,
-        options=NO_OPTIONS if retry is None else Options(retry=retry),
+        options=Options(
+            retry=retry,
+            concurrency_key=concurrency_key or None,
+            key=key,
+            until_start=None if key is None else until_start,
+        ),
         on_complete=on_complete,
+        concurrency_key="" if concurrency_key is None and key is not None else concurrency_key,
     )
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from penstock.testing.conformance.cancels import Cancels
 from penstock.testing.conformance.catalog import Catalog
 from penstock.testing.conformance.crons import Crons
+from penstock.testing.conformance.gates import Gates
 from penstock.testing.conformance.isolation import Isolation
 from penstock.testing.conformance.jobs import Jobs
+from penstock.testing.conformance.keys import Keys
 from penstock.testing.conformance.leases import Leases
 from penstock.testing.conformance.machine import AnyOrder
 from penstock.testing.conformance.pools import Pools
+from penstock.testing.conformance.rates import Rates
 from penstock.testing.conformance.retries import Retries
 from penstock.testing.conformance.sessions import Sessions
 from penstock.testing.conformance.settlements import Settlements
@@ -18,6 +21,21 @@ from penstock.testing.conformance.tokens import Tokens
 
 
 class StoreSuite(
-    Sessions, Isolation, Jobs, Settlements, Retries, Cancels, Pools, Crons, Leases, Tokens, Signals, Catalog, AnyOrder
+    Sessions,
+    Isolation,
+    Jobs,
+    Settlements,
+    Retries,
+    Cancels,
+    Pools,
+    Gates,
+    Keys,
+    Rates,
+    Crons,
+    Leases,
+    Tokens,
+    Signals,
+    Catalog,
+    AnyOrder,
 ):
     """What `store.contract` promises, as tests: inherit from it, and say what `Suite` asks."""

@@ -80,7 +80,7 @@ create table penstock.running_job (
     attempts text,
     progress text
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, fillfactor = 80);
-create index running_job_key on penstock.running_job (pool, concurrency_key) where concurrency_key <> '';
+create index running_job_key on penstock.running_job (pool, concurrency_key) where gated;
 
 -- Jobs that have ended, until their status expires or they are retried. Written by workers, by the pruner and by whoever
 -- retries (never in a transaction of a user's function); read by whoever asks.
@@ -195,17 +195,20 @@ create table penstock.job_key (
 create index job_key_job on penstock.job_key (job_id);
 
 -- What is left of rate limits. Those of pools are named after them, with a colon, and are written by workers; the others
--- are written by the functions that use them. At `full_at` nothing is known that is not so of a new one.
+-- are written by the functions that use them. Until `open_at` not one token can be taken; at `full_at` nothing is known
+-- that is not so of a new one.
 create table penstock.rate_limit (
     name text not null,
     key text not null,
     value bigint not null,
     parts bigint not null,
     moment timestamptz not null,
+    open_at timestamptz not null,
     full_at timestamptz not null,
     primary key (name, key)
 );
 create index rate_limit_full_at on penstock.rate_limit (full_at);
+create index rate_limit_open_at on penstock.rate_limit (name, open_at);
 
 -- Crons: what is to be run when, and how far each has come. Written by backends that start (what their program declares),
 -- by transactions that create, pause or remove one, and by schedulers; read by schedulers. All planned times up to

@@ -2,10 +2,19 @@
 -- Differs: SQLite has one writer, and needs no lock.
 select pool from penstock.turn where pool = :pool for update;
 
--- turns: how the gate of a pool stands, and the keys whose jobs wait there and that do not run as many as they may,
--- beginning after the one that had the last turn: of each, how many wait and run, and what is left of its rate limit.
+-- turns: how the gate of a pool stands, and the keys whose jobs wait there and may start, beginning after the one that had
+-- the last turn: of each, how many wait and run, and what is left of its rate limit. Keys that run as many as they may, or
+-- of which no token is left, are passed by; the first row says when the next of these may start.
+-- Differs: LATERAL with a limit keeps the order of keys, whatever the planner thinks of the tables.
 with recursive gate as materialized (
-    select t.concurrency_key as last, p.key_parallelism, p.rate_limit, p.key_rate_limit, r.value, r.parts, r.moment
+    select t.concurrency_key as last, p.key_parallelism, p.rate_limit, p.key_rate_limit, r.value, r.parts, r.moment, (
+        select shut.open_at from penstock.rate_limit shut
+        where p.key_rate_limit is not null and shut.name = 'pool:' || :pool and shut.open_at > :now and shut.key <> ''
+          and exists (
+            select from penstock.scheduled_job s where s.waiting and s.pool = :pool and s.concurrency_key = shut.key
+          )
+        order by shut.open_at limit 1
+    ) as next_open_at
     from penstock.turn t join penstock.pool p on p.name = t.pool
     left join penstock.rate_limit r on r.name = 'pool:' || t.pool and r.key = ''
     where t.pool = :pool
@@ -29,9 +38,9 @@ with recursive gate as materialized (
     ) from again cross join gate where again.key < gate.last
 )
 select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, gate.parts, gate.moment,
-       turn.key, turn.waiting, turn.running, r.value, r.parts, r.moment
+       gate.next_open_at, turn.key, turn.waiting, turn.running, turn.value, turn.parts, turn.moment
 from gate left join lateral (
-    select k.key, f.running, (
+    select k.key, f.running, rate.value, rate.parts, rate.moment, (
         select count(*) from (
             select from penstock.scheduled_job s where s.waiting and s.pool = :pool and s.concurrency_key = k.key limit :room
         ) few
@@ -41,14 +50,16 @@ from gate left join lateral (
     ) k cross join lateral (
         select count(*) as running from (
             select from penstock.running_job j
-            where j.pool = :pool and j.concurrency_key = k.key and j.concurrency_key <> '' and j.ending is null
-            limit greatest(:room, gate.key_parallelism)
+            where j.gated and j.pool = :pool and j.concurrency_key = k.key and j.ending is null
         ) few
-    ) f
-    where k.key = '' or gate.key_parallelism is null or f.running < gate.key_parallelism
-    limit :room
-) turn on true
-left join penstock.rate_limit r on r.name = 'pool:' || :pool and r.key = turn.key and turn.key <> '';
+    ) f left join lateral (
+        select r.value, r.parts, r.moment, r.open_at from penstock.rate_limit r
+        where r.name = 'pool:' || :pool and r.key = k.key and k.key <> '' and gate.key_rate_limit is not null limit 1
+    ) rate on true
+    where (k.key = '' or gate.key_parallelism is null or f.running < gate.key_parallelism)
+      and (rate.open_at is null or rate.open_at <= :now)
+    limit :keys
+) turn on true;
 
 -- start: give jobs that wait at the gate of a pool to a lease, so many of each key, and remember who had the last turn. A
 -- pool whose limit was changed since the worker last looked at it gives nothing.

@@ -1,10 +1,13 @@
 -- declared: what was declared last.
 select name, declared, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing from penstock.pool;
 
--- declare: make a pool known, and its gate; what differs from what was declared before holds from now on.
--- Differs: one statement for both.
+-- declare: make a pool known, and its gate; what differs from what was declared before holds from now on, and what was
+-- left of its rate limits is looked at anew.
+-- Differs: one statement for all.
 with gate as (
     insert into penstock.turn (pool) values (:pool) on conflict (pool) do nothing
+), rates as (
+    update penstock.rate_limit set open_at = moment where name = 'pool:' || :pool::text and open_at > moment
 )
 insert into penstock.pool as p (name, declared, max_parallelism, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing)
 values (:pool, :limit::integer, :limit, :key_parallelism::integer, :rate_limit::text, :key_rate_limit::text, :pool_group::text,
@@ -15,19 +18,28 @@ set max_parallelism = case when p.declared = excluded.declared then p.max_parall
     key_rate_limit = excluded.key_rate_limit, pool_group = excluded.pool_group, ageing = excluded.ageing, epoch = p.epoch + 1;
 
 -- change: change a limit, or pause a pool, for all workers at once; the others of its group learn anew what holds.
--- Differs: one statement for the pool and its group.
-with changed as (
+-- Differs: one statement for the pool and its group, which locks them in the order in which all do.
+with locked as materialized (
+    select p.name from penstock.pool p
+    where p.name = :pool or p.pool_group = (select o.pool_group from penstock.pool o where o.name = :pool)
+    order by p.name for update
+), changed as (
     update penstock.pool
     set max_parallelism = coalesce(:max_parallelism::integer, max_parallelism), paused = coalesce(:paused::boolean, paused),
         epoch = epoch + 1
-    where name = :pool returning name, pool_group
+    where name = :pool and (select count(*) from locked) > 0 returning name, pool_group
 ), others as (
     update penstock.pool p set epoch = p.epoch + 1 from changed c where p.pool_group = c.pool_group and p.name <> c.name
 )
 select name from changed;
 
 -- changed: let workers learn anew what holds for the other pools of a group.
-update penstock.pool set epoch = epoch + 1 where pool_group = :pool_group and name <> :pool;
+-- Differs: locks them in the order in which all do.
+with locked as materialized (
+    select name from penstock.pool where pool_group = :pool_group order by name for update
+)
+update penstock.pool set epoch = epoch + 1
+where pool_group = :pool_group and name <> :pool and (select count(*) from locked) > 0;
 
 -- members: the pools of a group: their limits, and how many slots workers hold and want.
 select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(sum(s.held), 0)::integer,

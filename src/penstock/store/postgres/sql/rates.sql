@@ -1,8 +1,8 @@
 -- hold: hold a rate limit against others; what is left of it. Of a new one the value is below zero parts.
 -- It is written like that because what is only read would count as read in a serializable transaction, together with all
 -- others beside it in the index.
-insert into penstock.rate_limit as r (name, key, value, parts, moment, full_at)
-values (:name, :key, 0, 0, :now::timestamptz, :now)
+insert into penstock.rate_limit as r (name, key, value, parts, moment, open_at, full_at)
+values (:name, :key, 0, 0, :now::timestamptz, :now, :now)
 on conflict (name, key) do update set value = r.value returning value, parts, moment;
 
 -- peek: what is left of a rate limit.
@@ -10,11 +10,12 @@ select value, parts, moment from penstock.rate_limit where name = :name and key 
 
 -- keep: keep what is left of rate limits.
 -- Differs: one statement for any number of them.
-insert into penstock.rate_limit (name, key, value, parts, moment, full_at)
+insert into penstock.rate_limit (name, key, value, parts, moment, open_at, full_at)
 select * from unnest(:names::text[], :keys::text[], :numbers::bigint[], :parts::bigint[], :moments::timestamptz[],
-    :full_ats::timestamptz[])
+    :open_ats::timestamptz[], :full_ats::timestamptz[])
 on conflict (name, key) do update
-set value = excluded.value, parts = excluded.parts, moment = excluded.moment, full_at = excluded.full_at;
+set value = excluded.value, parts = excluded.parts, moment = excluded.moment, open_at = excluded.open_at,
+    full_at = excluded.full_at;
 
 -- forget: forget a rate limit, of which all may be taken again.
 delete from penstock.rate_limit where name = :name and key = :key;

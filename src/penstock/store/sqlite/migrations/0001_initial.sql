@@ -77,7 +77,7 @@ create table penstock_running_job (
     attempts text,
     progress text
 ) strict;
-create index penstock_running_job_key on penstock_running_job (pool, concurrency_key) where concurrency_key <> '';
+create index penstock_running_job_key on penstock_running_job (pool, concurrency_key) where gated;
 
 -- Jobs that have ended, until their status expires or they are retried. Written by workers, by the pruner and by whoever
 -- retries (never in a transaction of a user's function); read by whoever asks.
@@ -183,17 +183,20 @@ create table penstock_job_key (
 create index penstock_job_key_job on penstock_job_key (job_id);
 
 -- What is left of rate limits. Those of pools are named after them, with a colon, and are written by workers; the others
--- are written by the functions that use them. At `full_at` nothing is known that is not so of a new one.
+-- are written by the functions that use them. Until `open_at` not one token can be taken; at `full_at` nothing is known
+-- that is not so of a new one.
 create table penstock_rate_limit (
     name text not null,
     key text not null,
     value integer not null,
     parts integer not null,
     moment text not null,
+    open_at text not null,
     full_at text not null,
     primary key (name, key)
 ) strict, without rowid;
 create index penstock_rate_limit_full_at on penstock_rate_limit (full_at);
+create index penstock_rate_limit_open_at on penstock_rate_limit (name, open_at);
 
 -- Crons: what is to be run when, and how far each has come. Written by backends that start (what their program declares),
 -- by transactions that create, pause or remove one, and by schedulers; read by schedulers. All planned times up to

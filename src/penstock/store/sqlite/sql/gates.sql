@@ -2,11 +2,19 @@
 -- Differs: SQLite has one writer, and needs no lock.
 select pool from penstock_turn where pool = :pool;
 
--- turns: how the gate of a pool stands, and the keys whose jobs wait there and that do not run as many as they may,
--- beginning after the one that had the last turn: of each, how many wait and run, and what is left of its rate limit.
+-- turns: how the gate of a pool stands, and the keys whose jobs wait there and may start, beginning after the one that had
+-- the last turn: of each, how many wait and run, and what is left of its rate limit. Keys that run as many as they may, or
+-- of which no token is left, are passed by; the first row says when the next of these may start.
 -- Differs: there is no LATERAL.
 with recursive gate as materialized (
-    select t.concurrency_key as last, p.key_parallelism, p.rate_limit, p.key_rate_limit, r.value, r.parts, r.moment
+    select t.concurrency_key as last, p.key_parallelism, p.rate_limit, p.key_rate_limit, r.value, r.parts, r.moment, (
+        select shut.open_at from penstock_rate_limit shut
+        where p.key_rate_limit is not null and shut.name = 'pool:' || :pool and shut.open_at > :now and shut.key <> ''
+          and exists (
+            select 1 from penstock_scheduled_job s where s.waiting and s.pool = :pool and s.concurrency_key = shut.key
+          )
+        order by shut.open_at limit 1
+    ) as next_open_at
     from penstock_turn t join penstock_pool p on p.name = t.pool
     left join penstock_rate_limit r on r.name = 'pool:' || t.pool and r.key = ''
     where t.pool = :pool
@@ -35,27 +43,29 @@ with recursive gate as materialized (
     select k.key, (
         select count(*) from (
             select 1 from penstock_running_job j
-            where j.pool = :pool and j.concurrency_key = k.key and j.concurrency_key <> '' and j.ending is null
-            limit max(:room, (select coalesce(key_parallelism, 0) from gate))
+            where j.gated and j.pool = :pool and j.concurrency_key = k.key and j.ending is null
         )
     ) as running
     from (
         select key from ahead where key is not null union all select key from again where key <= (select last from gate)
     ) k
 ), free as (
-    select turn.key, turn.running from turn
-    where turn.key = '' or turn.running < (select coalesce(key_parallelism, 1000000000) from gate)
-    limit :room
+    select turn.key, turn.running, rate.value, rate.parts, rate.moment
+    from turn left join penstock_rate_limit rate
+        on rate.name = 'pool:' || :pool and rate.key = turn.key and turn.key <> ''
+        and (select key_rate_limit from gate) is not null
+    where (turn.key = '' or turn.running < (select coalesce(key_parallelism, 1000000000) from gate))
+      and (rate.open_at is null or rate.open_at <= :now)
+    limit :keys
 )
 select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, gate.parts, gate.moment,
-       free.key, (
+       gate.next_open_at, free.key, (
            select count(*) from (
                select 1 from penstock_scheduled_job s
                where s.waiting and s.pool = :pool and s.concurrency_key = free.key limit :room
            )
-       ), free.running, r.value, r.parts, r.moment
-from gate left join free on true
-left join penstock_rate_limit r on r.name = 'pool:' || :pool and r.key = free.key and free.key <> '';
+       ), free.running, free.value, free.parts, free.moment
+from gate left join free on true;
 
 -- start: take jobs that wait at the gate of a pool, of one key. A pool whose limit was changed since the worker last looked
 -- at it gives nothing.

@@ -2,13 +2,16 @@
 select name, declared, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing from penstock_pool;
 
 -- declare: make a pool known; what differs from what was declared before holds from now on.
--- Differs: its gate comes with the next one.
+-- Differs: its gate and its rate limits come with the next ones.
 insert into penstock_pool (name, declared, max_parallelism, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing)
 values (:pool, :limit, :limit, :key_parallelism, :rate_limit, :key_rate_limit, :pool_group, :ageing)
 on conflict (name) do update
 set max_parallelism = case when declared = excluded.declared then max_parallelism else excluded.declared end,
     declared = excluded.declared, key_parallelism = excluded.key_parallelism, rate_limit = excluded.rate_limit,
     key_rate_limit = excluded.key_rate_limit, pool_group = excluded.pool_group, ageing = excluded.ageing, epoch = epoch + 1;
+
+-- reopen: look anew at what is left of the rate limits of a pool (SQLite only: part of declare).
+update penstock_rate_limit set open_at = moment where name = 'pool:' || :pool and open_at > moment;
 
 -- declare_gate: make the gate of a pool known (SQLite only: part of declare).
 insert into penstock_turn (pool) values (:pool) on conflict (pool) do nothing;

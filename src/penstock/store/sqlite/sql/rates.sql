@@ -7,10 +7,11 @@ select value, parts, moment from penstock_rate_limit where name = :name and key 
 
 -- keep: keep what is left of a rate limit.
 -- Differs: one statement a rate limit.
-insert into penstock_rate_limit (name, key, value, parts, moment, full_at)
-values (:name, :key, :value, :parts, :moment, :full_at)
+insert into penstock_rate_limit (name, key, value, parts, moment, open_at, full_at)
+values (:name, :key, :value, :parts, :moment, :open_at, :full_at)
 on conflict (name, key) do update
-set value = excluded.value, parts = excluded.parts, moment = excluded.moment, full_at = excluded.full_at;
+set value = excluded.value, parts = excluded.parts, moment = excluded.moment, open_at = excluded.open_at,
+    full_at = excluded.full_at;
 
 -- forget: forget a rate limit, of which all may be taken again.
 delete from penstock_rate_limit where name = :name and key = :key;
