@@ -188,15 +188,18 @@ class Pools(Protocol):
 
 
 class Jobs(Protocol):
-    """Jobs at rest. Transactions of users only insert here; services move."""
+    """Jobs at rest. Transactions of users only insert here; services move.
 
-    async def enqueue(self, session: Session, jobs: Sequence[NewJob], now: datetime) -> None:
+    What takes an `OpenTransaction` runs in a transaction of the user's own as well, and waits for nothing else.
+    """
+
+    async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         """Store jobs in a transaction, in one statement on Postgres."""
 
-    async def request_cancel(self, session: Session, ids: Sequence[UUID], now: datetime) -> None:
+    async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled; once it commits, those pending never start."""
 
-    async def request_cancel_pool(self, session: Session, pool: str, function: str | None, now: datetime) -> int:
+    async def request_cancel_pool(self, session: OpenTransaction, pool: str, function: str | None, now: datetime) -> int:
         """The same for all jobs of a pool, or of one function in it, that have not ended; how many."""
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
@@ -215,7 +218,7 @@ class Jobs(Protocol):
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> list[UUID]:
         """Carry out requests to cancel pending jobs as `settle` says; the running jobs for which a request stands."""
 
-    async def find(self, session: Session, job_id: UUID, now: datetime) -> JobStatus | None:
+    async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
         """One job, wherever it stands; None if unknown, or its time is over."""
 
     async def list(self, session: Session, state: str | None, limit: int, now: datetime) -> list[JobStatus]:

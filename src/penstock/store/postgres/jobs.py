@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
-from penstock.store.contract import Claim, Room, Row, Session, Settle, Statement
+from penstock.store.contract import Claim, OpenTransaction, Room, Row, Session, Settle, Statement
 from penstock.store.jobrows import ending_text, expired_slot, job_of, options_text, slot_of, status_of
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import is_connection_lost, translate
@@ -33,7 +33,7 @@ class PostgresJobs:
         self._connections = connections
         self._queries = load_queries("penstock.store.postgres", "jobs", "$")
 
-    async def enqueue(self, session: Session, jobs: Sequence[NewJob], now: datetime) -> None:
+    async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         """Store jobs in a transaction."""
         query = self._queries["enqueue"]
         values = {
@@ -50,12 +50,12 @@ class PostgresJobs:
         }
         await session.execute(query.statement, query.args(values))
 
-    async def request_cancel(self, session: Session, ids: Sequence[UUID], now: datetime) -> None:
+    async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled."""
         query = self._queries["request_cancel"]
         await session.execute(query.statement, query.args({"ids": list(ids), "now": now}))
 
-    async def request_cancel_pool(self, session: Session, pool: str, function: str | None, now: datetime) -> int:
+    async def request_cancel_pool(self, session: OpenTransaction, pool: str, function: str | None, now: datetime) -> int:
         """The same for all jobs of a pool, or of one function in it; how many."""
         query = self._queries["request_cancel_pool"]
         return await session.execute(query.statement, query.args({"pool": pool, "function": function, "now": now}))
@@ -105,7 +105,7 @@ class PostgresJobs:
             await session.rollback()
         return running
 
-    async def find(self, session: Session, job_id: UUID, now: datetime) -> JobStatus | None:
+    async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
         """One job, wherever it stands."""
         query = self._queries["find"]
         rows = await session.fetch(query.statement, query.args({"id": job_id, "now": now}))
@@ -151,7 +151,7 @@ class PostgresJobs:
             now=now,
         )
 
-    async def _fetch(self, session: Session, name: str, **values: Any) -> Sequence[Row]:
+    async def _fetch(self, session: OpenTransaction, name: str, **values: Any) -> Sequence[Row]:
         query = self._queries[name]
         return await session.fetch(query.statement, query.args(values))
 

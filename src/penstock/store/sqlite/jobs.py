@@ -12,7 +12,7 @@ from uuid import UUID
 
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
 from penstock.jobs.states import FINISHED, JobState
-from penstock.store.contract import Claim, Room, Row, Session, Settle
+from penstock.store.contract import Claim, OpenTransaction, Room, Row, Session, Settle
 from penstock.store.jobrows import ending_text, job_of, options_text, status_of
 from penstock.store.queries import Query, load_queries
 from penstock.store.sqlite.dialect import encode_datetime
@@ -49,7 +49,7 @@ class SqliteJobs:
         self._begin_write = begin_write
         self._queries = load_queries("penstock.store.sqlite", "jobs", "?")
 
-    async def enqueue(self, session: Session, jobs: Sequence[NewJob], now: datetime) -> None:
+    async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         """Store jobs in a transaction."""
         for job in jobs:
             values = {
@@ -69,12 +69,12 @@ class SqliteJobs:
             }
             await self._execute(session, "enqueue_scheduled" if job.run_at > now else "enqueue", values)
 
-    async def request_cancel(self, session: Session, ids: Sequence[UUID], now: datetime) -> None:
+    async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled."""
         for job_id in ids:
             await self._execute(session, "request_cancel", {"id": job_id.bytes, "now": encode_datetime(now)})
 
-    async def request_cancel_pool(self, session: Session, pool: str, function: str | None, now: datetime) -> int:
+    async def request_cancel_pool(self, session: OpenTransaction, pool: str, function: str | None, now: datetime) -> int:
         """The same for all jobs of a pool, or of one function in it; how many."""
         values = {"pool": pool, "function": function, "now": encode_datetime(now)}
         return await self._execute(session, "request_cancel_pool", values)
@@ -131,7 +131,7 @@ class SqliteJobs:
             await self._execute(session, "clear_old_requests", {"before": before})
         return running
 
-    async def find(self, session: Session, job_id: UUID, now: datetime) -> JobStatus | None:
+    async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
         """One job, wherever it stands."""
         rows = await self._fetch(session, "find", id=job_id.bytes, now=encode_datetime(now))
         return status_of(_timed(rows[-1])) if rows else None
@@ -202,15 +202,15 @@ class SqliteJobs:
                 await self._execute(session, "end", values | _ended(settlement))
         await self._execute(session, "clear_request", {"id": job_id})
 
-    async def _fetch(self, session: Session, name: str, **values: Any) -> Sequence[Row]:
+    async def _fetch(self, session: OpenTransaction, name: str, **values: Any) -> Sequence[Row]:
         return await fetch(session, self._queries[name], values)
 
-    async def _execute(self, session: Session, name: str, values: Mapping[str, Any]) -> int:
+    async def _execute(self, session: OpenTransaction, name: str, values: Mapping[str, Any]) -> int:
         query = self._queries[name]
         return await session.execute(query.statement, query.args(values))
 
 
-async def fetch(session: Session, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
+async def fetch(session: OpenTransaction, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
     """Run a named query in a session."""
     return await session.fetch(query.statement, query.args(values))
 
