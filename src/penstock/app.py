@@ -15,9 +15,11 @@ from penstock.calls.context import ActionCtx
 from penstock.calls.decorators import ActionDecorator, MutationDecorator, QueryDecorator
 from penstock.calls.dispatch import Dispatch
 from penstock.calls.engine import Engine
+from penstock.calls.guestcalls import Guests
 from penstock.calls.jobcalls import JobCalls
 from penstock.calls.run import Runner
 from penstock.calls.scheduler import Scheduler
+from penstock.calls.syncbackend import SyncApp
 from penstock.calls.syncctx import SyncActionCtx
 from penstock.calls.workpool import Workpool
 from penstock.clock import Clock, SystemClock
@@ -50,6 +52,10 @@ class App:
         tables: Tables beside those that the modules of its functions name, which are found by themselves.
         **settings: Settings of `Config` that this program fixes; see there for those that are left open.
 
+    Attributes:
+        sync: The same for programs that do not await: opens a backend, or shares one.
+        guests: Its work in transactions of the user's own.
+
     Raises:
         ConfigError: There is no such setting, or it cannot have this value.
     """
@@ -59,6 +65,8 @@ class App:
         self._tables = list(tables)
         self._settings = settings
         self.pools: dict[str, Workpool] = {}
+        self.guests = Guests(self.registry, self.config)
+        self.sync = SyncApp(self.open)
         check_settings("App(…)", settings)
 
     # ----- functions
@@ -167,7 +175,8 @@ class App:
         if name in self.pools:
             raise DeclarationError(f"There are two pools called {name!r}.", fix="Give one of them another name.")
         pool = Workpool(
-            PoolDefinition(name, max_parallelism, default_retry or Retry(), retry_actions_by_default, status_ttl)
+            PoolDefinition(name, max_parallelism, default_retry or Retry(), retry_actions_by_default, status_ttl),
+            self.guests,
         )
         self.pools[name] = pool
         return pool
@@ -277,9 +286,11 @@ class Backend:
             raise
         self.services = Group([self.make_service(name) for name in services], store.signals)
         self.services.start()
+        self.app.guests.opened(self.runner)
 
     async def stop(self) -> None:
         """Stop services, then close the database; what runs has the grace time to end, and no more."""
+        self.app.guests.closed(self.runner)
         self.engine.begin_stop()
         try:
             await self.services.stop()
@@ -289,6 +300,7 @@ class Backend:
 
     async def kill(self) -> None:
         """End at once, leaving jobs and leases as they are, as a crash does."""
+        self.app.guests.closed(self.runner)
         await self.services.kill()
         await self.engine.abandon()
         await self.engine.store.close()
@@ -317,6 +329,10 @@ class Backend:
     async def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an action."""
         return await self.runner.run_action(function, args, kwargs)
+
+    def wake(self) -> None:
+        """Tell the workers of all processes that there is work, which a transaction of your own has committed."""
+        self.engine.store.signals.notify()
 
     async def job(self, job: JobId) -> JobStatus | None:
         """How a job stands; None if it is unknown, or its status has expired."""

@@ -18,13 +18,14 @@ from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import decode_json, encode_json, text_bytes
 
 if TYPE_CHECKING:
+    from penstock.calls.engine import Engine
     from penstock.calls.run import Runner
 
 T = TypeVar("T")
 Answer = Callable[[Coroutine[Any, Any, Any]], Any]
 
 _FARTHEST = timedelta(days=5 * 366)
-_PIECE = 5_000
+PIECE = 5_000
 
 
 class JobCalls:
@@ -50,6 +51,11 @@ class JobCalls:
     def waiting(self, wait: Answer) -> JobCalls:
         """The same for a caller in a thread."""
         return JobCalls(self._runner, self._scope, lambda call: wait(self.answer(call)))
+
+    @property
+    def engine(self) -> Engine:
+        """The parts of the app in which the jobs are."""
+        return self._runner.engine
 
     @property
     def is_writable(self) -> bool:
@@ -209,8 +215,8 @@ class JobCalls:
 
 
 async def _send(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
-    for start in range(0, len(jobs), _PIECE):
-        await transaction.enqueue(jobs[start : start + _PIECE])
+    for start in range(0, len(jobs), PIECE):
+        await transaction.enqueue(jobs[start : start + PIECE])
 
 
 def _status_of_new(job: NewJob, now: datetime) -> JobStatus:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from penstock.calls.engine import Engine
+from penstock.calls.guestcalls import Guests
 from penstock.calls.jobcalls import JobCalls
 from penstock.clock import SystemClock
 from penstock.errors import CallTimeout, ContextError, DataError, UsageError
@@ -22,20 +23,21 @@ from penstock.pools.pool import PoolDefinition, check_max_parallelism
 from penstock.pools.results import Finished, WorkResult, WorkStatus, work_status
 
 if TYPE_CHECKING:
-    from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
-    from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+    from penstock.calls.callers import (
+        AsyncReader,
+        AsyncWaiter,
+        AsyncWriter,
+        Program,
+        SyncReader,
+        SyncWaiter,
+        SyncWriter,
+    )
+    from penstock.calls.syncbackend import SyncWords
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _FIRST_LOOK, _LAST_LOOK = 0.005, 0.25
-
-
-class Program(Protocol):
-    """A backend, as pools need it."""
-
-    job_calls: JobCalls
-    engine: Engine
 
 
 class Workpool:
@@ -49,8 +51,9 @@ class Workpool:
         definition: What was declared.
     """
 
-    def __init__(self, definition: PoolDefinition, options: WorkOptions | None = None) -> None:
+    def __init__(self, definition: PoolDefinition, guests: Guests, options: WorkOptions | None = None) -> None:
         self.definition = definition
+        self._guests = guests
         self._options = options or WorkOptions()
 
     def __repr__(self) -> str:
@@ -81,14 +84,14 @@ class Workpool:
             ValueInvalid: An option cannot have this value.
             DeclarationError: ``on_complete`` is no mutation that takes these arguments.
         """
-        return Workpool(self.definition, self._options.changed(options))
+        return Workpool(self.definition, self._guests, self._options.changed(options))
 
     # ----- enqueue
 
     @overload
     def enqueue(
         self,
-        ctx: MutationCtx | ActionCtx | Program,
+        ctx: AsyncWriter,
         function: Function[Any, P, Any, Any],
         /,
         *args: P.args,
@@ -97,7 +100,7 @@ class Workpool:
     @overload
     def enqueue(
         self,
-        ctx: SyncMutationCtx | SyncActionCtx,
+        ctx: SyncWriter,
         function: Function[Any, P, Any, Any],
         /,
         *args: P.args,
@@ -108,32 +111,37 @@ class Workpool:
 
         In a mutation the job exists if and only if the transaction commits.
 
+        In a transaction of your own likewise, if its connection is passed: one of psycopg, psycopg2, asyncpg,
+        SQLAlchemy, Django, sqlite3 or aiosqlite. On a sync connection the id is given at once, without ``await``.
+
         Args:
-            ctx: The ctx of the mutation or action that enqueues, or the backend of a program.
+            ctx: The ctx of the mutation or action that enqueues, the backend of a program, or a connection.
             function: A mutation, an action or a query of this app.
             *args: Its arguments.
             **kwargs: Its arguments by name.
 
         Raises:
             ArgumentsInvalid: The function does not take these arguments.
-            ContextError: The function is of no app or of another one; or the ctx is one of a query.
+            ContextError: The function is of no app or of another one; the ctx is one of a query; or the connection is
+                closed, its transaction has failed, or it leads to another kind of database than the app's.
+            ConfigError: The database of the connection has no tables of penstock.
             UsageError: An option does not fit the function, such as ``retry`` for a mutation.
             LimitExceeded: The arguments or the context are too large, or one transaction enqueues too much.
         """
-        calls = _calls(ctx, writes=True)
+        calls = self._calls(ctx, writes=True)
         return calls.answer(self._enqueue(calls, function, args, kwargs))
 
     @overload
     def enqueue_batch(
         self,
-        ctx: MutationCtx | ActionCtx | Program,
+        ctx: AsyncWriter,
         function: Function[Any, Any, Any, Any],
         arguments: Iterable[Mapping[str, Any]],
     ) -> Coroutine[Any, Any, list[JobId]]: ...
     @overload
     def enqueue_batch(
         self,
-        ctx: SyncMutationCtx | SyncActionCtx,
+        ctx: SyncWriter,
         function: Function[Any, Any, Any, Any],
         arguments: Iterable[Mapping[str, Any]],
     ) -> list[JobId]: ...
@@ -148,41 +156,41 @@ class Workpool:
         Raises:
             ArgumentsInvalid: The function does not take some of them; then none is enqueued.
         """
-        calls = _calls(ctx, writes=True)
+        calls = self._calls(ctx, writes=True)
         return calls.answer(self._enqueue_batch(calls, function, arguments))
 
     # ----- look
 
     @overload
-    def status(self, ctx: QueryCtx | ActionCtx | Program, work_id: JobId) -> Coroutine[Any, Any, WorkStatus | None]: ...
+    def status(self, ctx: AsyncReader, work_id: JobId) -> Coroutine[Any, Any, WorkStatus | None]: ...
     @overload
-    def status(self, ctx: SyncQueryCtx | SyncActionCtx, work_id: JobId) -> WorkStatus | None: ...
+    def status(self, ctx: SyncReader, work_id: JobId) -> WorkStatus | None: ...
     def status(self, ctx: Any, work_id: JobId) -> Any:
         """Where work stands: `Pending`, `Running` or `Finished`; None if it is unknown, or its status has expired.
 
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        calls = _calls(ctx)
+        calls = self._calls(ctx)
         return calls.answer(self._status(calls, work_id))
 
     @overload
     def status_batch(
-        self, ctx: QueryCtx | ActionCtx | Program, work_ids: Iterable[JobId]
+        self, ctx: AsyncReader, work_ids: Iterable[JobId]
     ) -> Coroutine[Any, Any, list[WorkStatus | None]]: ...
     @overload
-    def status_batch(self, ctx: SyncQueryCtx | SyncActionCtx, work_ids: Iterable[JobId]) -> list[WorkStatus | None]: ...
+    def status_batch(self, ctx: SyncReader, work_ids: Iterable[JobId]) -> list[WorkStatus | None]: ...
     def status_batch(self, ctx: Any, work_ids: Iterable[JobId]) -> Any:
         """Where each of them stands, in order; see `status`."""
-        calls = _calls(ctx)
+        calls = self._calls(ctx)
         return calls.answer(self._status_batch(calls, work_ids))
 
     @overload
     def result(
-        self, ctx: ActionCtx | Program, work_id: JobId, timeout: timedelta | None = None
+        self, ctx: AsyncWaiter, work_id: JobId, timeout: timedelta | None = None
     ) -> Coroutine[Any, Any, WorkResult[Any]]: ...
     @overload
-    def result(self, ctx: SyncActionCtx, work_id: JobId, timeout: timedelta | None = None) -> WorkResult[Any]: ...
+    def result(self, ctx: SyncWaiter, work_id: JobId, timeout: timedelta | None = None) -> WorkResult[Any]: ...
     def result(self, ctx: Any, work_id: JobId, timeout: timedelta | None = None) -> Any:
         """How work has ended, once it has.
 
@@ -195,7 +203,7 @@ class Workpool:
             CallTimeout: It has not ended in time.
             DataError: It is unknown, or its status has expired.
         """
-        calls = _calls(ctx)
+        calls = self._calls(ctx)
         if calls.in_transaction:
             raise ContextError(
                 "A transaction sees nothing end while it waits.", fix="Wait in an action, or use on_complete."
@@ -205,9 +213,9 @@ class Workpool:
     # ----- cancel and change
 
     @overload
-    def cancel(self, ctx: MutationCtx | ActionCtx | Program, work_id: JobId) -> Coroutine[Any, Any, None]: ...
+    def cancel(self, ctx: AsyncWriter, work_id: JobId) -> Coroutine[Any, Any, None]: ...
     @overload
-    def cancel(self, ctx: SyncMutationCtx | SyncActionCtx, work_id: JobId) -> None: ...
+    def cancel(self, ctx: SyncWriter, work_id: JobId) -> None: ...
     def cancel(self, ctx: Any, work_id: JobId) -> Any:
         """Ask for work to be canceled: if it is pending it never starts; if it runs, ``ctx.cancelled`` is true there.
 
@@ -216,17 +224,15 @@ class Workpool:
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        calls = _calls(ctx, writes=True)
+        calls = self._calls(ctx, writes=True)
         return calls.answer(calls.cancel([job_uuid(work_id)]))
 
     @overload
     def cancel_all(
-        self, ctx: MutationCtx | ActionCtx | Program, function: Function[Any, Any, Any, Any] | None = None
+        self, ctx: AsyncWriter, function: Function[Any, Any, Any, Any] | None = None
     ) -> Coroutine[Any, Any, int]: ...
     @overload
-    def cancel_all(
-        self, ctx: SyncMutationCtx | SyncActionCtx, function: Function[Any, Any, Any, Any] | None = None
-    ) -> int: ...
+    def cancel_all(self, ctx: SyncWriter, function: Function[Any, Any, Any, Any] | None = None) -> int: ...
     def cancel_all(self, ctx: Any, function: Any = None) -> Any:
         """Ask for all work of this pool to be canceled that is enqueued by now; how much had not ended.
 
@@ -234,10 +240,14 @@ class Workpool:
             ctx: As for `cancel`.
             function: Only calls of this function.
         """
-        calls = _calls(ctx, writes=True)
+        calls = self._calls(ctx, writes=True)
         return calls.answer(calls.cancel_pool(self.name, None if function is None else function.name))
 
-    async def set_max_parallelism(self, backend: Program, number: int) -> None:
+    @overload
+    def set_max_parallelism(self, backend: SyncWords, number: int) -> None: ...
+    @overload
+    def set_max_parallelism(self, backend: Program, number: int) -> Coroutine[Any, Any, None]: ...
+    def set_max_parallelism(self, backend: Any, number: int) -> Any:
         """Change the limit, on all machines at once. It holds until another one is set or declared.
 
         What runs is not stopped: nothing more is started until less runs than the new limit allows.
@@ -245,17 +255,39 @@ class Workpool:
         Raises:
             DeclarationError: It is no whole number from 0 to a million.
         """
-        await change_pool(backend.engine, self.name, max_parallelism=number)
+        return self._change(backend, max_parallelism=number)
 
-    async def pause(self, backend: Program) -> None:
+    @overload
+    def pause(self, backend: SyncWords) -> None: ...
+    @overload
+    def pause(self, backend: Program) -> Coroutine[Any, Any, None]: ...
+    def pause(self, backend: Any) -> Any:
         """Start nothing more, on all machines, until `resume`. Work is accepted, and what runs goes on."""
-        await change_pool(backend.engine, self.name, paused=True)
+        return self._change(backend, paused=True)
 
-    async def resume(self, backend: Program) -> None:
+    @overload
+    def resume(self, backend: SyncWords) -> None: ...
+    @overload
+    def resume(self, backend: Program) -> Coroutine[Any, Any, None]: ...
+    def resume(self, backend: Any) -> Any:
         """Start work again."""
-        await change_pool(backend.engine, self.name, paused=False)
+        return self._change(backend, paused=False)
 
     # ----- steps
+
+    def _calls(self, ctx: Any, *, writes: bool = False) -> JobCalls:
+        calls = getattr(ctx, "job_calls", None)
+        if not isinstance(calls, JobCalls):
+            calls = self._guests.calls(ctx)
+        if writes and not calls.is_writable:
+            raise ContextError("A query only reads; it can neither enqueue nor cancel.", fix="Do it in a mutation.")
+        return calls
+
+    def _change(self, ctx: Any, **changes: Any) -> Any:
+        calls = self._calls(ctx, writes=True)
+        if calls.in_transaction:
+            raise ContextError("A limit is changed for all at once, in no transaction.", fix="Pass the backend.")
+        return calls.answer(change_pool(calls.engine, self.name, **changes))
 
     async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
         make = self._maker(calls, function)
@@ -360,14 +392,3 @@ async def change_pool(
 
 class _Maker(Protocol):
     def __call__(self, arguments: Mapping[str, Any], /) -> NewJob: ...
-
-
-def _calls(ctx: Any, *, writes: bool = False) -> JobCalls:
-    calls = getattr(ctx, "job_calls", None)
-    if not isinstance(calls, JobCalls):
-        raise ContextError(
-            f"{type(ctx).__name__} is neither a ctx nor a backend.", fix="Pass the ctx of the function, or the backend."
-        )
-    if writes and not calls.is_writable:
-        raise ContextError("A query only reads; it can neither enqueue nor cancel.", fix="Do it in a mutation.")
-    return calls

@@ -199,7 +199,9 @@ class Jobs(Protocol):
     async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled; once it commits, those pending never start."""
 
-    async def request_cancel_pool(self, session: OpenTransaction, pool: str, function: str | None, now: datetime) -> int:
+    async def request_cancel_pool(
+        self, session: OpenTransaction, pool: str, function: str | None, now: datetime
+    ) -> int:
         """The same for all jobs of a pool, or of one function in it, that have not ended; how many."""
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
@@ -343,8 +345,12 @@ class Store(Protocol):
     async def begin_write(self) -> Session:
         """A serializable transaction."""
 
-    async def synchronize(self) -> None:
-        """Set the clock by the database's, so that all machines on it agree on the time."""
+    async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
+        """Set the clock by the database's, so that all machines on it agree on the time.
+
+        Args:
+            transaction: In which to ask; one of its own by default.
+        """
 
     async def ping(self) -> None:
         """Raise unless the database answers."""

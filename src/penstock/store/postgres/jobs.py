@@ -55,7 +55,9 @@ class PostgresJobs:
         query = self._queries["request_cancel"]
         await session.execute(query.statement, query.args({"ids": list(ids), "now": now}))
 
-    async def request_cancel_pool(self, session: OpenTransaction, pool: str, function: str | None, now: datetime) -> int:
+    async def request_cancel_pool(
+        self, session: OpenTransaction, pool: str, function: str | None, now: datetime
+    ) -> int:
         """The same for all jobs of a pool, or of one function in it; how many."""
         query = self._queries["request_cancel_pool"]
         return await session.execute(query.statement, query.args({"pool": pool, "function": function, "now": now}))

@@ -8,6 +8,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
+from penstock.store.contract import OpenTransaction
 from penstock.store.dialect import Dialect
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
@@ -79,20 +80,26 @@ class PostgresStore:
         finally:
             await session.rollback()
 
-    async def synchronize(self) -> None:
+    async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
         """Set the clock by the database's, to within the time of a round trip, so that all machines agree."""
         if not isinstance(self._clock, SystemClock):
             return
+        if transaction is not None:
+            await self._set_clock(self._clock, transaction)
+            return
         session = await begin(self._for_services, BEGIN_READ)
         try:
-            before = datetime_of(self._clock)
-            rows = await session.fetch(self._queries["time"].statement)
-            after = datetime_of(self._clock)
+            await self._set_clock(self._clock, session)
         finally:
             await session.rollback()
+
+    async def _set_clock(self, clock: SystemClock, transaction: OpenTransaction) -> None:
+        before = datetime_of(clock)
+        rows = await transaction.fetch(self._queries["time"].statement)
+        after = datetime_of(clock)
         skew: timedelta = rows[0][0] - (before + (after - before) / 2)
-        if abs(skew - self._clock.offset) > (after - before) / 2:
-            self._clock.offset = skew
+        if abs(skew - clock.offset) > (after - before) / 2:
+            clock.offset = skew
 
     def check_definition(self, definition: TableDefinition) -> None:
         """Every table can be held."""

@@ -74,7 +74,9 @@ class SqliteJobs:
         for job_id in ids:
             await self._execute(session, "request_cancel", {"id": job_id.bytes, "now": encode_datetime(now)})
 
-    async def request_cancel_pool(self, session: OpenTransaction, pool: str, function: str | None, now: datetime) -> int:
+    async def request_cancel_pool(
+        self, session: OpenTransaction, pool: str, function: str | None, now: datetime
+    ) -> int:
         """The same for all jobs of a pool, or of one function in it; how many."""
         values = {"pool": pool, "function": function, "now": encode_datetime(now)}
         return await self._execute(session, "request_cancel_pool", values)

@@ -12,7 +12,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import not_open
+from penstock.store.contract import OpenTransaction, not_open
 from penstock.store.dialect import Dialect
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.catalog import SqliteCatalog
@@ -102,7 +102,7 @@ class SqliteStore:
         await writer.take_turn()
         return WriteSession(writer, self._config.statement_timeout)
 
-    async def synchronize(self) -> None:
+    async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
         """Nothing to do: all processes are on one machine."""
 
     async def ping(self) -> None:
