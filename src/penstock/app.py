@@ -185,6 +185,10 @@ class App:
         """The declared limits of its pools, by name."""
         return {name: pool.definition.max_parallelism for name, pool in self.pools.items()}
 
+    def kinds(self) -> dict[str, str]:
+        """The kinds of its functions, by name."""
+        return {function.name: function.kind.value for function in self.registry}
+
     # ----- tables
 
     def definitions(self) -> list[TableDefinition]:
@@ -281,6 +285,7 @@ class Backend:
                 await push(store, definitions)
             if push_schema or services:
                 await store.pools.declare(self.app.limits())
+                await store.programs.declare(self.app.kinds())
         except BaseException:
             await store.close()
             raise

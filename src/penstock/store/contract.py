@@ -187,6 +187,13 @@ class Pools(Protocol):
         """All pools, by name."""
 
 
+class Programs(Protocol):
+    """What the programs that run on a database have declared, for those who enqueue in plain SQL."""
+
+    async def declare(self, kinds: Mapping[str, str]) -> None:
+        """Make functions known: the kind of each by its name. Those of other programs stay."""
+
+
 class Jobs(Protocol):
     """Jobs at rest. Transactions of users only insert here; services move.
 
@@ -329,6 +336,7 @@ class Store(Protocol):
     writers: int
     jobs: Jobs
     pools: Pools
+    programs: Programs
     leases: Leases
     catalog: Catalog
     signals: Signals

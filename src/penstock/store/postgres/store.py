@@ -16,6 +16,7 @@ from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.jobs import PostgresJobs
 from penstock.store.postgres.leases import PostgresLeases
 from penstock.store.postgres.pools import PostgresPools
+from penstock.store.postgres.programs import PostgresPrograms
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
 from penstock.store.queries import load_queries
@@ -46,6 +47,7 @@ class PostgresStore:
         self._for_services = for_services
         self.jobs = PostgresJobs(for_services)
         self.pools = PostgresPools(self._for_services)
+        self.programs = PostgresPrograms(self._for_services)
         self.leases = PostgresLeases(for_services, self.jobs)
         self.catalog = PostgresCatalog(self._connections)
         self.signals = PostgresSignals(self._connections, self._queries)

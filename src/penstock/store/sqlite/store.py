@@ -23,6 +23,7 @@ from penstock.store.sqlite.extensions import Extensions
 from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.leases import SqliteLeases
 from penstock.store.sqlite.pools import SqlitePools
+from penstock.store.sqlite.programs import SqlitePrograms
 from penstock.store.sqlite.readers import Readers
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
@@ -51,6 +52,7 @@ class SqliteStore:
         self._for_services = self._make_readers(_FOR_SERVICES)
         self.jobs = SqliteJobs(self._begin_service_read, self.begin_write)
         self.pools = SqlitePools(self._begin_service_read, self.begin_write)
+        self.programs = SqlitePrograms(self._begin_service_read, self.begin_write)
         self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
