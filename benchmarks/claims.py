@@ -21,6 +21,7 @@ from benchmarks.harness import Bar, Bench, Benchmark, alternate, spread
 from penstock import Backend
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import DEFAULT_POOL, NewJob
+from penstock.jobs.order import rank
 from penstock.store.contract import Room
 
 _BATCH = 100
@@ -69,7 +70,7 @@ async def enqueue(backend: Backend, function: AnyFunction, count: int) -> None:
     engine, now = backend.engine, backend.engine.clock.now()
     for start in range(0, count, _AT_ONCE):
         jobs = [
-            NewJob(UUID(int=engine.clock.uuid7()), function.name, function.kind.value, "{}", now)
+            NewJob(UUID(int=engine.clock.uuid7()), function.name, function.kind.value, "{}", now, rank(now))
             for _ in range(min(_AT_ONCE, count - start))
         ]
         await backend.job_calls.enqueue_many(jobs)

@@ -8,7 +8,6 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from types import ModuleType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from penstock.calls.context import ActionCtx
@@ -27,10 +26,12 @@ from penstock.config import Config, check_settings, load_config, unknown_variabl
 from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
 from penstock.functions.registry import Registry
+from penstock.functions.tables import same_name, tables_of
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
 from penstock.pools.pool import PoolDefinition
+from penstock.pools.rates import RateLimit
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.group import Group
 from penstock.services.pruner import Pruner
@@ -158,6 +159,11 @@ class App:
         default_retry: Retry | None = None,
         retry_actions_by_default: bool = False,
         status_ttl: timedelta | None = timedelta(days=1),
+        key_parallelism: int | None = None,
+        rate_limit: RateLimit | None = None,
+        key_rate_limit: RateLimit | None = None,
+        group: str | None = None,
+        ageing: timedelta | None = None,
     ) -> Workpool:
         """Declare a pool: work of which no more than so much runs at once, on all machines together.
 
@@ -168,6 +174,13 @@ class App:
             default_retry: The policy of actions that are enqueued with ``retry=True``; five attempts by default.
             retry_actions_by_default: Whether actions are retried unless they are enqueued with ``retry=False``.
             status_ttl: How long the status and the result of a finished job are kept; None for ever.
+            key_parallelism: How many jobs with the same ``concurrency_key`` run at once; by default as many as of the
+                pool. Keys take turns in any case.
+            rate_limit: How many jobs start in a time, further attempts included: a `TokenBucket` or a `FixedWindow`.
+            key_rate_limit: The same for jobs with the same ``concurrency_key``.
+            group: Pools of one group lend each other what they do not use.
+            ageing: How long a job waits until it is as urgent as one of the next higher priority; by default a higher
+                priority always comes first.
 
         Raises:
             DeclarationError: There is a pool of this name already, or a value cannot be.
@@ -175,15 +188,26 @@ class App:
         if name in self.pools:
             raise DeclarationError(f"There are two pools called {name!r}.", fix="Give one of them another name.")
         pool = Workpool(
-            PoolDefinition(name, max_parallelism, default_retry or Retry(), retry_actions_by_default, status_ttl),
+            PoolDefinition(
+                name,
+                max_parallelism,
+                default_retry or Retry(),
+                retry_actions_by_default,
+                status_ttl,
+                key_parallelism,
+                rate_limit,
+                key_rate_limit,
+                group,
+                ageing,
+            ),
             self.guests,
         )
         self.pools[name] = pool
         return pool
 
-    def limits(self) -> dict[str, int]:
-        """The declared limits of its pools, by name."""
-        return {name: pool.definition.max_parallelism for name, pool in self.pools.items()}
+    def pool_definitions(self) -> list[PoolDefinition]:
+        """What was declared of its pools."""
+        return [pool.definition for pool in self.pools.values()]
 
     def kinds(self) -> dict[str, str]:
         """The kinds of its functions, by name."""
@@ -198,10 +222,10 @@ class App:
             DeclarationError: Two of them have one name, or a field cannot be stored.
         """
         found: dict[str, type[Table]] = {}
-        for table in (*self._tables, *_tables_of(self.registry)):
+        for table in (*self._tables, *tables_of(self.registry)):
             known = found.setdefault(table.__declared__.sql_name, table)
             if known is not table:
-                raise _same_name(known, table)
+                raise same_name(known, table)
         return [definition_of(table) for table in found.values()]
 
     # ----- running
@@ -284,7 +308,7 @@ class Backend:
             if push_schema:
                 await push(store, definitions)
             if push_schema or services:
-                await store.pools.declare(self.app.limits())
+                await store.pools.declare(self.app.pool_definitions())
                 await store.programs.declare(self.app.kinds())
         except BaseException:
             await store.close()
@@ -366,33 +390,3 @@ class Backend:
             return await self.engine.store.jobs.count(session, self.engine.clock.now())
         finally:
             await session.rollback()
-
-
-def _tables_of(registry: Registry) -> list[type[Table]]:
-    """Tables that the modules of functions name: directly, or through modules of the same package."""
-    found: dict[type[Table], None] = {}
-    for function in registry:
-        module = function.handler.__globals__
-        root = str(module.get("__name__", "")).partition(".")[0]
-        for value in list(module.values()):
-            if isinstance(value, ModuleType) and value.__name__.partition(".")[0] == root:
-                found.update(dict.fromkeys(_tables_in(vars(value))))
-        found.update(dict.fromkeys(_tables_in(module)))
-    return list(found)
-
-
-def _tables_in(namespace: Mapping[str, Any]) -> list[type[Table]]:
-    return [
-        value
-        for value in list(namespace.values())
-        if isinstance(value, type) and issubclass(value, Table) and value is not Table and "__declared__" in vars(value)
-    ]
-
-
-def _same_name(first: type[Table], second: type[Table]) -> Exception:
-
-    return DeclarationError(
-        f"Two tables are named {first.__declared__.sql_name}: {first.__module__}.{first.__qualname__} and "
-        f"{second.__module__}.{second.__qualname__}.",
-        fix='Give one of them another name="…".',
-    )

@@ -19,6 +19,7 @@ PenstockError
 │   ├── RowNotFound               the row to patch, replace or delete does not exist
 │   ├── NotUnique                 unique() found more than one row
 │   ├── UniqueViolation           a unique index already holds this key
+│   ├── DuplicateJob              another job that has not ended has this key
 │   ├── ConstraintViolation       a constraint of a user-owned table refused the row
 │   └── RowInvalid                a stored row does not fit its declared table
 ├── ApplicationError              raised by your functions for their callers; its data reaches them
@@ -176,6 +177,12 @@ class UniqueViolation(DataError):
     """A unique index already holds this key."""
 
     code = "unique_violation"
+
+
+class DuplicateJob(DataError):
+    """Another job that has not ended has this key; ``facts["job"]`` is its id."""
+
+    code = "duplicate_job"
 
 
 class ConstraintViolation(DataError):

@@ -30,6 +30,7 @@ from penstock import (
 from penstock.clock import SystemClock, layout_uuid7
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Kind, NewJob, Options, job_id
+from penstock.jobs.order import rank
 from penstock.jobs.settle import MAX_LOSSES
 from penstock.services.pruner import Pruner
 from penstock.services.worker import Worker
@@ -166,7 +167,7 @@ async def enqueue(backend: Backend, function: AnyFunction, args: str, **facts: A
     kind: Kind = function.kind.value
     uuid = UUID(int=layout_uuid7(1, len(attempts) + 7))
     now = backend.engine.clock.now()
-    await backend.job_calls.enqueue(NewJob(uuid, function.name, kind, args, now, **facts))
+    await backend.job_calls.enqueue(NewJob(uuid, function.name, kind, args, now, rank(now), **facts))
     return job_id(uuid)
 
 

@@ -28,15 +28,20 @@ from penstock import (
     Success,
     Table,
     WorkId,
+    Workpool,
     WorkResult,
 )
 from penstock.clock import SystemClock
 from penstock.jobs.job import job_id, job_uuid
+from penstock.jobs.order import rank
+from penstock.pools.rates import TokenBucket
 from penstock.store.jobrows import options_of
 from penstock.testing import TestApp, TestClock
 
 app = App()
 sms = app.workpool("sms", max_parallelism=2)
+ageing = app.workpool("ageing", ageing=timedelta(minutes=5))
+slow = app.workpool("slow", rate_limit=TokenBucket(rate=1, period=timedelta(minutes=1)))
 
 sent: list[str] = []
 failures: list[Exception] = []
@@ -214,21 +219,25 @@ def test_work_waits_for_its_time_and_is_tried_again(url: str) -> None:
 
 
 @pytest.mark.parametrize("delay", [timedelta(0), timedelta(days=3)])
-def test_a_job_is_stored_as_a_pool_stores_it(url: str, delay: timedelta) -> None:
+@pytest.mark.parametrize("sms", [sms, ageing, slow], ids=lambda pool: pool.name)
+def test_a_job_is_stored_as_a_pool_stores_it(url: str, delay: timedelta, sms: Workpool) -> None:
     run_at = SystemClock().now() + delay
-    pool = sms.with_options(retry=Retry(3, 0.5, 4), timeout=timedelta(seconds=9), on_complete=told, context=["100%"])
+    pool = sms.with_options(
+        concurrency_key="a %s", retry=Retry(3, 0.5, 4), timeout=timedelta(seconds=9), on_complete=told, context=["100%"]
+    )
     with raw(url) as program:
         pool.with_options(run_at=run_at, priority=7).enqueue(program.connection, send, to="a")
         sms.with_options(run_at=run_at).enqueue(program.connection, note, what="b")
         options: dict[str, Any] = {"max_attempts": 3, "initial_backoff": 0.5, "base": 4, "timeout": 9, "priority": 7}
-        options |= {"on_complete": TOLD, "context": '["100%"]', "run_at": run_at.isoformat()}
-        program.enqueue("sms", SEND, '{"to": "a"}', **options)
-        program.enqueue("sms", NOTE, '{"what": "b"}', run_at=run_at.isoformat())
-        table = "scheduled_job" if delay else "ready_job"
-        mark = "penstock_" if url.startswith("sqlite") else "penstock."
-        cursor = program.connection.execute(f"select * from {mark}{table}")
-        names = [column[0] for column in cursor.description]
-        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        options |= {"on_complete": TOLD, "concurrency_key": "a %s", "context": '["100%"]', "run_at": run_at.isoformat()}
+        program.enqueue(sms.name, SEND, '{"to": "a"}', **options)
+        program.enqueue(sms.name, NOTE, '{"what": "b"}', run_at=run_at.isoformat())
+        rows = []
+        for table in ("scheduled_job", "ready_job"):
+            mark = "penstock_" if url.startswith("sqlite") else "penstock."
+            cursor = program.connection.execute(f"select * from {mark}{table}")
+            names = [column[0] for column in cursor.description]
+            rows += [{"table": table, **dict(zip(names, row, strict=True))} for row in cursor.fetchall()]
     assert len(rows) == 4
     noted, noted_in_sql, sent_on, sent_in_sql = sorted(map(alike, rows), key=lambda row: str(row["function"]))
     assert noted == noted_in_sql
@@ -237,7 +246,8 @@ def test_a_job_is_stored_as_a_pool_stores_it(url: str, delay: timedelta) -> None
 
 def alike(row: dict[str, Any]) -> dict[str, Any]:
     """A stored job, without what is its own, and with its texts read."""
-    read = {"args": json.loads(row["args"]), "options": options_of(row["options"])}
+    run_at = row["run_at"] if isinstance(row["run_at"], datetime) else datetime.fromisoformat(row["run_at"])
+    read = {"args": json.loads(row["args"]), "options": options_of(row["options"]), "rank": row["rank"] - rank(run_at)}
     return {name: value for name, value in row.items() if name not in {"seq", "id", "run_at", "enqueued_at"}} | read
 
 
@@ -258,6 +268,7 @@ def alike(row: dict[str, Any]) -> dict[str, Any]:
         ({"base": 0}, "base"),
         ({"timeout": 0}, "timeout"),
         ({"keep": -1}, "keep"),
+        ({"concurrency_key": ""}, "concurrency_key"),
         ({"on_complete": SEND}, "on_complete"),
         ({"on_complete": "shop:nothing"}, "on_complete"),
     ],

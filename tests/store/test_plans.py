@@ -22,7 +22,7 @@ from penstock.store.open import make_store
 from penstock.store.queries import Query, load_queries
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-SCHEDULED, FINISHED, READY, RUNNING = 50_000, 50_000, 2_000, 500
+SCHEDULED, FINISHED, READY, RUNNING, WAITING, KEYS = 50_000, 50_000, 2_000, 500, 20_000, 5_000
 UNKNOWN = UUID(int=1)
 
 # What each statement is asked, and through which indexes it must read which table.
@@ -47,7 +47,29 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
         {"now": NOW + timedelta(seconds=100), "limit": 50},
         {"scheduled_job": {"scheduled_job_run_at", "key"}, "cancel_request": {"cancel_request_job"}},
     ),
-    "settle": ({"lease": 1, "id": UNKNOWN}, {"running_job": {"key"}}),
+    "settle": ({"lease": 1, "id": UNKNOWN}, {"running_job": {"key"}, "job_key": {"job_key_job"}}),
+    "turns": (
+        {"pool": "keyed", "room": 10},
+        {"scheduled_job": {"scheduled_job_gate"}, "running_job": {"running_job_key"}},
+    ),
+    "start": (
+        {
+            "pool": "keyed",
+            "lease": 1,
+            "epoch": 1,
+            "now": NOW,
+            "last": "key-7",
+            "keys": ["key-7", "key-8"],
+            "counts": [2, 1],
+            "key": "key-7",
+            "count": 2,
+        },
+        {
+            "scheduled_job": {"scheduled_job_gate", "key"},
+            "cancel_request": {"cancel_request_job"},
+            "job_key": {"job_key_job"},
+        },
+    ),
     "find": (
         {"id": UNKNOWN, "now": NOW},
         {"ready_job": {"key"}, "scheduled_job": {"key"}, "running_job": {"key"}, "finished_job": {"key"}},
@@ -60,7 +82,13 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
 }
 
 
+OF_GATES = {"turns", "start"}  # the others are of jobs
+SMALL = {"pool", "turn", "rate_limit"}  # there are few pools
 LIMITED = {"list", "any_ending", "claim_ending", "next_run_at"}
+
+
+def query_of(dialect: str, mark: str, name: str) -> Query:
+    return load_queries(f"penstock.store.{dialect}", "gates" if name in OF_GATES else "jobs", mark)[name]
 
 
 # ----- PostgreSQL
@@ -88,8 +116,12 @@ async def fill_postgres(url: str) -> None:
     await push(store, [])
     await store.close()
     connection = await asyncpg.connect(url)
-    columns = "id, pool, function, kind, args, priority, run_at, options, attempt, enqueued_at"
-    some = "gen_random_uuid(), 'default', 'm:f', 'mutation', '{}', 0, $1::timestamptz + n * interval '1 s', null, 0, $1"
+    columns = "id, pool, function, kind, args, priority, run_at, options, attempt, enqueued_at, rank"
+    some = (
+        "gen_random_uuid(), 'default', 'm:f', 'mutation', '{}', 0, $1::timestamptz + n * interval '1 s', null, 0, $1, n"
+    )
+    waiting = some.replace("'default'", "'keyed'") + f", true, true, 'key-' || n % {KEYS}"
+    running = some.replace("'default'", "'keyed'") + f", true, 'key-' || n % {KEYS}, $1, n % 10"
     ended = (
         "id, pool, function, kind, args, priority, run_at, attempt, enqueued_at, finished_at, expires_at, state, slot"
     )
@@ -99,11 +131,18 @@ async def fill_postgres(url: str) -> None:
         ("scheduled_job", SCHEDULED, columns, some),
         ("ready_job", READY, columns, some),
         ("running_job", RUNNING, f"{columns}, started_at, lease", f"{some}, $1, n % 10"),
+        ("scheduled_job", WAITING, f"{columns}, gated, waiting, concurrency_key", waiting),
+        ("running_job", RUNNING, f"{columns}, gated, concurrency_key, started_at, lease", running),
+        ("job_key", KEYS, "pool, key, job_id, until_start", "'keyed', n::text, gen_random_uuid(), false"),
         ("finished_job", FINISHED, ended, f"{values}, 'success', n % 17 - 1"),
         ("lease", 10, "worker, started_at, expires_at", "'worker', $1, $1"),
     ):
         sql = f"insert into penstock.{table} ({into}) select {row} from generate_series(1, {count}) n"
-        await connection.execute(sql, NOW)
+        await connection.execute(sql, *([NOW] if "$1" in row else []))
+    await connection.execute(
+        "insert into penstock.pool (name, declared, max_parallelism, key_parallelism) values ('keyed', 9, 9, 2)"
+    )
+    await connection.execute("insert into penstock.turn values ('keyed', 'key-3')")
     await connection.execute("analyze")
     await connection.close()
 
@@ -146,14 +185,14 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("name", HOT)
 def test_postgres_reads_through_indexes(postgres_plans: str, name: str, how: str) -> None:
     asked, expected = HOT[name]
-    query = load_queries("penstock.store.postgres", "jobs", "$")[name]
+    query = query_of("postgres", "$", name)
     plan = asyncio.run(postgres_plan(postgres_plans, query, asked, how))
     scans = [node for node in plan if node["Node Type"].endswith("Scan") and "Relation Name" in node]
     used: dict[str, set[str]] = {}
     for scan in scans:
         table = scan["Relation Name"]
-        if table == "pool" or scan["Node Type"] == "Tid Scan":
-            continue  # there are few pools; and a row's place is found without an index
+        if table in SMALL or scan["Node Type"] == "Tid Scan":
+            continue  # a row's place is found without an index
         assert "Index Name" in scan, f"{scan['Node Type']} on {table}"
         used.setdefault(one_partition(table), set()).add(index_kind(table, scan["Index Name"]))
     for table, indexes in expected.items():
@@ -185,6 +224,16 @@ def test_postgres_claims_without_touching_scheduled_jobs(postgres_plans: str) ->
     assert not any(node["Node Type"] == "Sort" and node["Actual Rows"] > 10 for node in plan)
 
 
+def test_postgres_looks_at_no_more_keys_than_there_is_room(postgres_plans: str) -> None:
+    """Of 5,000 keys with jobs that wait it looks at 10, and of each at no more jobs than there is room."""
+    asked, _ = HOT["turns"]
+    plan = asyncio.run(postgres_plan(postgres_plans, query_of("postgres", "$", "turns"), asked, "for what is asked"))
+    touched = sum(
+        node["Actual Rows"] * node["Actual Loops"] for node in plan if node.get("Index Name") == "scheduled_job_gate"
+    )
+    assert touched < 100
+
+
 def test_postgres_counts_a_partition_no_further_than_it_is_told(postgres_plans: str) -> None:
     """A partition of many millions is truncated in a moment; to count it first would take longer than is allowed."""
     query = load_queries("penstock.store.postgres", "jobs", "$")["count_slot"]
@@ -212,6 +261,8 @@ def test_postgres_estimates_a_partition_that_holds_more(postgres_plans: str) -> 
 
 # ----- SQLite
 
+FEW = {"SCAN job", "SCAN CONSTANT ROW", "SCAN gate", "SCAN free", "SCAN k", "SCAN ahead", "SCAN again", "SCAN turn"}
+
 
 @pytest.fixture(scope="module")
 def sqlite_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -227,8 +278,8 @@ def sqlite_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asyncio.run(make())
     connection = sqlite3.connect(file)
     numbers = f"with recursive n(n) as (select 1 union all select n + 1 from n where n < {SCHEDULED}) "
-    some = "randomblob(16), 'default', 'm:f', 'mutation', '{}', 0, printf('2030-%06d', n), null, 0, '2030'"
-    columns = "id, pool, function, kind, args, priority, run_at, options, attempt, enqueued_at"
+    some = "randomblob(16), 'default', 'm:f', 'mutation', '{}', 0, printf('2030-%06d', n), null, 0, '2030', n"
+    columns = "id, pool, function, kind, args, priority, run_at, options, attempt, enqueued_at, rank"
     for table, count, more, values in (
         ("scheduled_job", SCHEDULED, "", ""),
         ("ready_job", READY, "", ""),
@@ -252,14 +303,14 @@ def sqlite_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "name", [*HOT, "any_ready", "any_ending", "claim_ending", "next_run_at", "settle_pending", "settle_scheduled"]
 )
 def test_sqlite_reads_through_indexes(sqlite_plans: Path, name: str) -> None:
-    query = load_queries("penstock.store.sqlite", "jobs", "?")[name]
+    query = query_of("sqlite", "?", name)
     connection = sqlite3.connect(sqlite_plans)
     steps = connection.execute(f"explain query plan {query.statement.sql}", [None] * len(query.parameters)).fetchall()
     connection.close()
     reads = [step[3] for step in steps if step[3].startswith(("SEARCH", "SCAN"))]
     assert reads
     for read in reads:
-        assert " USING " in read or "(subquery" in read or read in {"SCAN job", "SCAN CONSTANT ROW"}, read
+        assert " USING " in read or "(subquery" in read or read.removesuffix(" LEFT-JOIN") in FEW, read
         if read.startswith("SCAN") and "USING" in read:
             assert name in LIMITED, "only what is ordered by an index and limited may begin at its end"
     sorts = [step[3] for step in steps if "TEMP B-TREE" in step[3]]

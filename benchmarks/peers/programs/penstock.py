@@ -11,6 +11,7 @@ from benchmarks.databases import load
 from benchmarks.peers.protocol import COUNTERS, Peer, Ran, serve
 from penstock import ActionCtx, App, Backend, Config, Id, MutationCtx, Table
 from penstock.jobs.job import NewJob
+from penstock.jobs.order import rank
 from penstock.schema.ids import format_id
 from penstock.services.group import Group
 
@@ -66,7 +67,8 @@ class PenstockPeer(Peer):
         function = nothing if self.work == "drain" else bump
         arguments = await self._arguments(count)
         jobs = [
-            NewJob(UUID(int=engine.clock.uuid7()), function.name, function.kind.value, text, now) for text in arguments
+            NewJob(UUID(int=engine.clock.uuid7()), function.name, function.kind.value, text, now, rank(now))
+            for text in arguments
         ]
         await self._backend.job_calls.enqueue_many(jobs)
 

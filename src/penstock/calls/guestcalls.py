@@ -6,21 +6,24 @@ penstock's own. Leaves recognising connections, and running statements on them, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from penstock.calls.engine import Engine
-from penstock.calls.jobcalls import PIECE, JobCalls
+from penstock.calls.jobcalls import JobCalls
 from penstock.calls.run import Runner
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError
 from penstock.functions.registry import Registry
-from penstock.jobs.job import JobStatus, NewJob
+from penstock.jobs.job import NewJob
+from penstock.store.contract import OpenTransaction
 from penstock.store.guest.session import GuestSession, finish, guest_session, is_connection
 from penstock.store.open import make_store
+
+T = TypeVar("T")
 
 # Only the statements of such a store are used: nobody connects to where it leads.
 _NOWHERE = {"postgres": "postgresql://", "sqlite": "sqlite:///nowhere.db"}
@@ -111,15 +114,41 @@ class _Home:
             self._set_at = now
 
 
+class _Transaction:
+    """A transaction of the user's own, in the words of `transaction.Transaction` that jobs need. All is stored at once.
+
+    Attributes:
+        wakes: Of no meaning here: nobody knows when it commits.
+    """
+
+    def __init__(self, runner: Runner, inside: OpenTransaction) -> None:
+        self.store = runner.engine.store
+        self.now = runner.now()
+        self.wakes = False
+        self.fetch = inside.fetch
+        self.execute = inside.execute
+        self.execute_many = inside.execute_many
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> None:
+        await self.store.jobs.enqueue(self, jobs, self.now)
+
+    async def cancel(self, uuids: Sequence[UUID]) -> None:
+        await self.store.jobs.request_cancel(self, uuids, self.now)
+
+    async def cancel_pool(self, pool: str, function: str | None) -> int:
+        return await self.store.jobs.request_cancel_pool(self, pool, function, self.now)
+
+
 class GuestCalls(JobCalls):
     """Jobs in one transaction of the user's own. On a sync connection calls give their results at once."""
 
-    __slots__ = ("_home", "_session")
+    __slots__ = ("_home", "_session", "_transaction")
 
     def __init__(self, home: _Home, session: GuestSession) -> None:
         super().__init__(home.runner, None, self._run)
         self._home = home
         self._session = session
+        self._transaction = _Transaction(home.runner, session.transaction)
 
     @property
     def in_transaction(self) -> bool:
@@ -128,26 +157,19 @@ class GuestCalls(JobCalls):
 
     async def enqueue(self, job: NewJob) -> None:
         """Store a job now, in the transaction."""
-        await self.enqueue_many([job])
+        await self._transaction.enqueue([job])
 
-    async def enqueue_many(self, jobs: Sequence[NewJob]) -> None:
-        """Store any number of jobs now, in the transaction."""
-        now, store = self.now(), self.engine.store
-        for start in range(0, len(jobs), PIECE):
-            await store.jobs.enqueue(self._session.transaction, jobs[start : start + PIECE], now)
+    async def write(self, verb: Callable[[Any], Awaitable[T]]) -> T:
+        """Do something in the transaction."""
+        return await verb(self._transaction)
+
+    async def read(self, verb: Callable[[OpenTransaction], Awaitable[T]]) -> T:
+        """Look at something in the transaction."""
+        return await verb(self._transaction)
 
     async def cancel(self, uuids: Iterable[UUID]) -> None:
         """Ask in the transaction for jobs to be canceled."""
-        await self.engine.store.jobs.request_cancel(self._session.transaction, list(uuids), self.now())
-
-    async def cancel_pool(self, pool: str, function: str | None) -> int:
-        """Ask in the transaction for all jobs of a pool to be canceled; how many have not ended."""
-        jobs = self.engine.store.jobs
-        return await jobs.request_cancel_pool(self._session.transaction, pool, function, self.now())
-
-    async def find(self, uuid: UUID) -> JobStatus | None:
-        """How a job stands, as the transaction sees it."""
-        return await self.engine.store.jobs.find(self._session.transaction, uuid, self.now())
+        await self._transaction.cancel(list(uuids))
 
     def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
         begun = self._begin(call)

@@ -5,7 +5,7 @@ Owns the checks at the door. `ctx.scheduler` and pools speak to users in their o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
@@ -13,7 +13,11 @@ from uuid import UUID
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobStatus, NewJob, Options, job_id
+from penstock.jobs.order import rank
 from penstock.jobs.states import JobState
+from penstock.pools.options import Duplicate
+from penstock.store.contract import OpenTransaction
+from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import decode_json, encode_json, text_bytes
 
@@ -25,7 +29,7 @@ T = TypeVar("T")
 Answer = Callable[[Coroutine[Any, Any, Any]], Any]
 
 _FARTHEST = timedelta(days=5 * 366)
-PIECE = 5_000
+_PIECE = 5_000
 
 
 class JobCalls:
@@ -120,8 +124,21 @@ class JobCalls:
         priority: int = 0,
         options: Options = NO_OPTIONS,
         on_complete: str | None = None,
+        ageing: timedelta | None = None,
+        gated: bool = False,
     ) -> NewJob:
         """A job that runs a function with these arguments.
+
+        Args:
+            function: The function.
+            arguments: Its arguments by name.
+            run_at: When it may start.
+            pool: The pool it belongs to.
+            priority: Its priority.
+            options: What it is asked for beside.
+            on_complete: Name of the mutation that is run when it has ended.
+            ageing: How its pool's jobs gain priority.
+            gated: Whether it passes a gate though it has no concurrency key: its pool has a rate limit.
 
         Raises:
             ArgumentsInvalid: The function does not take them.
@@ -134,10 +151,12 @@ class JobCalls:
             kind=function.kind.value,
             args=text,
             run_at=run_at,
+            rank=rank(run_at, priority, ageing),
             pool=pool,
             priority=priority,
             options=options,
             on_complete=on_complete,
+            concurrency_key=options.concurrency_key or ("" if gated or options.key is not None else None),
         )
 
     def json(self, value: Any, what: str) -> str:
@@ -164,13 +183,40 @@ class JobCalls:
         else:
             self._scope.transaction.add_job(job)
 
+    async def write(self, verb: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Do something in the transaction, or in one of its own."""
+        if self._scope is None:
+            return await self._runner.write(verb)
+        async with self._scope.lock:
+            return await verb(self._scope.transaction)
+
+    async def read(self, verb: Callable[[OpenTransaction], Awaitable[T]]) -> T:
+        """Look at something in the transaction, or in a snapshot of its own."""
+        if self._scope is not None:
+            async with self._scope.lock:
+                return await verb(self._scope.transaction)
+        session = await self._runner.engine.store.begin_read()
+        try:
+            return await verb(session)
+        finally:
+            await session.rollback()
+
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> None:
         """Enqueue any number of jobs, all or none: with the transaction, or at once."""
-        if self._scope is None:
-            await self._runner.write(lambda transaction: _send(transaction, jobs))
-            return
-        async with self._scope.lock:
-            await _send(self._scope.transaction, jobs)
+
+        async def send(transaction: Transaction) -> None:
+            for start in range(0, len(jobs), _PIECE):
+                await transaction.enqueue(jobs[start : start + _PIECE])
+
+        await self.write(send)
+
+    async def enqueue_with_key(self, job: NewJob, duplicate: Duplicate) -> UUID:
+        """Enqueue a job that has a key, unless there is one with that key: then do as was asked; the id of the job.
+
+        Raises:
+            DuplicateJob: There is one, and it cannot give way.
+        """
+        return await self.write(lambda transaction: enqueue_with_key(transaction, job, duplicate))
 
     async def cancel(self, uuids: Iterable[UUID]) -> None:
         """Ask for jobs to be canceled: with the transaction, or at once."""
@@ -180,43 +226,19 @@ class JobCalls:
             for uuid in asked:
                 transaction.add_cancel(uuid)
 
-        await (self._runner.write(ask) if self._scope is None else ask(self._scope.transaction))
+        await self.write(ask)
 
     async def cancel_pool(self, pool: str, function: str | None) -> int:
         """Ask for all jobs of a pool to be canceled that are enqueued by now; how many have not ended."""
-        count = 0
-
-        async def ask(transaction: Transaction) -> None:
-            nonlocal count
-            count = await transaction.cancel_pool(pool, function)
-
-        if self._scope is None:
-            await self._runner.write(ask)
-        else:
-            async with self._scope.lock:
-                await ask(self._scope.transaction)
-        return count
+        return await self.write(lambda transaction: transaction.cancel_pool(pool, function))
 
     async def find(self, uuid: UUID) -> JobStatus | None:
         """How a job stands; None if it is unknown, or its status has expired."""
-        if self._scope is None:
-            store = self._runner.engine.store
-            session = await store.begin_read()
-            try:
-                return await store.jobs.find(session, uuid, self._runner.now())
-            finally:
-                await session.rollback()
-        transaction = self._scope.transaction
-        for new in transaction.jobs:
+        for new in self._scope.transaction.jobs if self._scope is not None else ():
             if new.id == uuid:
-                return _status_of_new(new, transaction.now)
-        async with self._scope.lock:
-            return await transaction.store.jobs.find(transaction.session, uuid, transaction.now)
-
-
-async def _send(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
-    for start in range(0, len(jobs), PIECE):
-        await transaction.enqueue(jobs[start : start + PIECE])
+                return _status_of_new(new, self.now())
+        jobs = self._runner.engine.store.jobs
+        return await self.read(lambda session: jobs.find(session, uuid, self.now()))
 
 
 def _status_of_new(job: NewJob, now: datetime) -> JobStatus:

@@ -213,26 +213,27 @@ class Runner:
 
     # ----- outside of functions
 
-    async def write(self, write: Callable[[Transaction], Awaitable[None]]) -> None:
-        """Write by penstock itself in a transaction of its own, again if it conflicts.
+    async def write(self, write: Callable[[Transaction], Awaitable[R]]) -> R:
+        """Write by penstock itself in a transaction of its own, again if it conflicts; what that gives.
 
         Raises:
             Conflict: It conflicted more often than the settings allow.
         """
         engine = self.engine
 
-        async def once() -> None:
+        async def once() -> R:
             session = await engine.store.begin_write()
             try:
                 transaction = Transaction(
                     session, engine.store, engine.statements, engine.config, engine.clock, self.now(), 0
                 )
-                await write(transaction)
+                result = await write(transaction)
                 await commit(transaction)
             finally:
                 await session.rollback()
+            return result
 
-        await self._attempts.run(once, "penstock")
+        return await self._attempts.run(once, "penstock")
 
     # ----- steps
 

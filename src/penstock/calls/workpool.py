@@ -9,9 +9,9 @@ from collections.abc import Coroutine, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
-from penstock.calls.engine import Engine
 from penstock.calls.guestcalls import Guests
 from penstock.calls.jobcalls import JobCalls
+from penstock.calls.limits import change_pool
 from penstock.clock import SystemClock
 from penstock.errors import CallTimeout, ContextError, DataError, UsageError
 from penstock.functions.function import AnyFunction, Function, FunctionKind
@@ -19,7 +19,7 @@ from penstock.jobs.job import JobId, NewJob, Options, job_id, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.jobs.settle import FOR_EVER
 from penstock.pools.options import WorkOptions
-from penstock.pools.pool import PoolDefinition, check_max_parallelism
+from penstock.pools.pool import PoolDefinition
 from penstock.pools.results import Finished, WorkResult, WorkStatus, work_status
 
 if TYPE_CHECKING:
@@ -78,6 +78,14 @@ class Workpool:
                 ``name``: what it is called in log events; its function's name by default.
                 ``priority``: work with a higher one starts first; 0 by default.
                 ``timeout``: how long one attempt may take.
+                ``concurrency_key``: such as a tenant's id: work with the same one runs no more at once than the pool's
+                ``key_parallelism``, and keys take turns.
+                ``key``: there is no other work of this pool with the same one, until it ends.
+                ``on_duplicate``: what happens if there is: ``"return"`` gives its id, ``"reject"`` raises
+                `DuplicateJob`. With ``"replace"`` work has its key only until it starts; while it is pending, what is
+                new comes in its place. ``"debounce"`` does so with ``run_after``: it starts when nothing new has come
+                for so long.
+                ``max_wait``: for ``"debounce"``: how long work is put off at most.
 
         Raises:
             UsageError: There is no such option, or two exclude each other.
@@ -292,6 +300,8 @@ class Workpool:
     async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
         make = self._maker(calls, function)
         job = make(function.signature.bind(args, kwargs))
+        if job.options.key is not None:
+            return job_id(await calls.enqueue_with_key(job, self._options.duplicate))
         await calls.enqueue(job)
         return job_id(job.id)
 
@@ -299,6 +309,8 @@ class Workpool:
         self, calls: JobCalls, function: Any, arguments: Iterable[Mapping[str, Any]]
     ) -> list[JobId]:
         make = self._maker(calls, function)
+        if self._options.key is not None:
+            raise UsageError("A batch of work cannot have one key.", fix="Enqueue work with keys one by one.")
         jobs = [make(given) for given in arguments]
         if jobs:
             await calls.enqueue_many(jobs)
@@ -318,6 +330,9 @@ class Workpool:
             keep=(FOR_EVER if ttl is None else ttl).total_seconds(),
             on_complete_retry=asked.on_complete_retry,
             context=None if asked.context is None else calls.json(asked.context, "The context"),
+            concurrency_key=asked.concurrency_key,
+            key=asked.key,
+            until_start=asked.duplicate.until_start if asked.key is not None else None,
         )
         run_at = calls.now()
         if asked.run_after is not None:
@@ -334,6 +349,8 @@ class Workpool:
                 priority=asked.priority,
                 options=options,
                 on_complete=None if asked.on_complete is None else asked.on_complete.name,
+                ageing=self.definition.ageing,
+                gated=self.definition.rate_limit is not None,
             )
 
         return make
@@ -372,22 +389,6 @@ class Workpool:
                 raise CallTimeout(f"{work_id} has not ended within {timeout}.", fix="Ask again, or wait longer.")
             await clock.sleep(pause)
             pause = min(pause * 1.5, _LAST_LOOK)
-
-
-async def change_pool(
-    engine: Engine, name: str, *, max_parallelism: int | None = None, paused: bool | None = None
-) -> None:
-    """Change the limit of a pool, or pause it, on all machines at once.
-
-    Raises:
-        DeclarationError: The limit is no whole number from 0 to a million.
-        DataError: The database knows no such pool.
-    """
-    if max_parallelism is not None:
-        check_max_parallelism(name, max_parallelism)
-    if not await engine.store.pools.change(name, max_parallelism=max_parallelism, paused=paused):
-        raise DataError(f"The database knows no pool {name!r}.", fix="Start the program that declares it once.")
-    engine.store.signals.notify()
 
 
 class _Maker(Protocol):

@@ -46,7 +46,7 @@ async def _migrate(app: App, config: Config, *, apply: bool) -> Plan:
             await store.open()
         plan = await push(store, definitions, apply=apply)
         if apply:
-            await store.pools.declare(app.limits())
+            await store.pools.declare(app.pool_definitions())
             await store.programs.declare(app.kinds())
         return plan
     finally:

@@ -62,6 +62,9 @@ class Options:
         keep: Seconds for which its status is kept once it has ended; None for what the settings say.
         on_complete_retry: When to call on_complete again after it raised.
         context: What on_complete is given, as JSON.
+        concurrency_key: Of its pool's jobs with the same one only so many run at once.
+        key: Of its pool's jobs with the same one there is only one.
+        until_start: Whether another job may have its key as soon as it starts, and not only when it has ended.
     """
 
     retry: Retry | None = None
@@ -70,6 +73,9 @@ class Options:
     keep: float | None = None
     on_complete_retry: Retry | None = None
     context: str | None = None
+    concurrency_key: str | None = None
+    key: str | None = None
+    until_start: bool | None = None
 
 
 NO_OPTIONS = Options()
@@ -102,8 +108,10 @@ class NewJob:
 
     Attributes:
         args: Arguments as a JSON object, checked against the function's signature.
+        rank: Its place among the jobs of its pool; see `jobs.order`.
         priority: Those with a higher one start first.
         on_complete: Name of the mutation that is run once, when it has ended.
+        concurrency_key: For a job that passes a gate before it starts: the key in whose turn it does, or an empty one.
     """
 
     id: UUID
@@ -111,10 +119,12 @@ class NewJob:
     kind: Kind
     args: str
     run_at: datetime
+    rank: int
     pool: str = DEFAULT_POOL
     priority: int = 0
     options: Options = NO_OPTIONS
     on_complete: str | None = None
+    concurrency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +184,7 @@ class Settlement:
         run_at: For pending and completing: when it may run again.
         ending: For completing: how it ends.
         on_complete_error: Type and message of what its on_complete raised for the last time.
+        frees_key: Whether another job may have its key from now on.
     """
 
     id: UUID
@@ -188,6 +199,7 @@ class Settlement:
     traceback: str | None = None
     ending: Ending | None = None
     on_complete_error: str | None = None
+    frees_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)

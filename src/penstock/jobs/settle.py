@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from penstock.jobs.job import Ending, Job, Options, Outcome, Settlement
 from penstock.jobs.retry import Retry, backoff
-from penstock.jobs.states import JobEvent, JobState, moved
+from penstock.jobs.states import FINISHED, JobEvent, JobState, moved
 
 KEEP_STATUS = timedelta(days=7)
 MAX_LOSSES = 5
@@ -41,6 +41,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         result=outcome.result,
         error=outcome.error,
         traceback=outcome.traceback,
+        frees_key=job.options.key is not None and state in FINISHED,
     )
     if state is not JobState.COMPLETING:
         return settled
@@ -57,6 +58,7 @@ def settle_cancel(job: Job, now: datetime, keep: timedelta = KEEP_STATUS) -> Set
         run_at=job.run_at,
         finished_at=now,
         expires_at=expiry(job.options, now, keep),
+        frees_key=job.options.key is not None and (job.on_complete is None or bool(job.options.until_start)),
     )
     return _completing(settled, JobState.CANCELED, now) if settled.state is JobState.COMPLETING else settled
 
@@ -75,6 +77,7 @@ def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: s
         error=ending.error,
         traceback=ending.traceback,
         on_complete_error=error,
+        frees_key=job.options.key is not None,
     )
 
 

@@ -5,15 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal, get_args
 
 from penstock.errors import DeclarationError, UsageError, ValueInvalid
 from penstock.functions.function import AnyFunction, MutationFunction
+from penstock.jobs.order import PRIORITIES
 from penstock.jobs.retry import Retry
 
 _CALLED_WITH = ("work_id", "result", "context")
-_PRIORITIES = range(-32_000, 32_001)
 _LONGEST_NAME = 200
+
+
+OnDuplicate = Literal["return", "reject", "replace", "debounce"]
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """What is done when there is work with the same key.
+
+    Attributes:
+        does: Return its id; refuse the new one; or, while it is pending, put the new one in its place: ``replace``,
+            and ``debounce``, which counts the delay anew.
+        max_wait: How long it may be put off by that, from when the first was enqueued.
+    """
+
+    does: OnDuplicate = "return"
+    max_wait: timedelta | None = None
+
+    @property
+    def until_start(self) -> bool:
+        """Whether the key is free as soon as the work starts, and not only when it has ended."""
+        return self.does in {"replace", "debounce"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +51,10 @@ class WorkOptions:
     name: str | None = None
     priority: int = 0
     timeout: timedelta | None = None
+    concurrency_key: str | None = None
+    key: str | None = None
+    on_duplicate: OnDuplicate = "return"
+    max_wait: timedelta | None = None
 
     def changed(self, options: Mapping[str, Any]) -> WorkOptions:
         """The same with these changed.
@@ -51,16 +77,31 @@ class WorkOptions:
         changed = replace(self, **options)
         if changed.run_at is not None and changed.run_after is not None:
             raise UsageError("run_at and run_after were both given.", fix="Give one of them.")
+        if changed.key is None and ("on_duplicate" in options or changed.max_wait is not None):
+            raise UsageError("on_duplicate and max_wait are about work with a key.", fix="Give key too.")
+        if changed.on_duplicate == "debounce" and changed.run_after is None:
+            raise UsageError("Work is debounced by a delay.", fix="Give run_after=timedelta(seconds=…).")
+        if changed.max_wait is not None and changed.on_duplicate != "debounce":
+            raise UsageError("max_wait is for work that is debounced.", fix='Give on_duplicate="debounce".')
         return changed
+
+    @property
+    def duplicate(self) -> Duplicate:
+        """What is done when there is work with the same key."""
+        return Duplicate(self.on_duplicate, self.max_wait)
 
 
 _NAMES = frozenset(field.name for field in fields(WorkOptions))
 _WORDS = {
     "retry": "True, False or a Retry",
     "on_complete_retry": "a Retry",
-    "priority": f"a whole number from {_PRIORITIES[0]:,} to {_PRIORITIES[-1]:,}",
+    "priority": f"a whole number from {PRIORITIES[0]:,} to {PRIORITIES[-1]:,}",
     "timeout": "a timedelta greater than 0",
     "name": f"a text of 1 to {_LONGEST_NAME} characters",
+    "concurrency_key": f"a text of 1 to {_LONGEST_NAME} characters",
+    "key": f"a text of 1 to {_LONGEST_NAME} characters",
+    "on_duplicate": f"one of {', '.join(get_args(OnDuplicate))}",
+    "max_wait": "a timedelta greater than 0",
 }
 
 
@@ -71,12 +112,12 @@ def _allowed(name: str, value: Any) -> bool:
         case "on_complete_retry":
             return isinstance(value, Retry)
         case "priority":
-            return type(value) is int and value in _PRIORITIES
-        case "timeout":
+            return type(value) is int and value in PRIORITIES
+        case "timeout" | "max_wait":
             return isinstance(value, timedelta) and value > timedelta(0)
-        case "name":
-            return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME
-    return True
+        case "name" | "concurrency_key" | "key":
+            return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and "\0" not in value
+    return name != "on_duplicate" or value in get_args(OnDuplicate)
 
 
 def _check_on_complete(function: Any) -> None:

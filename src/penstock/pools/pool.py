@@ -8,9 +8,12 @@ from datetime import timedelta
 
 from penstock.errors import DeclarationError
 from penstock.jobs.job import DEFAULT_POOL
+from penstock.jobs.order import NO_AGEING
 from penstock.jobs.retry import Retry
+from penstock.pools.rates import FixedWindow, RateLimit, TokenBucket
 
 MOST_PARALLEL = 1_000_000
+_SHORTEST_AGEING = timedelta(milliseconds=1)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
 
@@ -24,6 +27,11 @@ class PoolDefinition:
         default_retry: The policy of actions that are enqueued with ``retry=True``.
         retry_actions_by_default: Whether actions are retried unless they are enqueued with ``retry=False``.
         status_ttl: How long the status and the result of a finished job are kept; None for ever.
+        key_parallelism: How many of its jobs with one concurrency key run at once; None for as many as of the pool.
+        rate_limit: How many of its jobs start in a time; None for any number.
+        key_rate_limit: How many of its jobs with one concurrency key start in a time; None for any number.
+        group: Name of the pools that lend it what they do not use; None for no such pools.
+        ageing: How long a job waits until it is as urgent as one of the next higher priority; None for ever.
     """
 
     name: str
@@ -31,6 +39,11 @@ class PoolDefinition:
     default_retry: Retry = Retry()  # noqa: RUF009 - frozen
     retry_actions_by_default: bool = False
     status_ttl: timedelta | None = timedelta(days=1)
+    key_parallelism: int | None = None
+    rate_limit: RateLimit | None = None
+    key_rate_limit: RateLimit | None = None
+    group: str | None = None
+    ageing: timedelta | None = None
 
     def __post_init__(self) -> None:
         name: object = self.name
@@ -47,6 +60,30 @@ class PoolDefinition:
             raise DeclarationError(
                 f"Pool {self.name}: status_ttl must be a timedelta greater than 0, or None for ever, not {ttl!r}."
             )
+        _check_keys_and_rates(self)
+
+
+def _check_keys_and_rates(pool: PoolDefinition) -> None:
+    number: object = pool.key_parallelism
+    if number is not None and (type(number) is not int or not 1 <= number <= MOST_PARALLEL):
+        raise DeclarationError(
+            f"Pool {pool.name}: key_parallelism must be a whole number from 1 to {MOST_PARALLEL:,}, not {number!r}."
+        )
+    for word in ("rate_limit", "key_rate_limit"):
+        policy: object = getattr(pool, word)
+        if policy is not None and not isinstance(policy, TokenBucket | FixedWindow):
+            raise DeclarationError(
+                f"Pool {pool.name}: {word} must be a TokenBucket or a FixedWindow, not {policy!r}.",
+                fix="Write TokenBucket(rate=100, period=timedelta(minutes=1)).",
+            )
+    group: object = pool.group
+    if group is not None and (not isinstance(group, str) or not _NAME.fullmatch(group)):
+        raise DeclarationError(f"Pool {pool.name}: a group cannot be called {group!r}.", fix="Name it like a pool.")
+    ageing: object = pool.ageing
+    if ageing is not None and not (isinstance(ageing, timedelta) and _SHORTEST_AGEING <= ageing <= NO_AGEING):
+        raise DeclarationError(
+            f"Pool {pool.name}: ageing must be a timedelta from a millisecond to {NO_AGEING.days} days, not {ageing!r}."
+        )
 
 
 def check_max_parallelism(pool: str, number: object) -> int:

@@ -169,6 +169,12 @@ def peek(policy: RateLimit, state: RateState | None, now: datetime) -> int:
     return settled.value // settled.parts
 
 
+def full_at(policy: RateLimit, state: RateState) -> datetime:
+    """From when on as many tokens are left as can gather, if nobody takes any: then the state says nothing any more."""
+    missing = capacity(policy) * state.parts - state.value
+    return state.moment + _wait(policy, state, state.moment, missing)
+
+
 def capacity(policy: RateLimit) -> int:
     """How many tokens can gather, and so how many can be taken at once."""
     return policy.rate if policy.capacity is None else policy.capacity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -32,6 +33,38 @@ class Need:
     places: int
     rested: bool
     idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A pool of a group.
+
+    Attributes:
+        name: What it is called.
+        limit: How many slots it has of its own.
+        granted: How many slots of it workers hold; more than its own while it borrows.
+        wanted: How many more they want.
+    """
+
+    name: str
+    limit: int
+    granted: int
+    wanted: int
+
+
+def lent(members: Sequence[Member], name: str) -> int:
+    """The limit that holds for a pool of a group, with what the others lend it.
+
+    A pool has its own slots whenever they are free. Beyond them it gets what nobody else of the group wants of its own;
+    all pools together never have more than their limits together.
+    """
+    (pool,) = (member for member in members if member.name == name)
+    free = sum(member.limit - member.granted for member in members)
+    owed = sum(
+        min(member.wanted, max(0, member.limit - member.granted)) for member in members if member.name != pool.name
+    )
+    own = min(pool.limit, pool.granted + max(0, free))
+    return max(own, pool.granted + free - owed)
 
 
 def change(need: Need) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -26,7 +27,7 @@ from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.services.service import Service
 from penstock.services.slots import Slots
-from penstock.store.contract import Room
+from penstock.store.contract import Claim, Room
 
 _CANCELS_AT_ONCE = 1000
 # Parts of the setting `lease`, which bounds the time from a worker's death to the take-over of its jobs.
@@ -296,9 +297,14 @@ class Worker(Service):
             return 0.0  # of what is ready now, pools may want more slots
         if len(claim.jobs) == free:
             return min(self._poll, again)  # all places are taken: the first job to end wakes this worker
-        if claim.next_run_at is not None:
-            again = min(again, max(0.0, (claim.next_run_at - self.clock.now()).total_seconds()))
-        return min(self._poll, again)
+        return min(self._poll, again, self._until_next(claim))
+
+    def _until_next(self, claim: Claim) -> float:
+        """Seconds until more jobs may start: the next that is scheduled, or one that a rate limit keeps."""
+        again = math.inf if claim.again is None else claim.again.total_seconds()
+        if claim.next_run_at is None:
+            return again
+        return min(again, max(0.0, (claim.next_run_at - self.clock.now()).total_seconds()))
 
     async def _adopt(self, lease: int) -> None:
         """Start jobs that a claim has put under the lease although this worker never had its answer."""

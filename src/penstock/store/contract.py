@@ -16,6 +16,8 @@ from uuid import UUID
 
 from penstock.errors import ContextError
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
+from penstock.pools.pool import PoolDefinition
+from penstock.pools.rates import RateLimit, RateState
 from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
 from penstock.store.dialect import Dialect
@@ -106,12 +108,14 @@ class Claim:
         next_run_at: When the next scheduled job is due, of those that nobody wants to be canceled.
         cancels: Whether anybody has asked for a cancel that may still be to be carried out.
         promoted: Whether scheduled jobs were due and are ready now.
+        again: After which time more jobs may start, if a rate limit was in their way.
     """
 
     jobs: list[Job]
     next_run_at: datetime | None
     cancels: bool = False
     promoted: bool = False
+    again: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +169,8 @@ class PoolRow:
 class Pools(Protocol):
     """Pools at rest: their limits, and which worker holds how many slots."""
 
-    async def declare(self, limits: Mapping[str, int]) -> None:
-        """Make pools known; a limit that differs from the one declared before holds from now on."""
+    async def declare(self, pools: Sequence[PoolDefinition]) -> None:
+        """Make pools known; what differs from what was declared before holds from now on."""
 
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
         """Change a limit, for all workers at once; False if there is no such pool."""
@@ -215,7 +219,7 @@ class Jobs(Protocol):
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease.
 
         Those that wait for their on_complete come first. The others are taken in turns from the pools that have room,
-        of each the most urgent and oldest first.
+        of each the most urgent and oldest first. Those that pass a gate come last, as `pools.turns` decides.
         """
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
@@ -238,6 +242,67 @@ class Jobs(Protocol):
 
     async def prune(self, now: datetime, limit: int) -> int:
         """Forget finished jobs whose time is over, in one bounded step; how many, or about how many beyond `limit`."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """The job that has a key.
+
+    Attributes:
+        job_id: Its id.
+        until_start: Whether it has the key only until it starts.
+        enqueued_at: If it is pending, and was never tried: since when.
+    """
+
+    job_id: UUID
+    until_start: bool
+    enqueued_at: datetime | None
+
+
+class Keys(Protocol):
+    """Keys of jobs, of which there is one at a time. They are freed where jobs are claimed and settled."""
+
+    async def hold(self, transaction: OpenTransaction, job: NewJob) -> bool:
+        """Let a job that is about to be enqueued have its key; False if another one has it."""
+
+    async def holder(self, transaction: OpenTransaction, pool: str, key: str) -> KeyHolder | None:
+        """Who has a key."""
+
+    async def replace(self, transaction: OpenTransaction, job_id: UUID, job: NewJob, now: datetime) -> bool:
+        """Put a job in the place of a pending one, which keeps its id; False if that has started."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateRow:
+    """What is left of a rate limit.
+
+    Attributes:
+        policy: How it fills.
+    """
+
+    name: str
+    key: str
+    policy: RateLimit
+    state: RateState
+
+
+class Rates(Protocol):
+    """Rate limits at rest."""
+
+    async def hold(self, transaction: OpenTransaction, name: str, key: str, now: datetime) -> RateState | None:
+        """What is left of a rate limit, held against others until the transaction ends; None if nothing was taken."""
+
+    async def peek(self, transaction: OpenTransaction, name: str, key: str) -> RateState | None:
+        """What is left of a rate limit; None if nothing was taken."""
+
+    async def keep(self, transaction: OpenTransaction, rates: Sequence[RateRow]) -> None:
+        """Keep what is left of rate limits."""
+
+    async def forget(self, transaction: OpenTransaction, name: str, key: str) -> None:
+        """Forget what was taken of a rate limit."""
+
+    async def prune(self, now: datetime, limit: int) -> int:
+        """Forget rate limits that are full again, in one bounded step; how many."""
 
 
 class Leases(Protocol):
@@ -335,6 +400,8 @@ class Store(Protocol):
     dialect: Dialect
     writers: int
     jobs: Jobs
+    keys: Keys
+    rates: Rates
     pools: Pools
     programs: Programs
     leases: Leases

@@ -99,11 +99,11 @@ class Transaction:
         """The statements of a table."""
         return self.statements.of(table, definition_of(table))
 
-    async def fetch(self, statement: Statement, args: Sequence[Any]) -> Sequence[Row]:
+    async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
         """Run a statement. What means "try again" is remembered, so that no function can swallow it."""
         return await self._remembering(self.session.fetch(statement, args))
 
-    async def execute(self, statement: Statement, args: Sequence[Any]) -> int:
+    async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
         """Run a statement that changes rows. What means "try again" is remembered."""
         return await self._remembering(self.session.execute(statement, args))
 

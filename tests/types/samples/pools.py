@@ -1,7 +1,6 @@
 """Pools: from where work may be enqueued, and what their words give there."""
 
 import sqlite3
-from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, assert_type
 
@@ -42,7 +41,7 @@ async def awaited(
     assert_type(await pool.cancel_all(orm), int)
     await pool.cancel(orm, job)
     assert_type(await pool.result(backend, job, timedelta(1)), WorkResult[Any])
-    assert_type(pool.pause(backend), Coroutine[Any, Any, None])
+    await pool.pause(backend)
     await pool.result(orm, job)  # refused: call-overload
     await pool.pause(orm)  # refused: call-overload
     pool.enqueue(orm, confirm, booking)  # refused: unused-coroutine
@@ -87,6 +86,6 @@ async def neither(ctx: QueryCtx, cursor: sqlite3.Cursor, engine: sqlalchemy.Engi
 
 
 def with_the_sync_face(backend: sync.Backend, customer: Id[Customer], booking: Id[Booking]) -> None:
-    assert_type(backend.run_action(confirm, booking), bool)
+    assert_type(backend.run_action(confirm, booking), str)
     backend.run_action(confirm, customer)  # refused: arg-type
     assert_type(backend.scheduler.run_after(timedelta(1), confirm, booking), JobId)

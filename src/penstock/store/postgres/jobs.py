@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,8 +14,10 @@ from penstock.store.contract import Claim, OpenTransaction, Room, Row, Session, 
 from penstock.store.jobrows import ending_text, expired_slot, job_of, options_text, slot_of, status_of
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import is_connection_lost, translate
+from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
 from penstock.store.queries import Query, load_queries
+from penstock.store.rooms import left_rooms, shared_rooms
 
 _PROMOTE_MOST = 1000
 _REQUEST_KEPT = timedelta(minutes=1)
@@ -29,8 +29,9 @@ _IMPATIENT = Statement("set local lock_timeout = '200ms'")
 class PostgresJobs:
     """See `store.contract.Jobs`."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, gates: PostgresGates) -> None:
         self._connections = connections
+        self._gates = gates
         self._queries = load_queries("penstock.store.postgres", "jobs", "$")
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
@@ -43,9 +44,11 @@ class PostgresJobs:
             "kinds": [job.kind for job in jobs],
             "args": [job.args for job in jobs],
             "priorities": [job.priority for job in jobs],
+            "ranks": [job.rank for job in jobs],
             "run_ats": [job.run_at for job in jobs],
             "options": [options_text(job.options) for job in jobs],
             "on_completes": [job.on_complete for job in jobs],
+            "concurrency_keys": [job.concurrency_key for job in jobs],
             "now": now,
         }
         await session.execute(query.statement, query.args(values))
@@ -66,15 +69,29 @@ class PostgresJobs:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
         rows = await self._claim(lease, limit, rooms, now)
         next_run_at: datetime | None = rows[0][0]
-        taken = [job_of(row[2:]) for row in rows if row[2] is not None]
+        taken = [job_of(row[3:]) for row in rows if row[3] is not None]
         due = next_run_at is not None and next_run_at <= now
         if due:
             await self._run("promote", now=now, limit=_PROMOTE_MOST)
             if len(taken) < limit:
-                rows = await self._claim(lease, limit - len(taken), _left(rooms, taken), now)
+                rows = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
                 next_run_at = rows[0][0]
-                taken += [job_of(row[2:]) for row in rows if row[2] is not None]
-        return Claim(taken, next_run_at, rows[0][1], due)
+                taken += [job_of(row[3:]) for row in rows if row[3] is not None]
+        again = None
+        if rows[0][2]:
+            again = await self._pass_gates(rows[0][2], lease, limit, left_rooms(rooms, taken), now, taken)
+        return Claim(taken, next_run_at, rows[0][1], due, again)
+
+    async def _pass_gates(
+        self, pools: Sequence[str], lease: int, limit: int, rooms: Sequence[Room], now: datetime, taken: list[Job]
+    ) -> timedelta | None:
+        """Start jobs that wait at the gates of these pools, if there is room; after which time more may start."""
+        waits: list[timedelta] = []
+        for room in shared_rooms([room for room in rooms if room.pool in pools], limit - len(taken)):
+            jobs, again = await self._gates.open(lease, room, now)
+            taken += jobs
+            waits += [] if again is None else [again]
+        return min(waits, default=None)
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""
@@ -194,6 +211,7 @@ def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "tracebacks": [item.traceback for item in settlements],
         "endings": [ending_text(item.ending) for item in settlements],
         "on_complete_errors": [item.on_complete_error for item in settlements],
+        "freed": [item.id for item in settlements if item.frees_key],
     }
     # unnest takes NULL for an array of nulls, which mostly costs nothing to send.
     return {name: None if _is_all_null(values) else values for name, values in arrays.items()}
@@ -201,9 +219,3 @@ def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
 
 def _is_all_null(values: list[Any]) -> bool:
     return values.count(None) == len(values)
-
-
-def _left(rooms: Sequence[Room], taken: Sequence[Job]) -> Sequence[Room]:
-    """The rooms that are left beside these jobs. Those that only wait for their on_complete need none."""
-    used = Counter(job.pool for job in taken if job.ending is None)
-    return [replace(room, room=room.room - used[room.pool]) for room in rooms]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from penstock.pools.pool import PoolDefinition
+from penstock.pools.shares import Member, lent
 from penstock.store.contract import PoolRow, PoolView, Row, Session
+from penstock.store.poolrows import declared_of, declared_values, views_of
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
@@ -20,15 +23,18 @@ class PostgresPools:
         self._connections = connections
         self._queries = load_queries("penstock.store.postgres", "pools", "$")
 
-    async def declare(self, limits: Mapping[str, int]) -> None:
+    async def declare(self, pools: Sequence[PoolDefinition]) -> None:
         """Make pools known."""
-        if not limits:
+        if not pools:
             return
         # Who finds all as it is needs no right to write.
-        known: dict[str, int] = {row[0]: row[1] for row in await self._run("declared")}
-        for name, limit in limits.items():
-            if known.get(name) != limit:
-                await self._run("declare", pool=name, limit=limit)
+        known = {row[0]: row for row in await self._run("declared")}
+        for pool in pools:
+            before = known.get(pool.name)
+            if before is None or tuple(before) != declared_of(pool):
+                await self._run("declare", **declared_values(pool))
+                for group in {pool.group, before[5] if before else None} - {None}:
+                    await self._run("changed", pool=pool.name, pool_group=group)
 
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
         """Change a limit, for all workers at once; False if there is no such pool."""
@@ -36,16 +42,22 @@ class PostgresPools:
 
     async def look(self, lease: int, pools: Sequence[str], most: int) -> builtins.list[PoolView]:
         """How pools stand for a worker."""
-        return [PoolView(*row) for row in await self._run("look", lease=lease, pools=list(pools), most=most)]
+        rows = await self._run("look", lease=lease, pools=list(pools), most=most)
+        groups = {row[-1] for row in rows} - {None}
+        return views_of(rows, {group: _members(await self._run("members", pool_group=group)) for group in groups})
 
     async def acquire(self, lease: int, pool: str, count: int) -> int:
         """Take up to this many more slots; how many the worker holds then."""
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
             # Two statements: what the second one sees begins after the lock.
-            locked = await self._fetch(session, "lock", pool=pool)
-            values = {"pool": pool, "lease": lease, "count": count, "limit": locked[0][0] if locked else 0}
-            rows = await self._fetch(session, "acquire", **values)
+            limit, group = 0, None
+            for own, of_group, is_it in await self._fetch(session, "lock", pool=pool):
+                if is_it:
+                    limit, group = own, of_group
+            if group is not None:
+                limit = lent(_members(await self._fetch(session, "members", pool_group=group)), pool)
+            rows = await self._fetch(session, "acquire", pool=pool, lease=lease, count=count, limit=limit)
             await session.commit()
         finally:
             await session.rollback()
@@ -66,3 +78,7 @@ class PostgresPools:
     async def _fetch(self, session: Session, name: str, **values: Any) -> Sequence[Row]:
         query = self._queries[name]
         return await session.fetch(query.statement, query.args(values))
+
+
+def _members(rows: Sequence[Row]) -> list[Member]:
+    return [Member(*row) for row in rows]

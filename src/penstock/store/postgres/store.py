@@ -13,10 +13,13 @@ from penstock.store.dialect import Dialect
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.jobs import PostgresJobs
+from penstock.store.postgres.keys import PostgresKeys
 from penstock.store.postgres.leases import PostgresLeases
 from penstock.store.postgres.pools import PostgresPools
 from penstock.store.postgres.programs import PostgresPrograms
+from penstock.store.postgres.rates import PostgresRates
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
 from penstock.store.queries import load_queries
@@ -45,7 +48,9 @@ class PostgresStore:
             url, size=_FOR_SERVICES, wait=config.database_wait, statement_timeout=config.statement_timeout
         )
         self._for_services = for_services
-        self.jobs = PostgresJobs(for_services)
+        self.keys = PostgresKeys()
+        self.rates = PostgresRates(for_services)
+        self.jobs = PostgresJobs(for_services, PostgresGates(for_services, self.rates))
         self.pools = PostgresPools(self._for_services)
         self.programs = PostgresPrograms(self._for_services)
         self.leases = PostgresLeases(for_services, self.jobs)

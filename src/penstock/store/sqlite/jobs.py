@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
@@ -15,38 +14,38 @@ from penstock.jobs.states import FINISHED, JobState
 from penstock.store.contract import Claim, OpenTransaction, Room, Row, Session, Settle
 from penstock.store.jobrows import ending_text, job_of, options_text, status_of
 from penstock.store.queries import Query, load_queries
+from penstock.store.rooms import left_rooms, shared_rooms
 from penstock.store.sqlite.dialect import encode_datetime
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from penstock.store.sqlite.gates import SqliteGates
+from penstock.store.sqlite.session import Begin, reading, writing
 
 _PROMOTE_MOST = 1000
 _REQUEST_KEPT = timedelta(minutes=1)
 _READY = (
-    "id", "pool", "function", "kind", "args", "priority", "run_at", "options", "on_complete", "ending", "attempt",
-    "enqueued_at", "error",
+    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "ending",
+    "attempt", "enqueued_at", "error",
 )  # fmt: skip
 _CLAIMED = (
     "id", "function", "kind", "args", "run_at", "pool", "priority", "options", "on_complete", "ending", "attempt",
-    "enqueued_at", "error",
+    "enqueued_at", "error", "rank", "concurrency_key",
 )  # fmt: skip
 _TAKEN = (
-    "id", "pool", "function", "kind", "args", "priority", "options", "on_complete", "enqueued_at", "started_at",
-    "error",
+    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "enqueued_at",
+    "started_at", "error", "gated", "concurrency_key",
 )  # fmt: skip
 _CANCELED = (
-    "id", "pool", "function", "kind", "args", "priority", "run_at", "options", "on_complete", "attempt", "enqueued_at",
+    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "attempt",
+    "enqueued_at",
 )  # fmt: skip
-
-Begin = Callable[[], Awaitable[Any]]
 
 
 class SqliteJobs:
     """See `store.contract.Jobs`."""
 
-    def __init__(self, begin_read: Begin, begin_write: Begin) -> None:
+    def __init__(self, begin_read: Begin, begin_write: Begin, gates: SqliteGates) -> None:
         self._begin_read = begin_read
         self._begin_write = begin_write
+        self._gates = gates
         self._queries = load_queries("penstock.store.sqlite", "jobs", "?")
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
@@ -59,6 +58,7 @@ class SqliteJobs:
                 "kind": job.kind,
                 "args": job.args,
                 "priority": job.priority,
+                "rank": job.rank,
                 "run_at": encode_datetime(job.run_at),
                 "options": options_text(job.options),
                 "on_complete": job.on_complete,
@@ -67,7 +67,11 @@ class SqliteJobs:
                 "enqueued_at": encode_datetime(now),
                 "error": None,
             }
-            await self._execute(session, "enqueue_scheduled" if job.run_at > now else "enqueue", values)
+            gated = job.concurrency_key is not None
+            if gated or job.run_at > now:
+                values |= {"gated": gated, "waiting": gated and job.run_at <= now}
+                values["concurrency_key"] = job.concurrency_key or ""
+            await self._execute(session, "enqueue_scheduled" if gated or job.run_at > now else "enqueue", values)
 
     async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled."""
@@ -91,8 +95,9 @@ class SqliteJobs:
             if due:
                 await self._promote(session, now)
             jobs = await self._start(session, lease, limit, rooms, now)
+            passed, again = await self._pass_gates(session, lease, limit - len(jobs), left_rooms(rooms, jobs), now)
             ((first, cancels),) = await self._fetch(session, "next_run_at")
-        return Claim(jobs, _time(first), bool(cancels), due)
+        return Claim(jobs + passed, _time(first), bool(cancels), due, again)
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""
@@ -104,16 +109,18 @@ class SqliteJobs:
         rows = await self._fetch(session, "settle", id=settlement.id.bytes, lease=lease)
         if not rows:
             return False
-        values = dict(zip(_TAKEN, rows[0], strict=True)) | {
-            "attempt": settlement.attempt,
-            "run_at": encode_datetime(settlement.run_at),
-        }
+        values = dict(zip(_TAKEN, rows[0], strict=True)) | {"attempt": settlement.attempt, "waiting": False}
+        values["rank"] += (settlement.run_at - datetime.fromisoformat(values["run_at"])) // timedelta.resolution
+        values["run_at"] = encode_datetime(settlement.run_at)
         values["ending"] = ending_text(settlement.ending)
+        if settlement.frees_key:
+            await self._execute(session, "free_key", {"id": settlement.id.bytes})
         if settlement.state is JobState.COMPLETING and settlement.run_at <= settlement.finished_at:
             values["error"] = settlement.error
             await self._execute(session, "enqueue", values)
         elif settlement.state not in FINISHED:
             values["error"] = settlement.error or values["error"]
+            values["gated"] = values["gated"] and settlement.state is JobState.PENDING
             await self._execute(session, "enqueue_scheduled", values)
         else:
             await self._execute(session, "end", values | _ended(settlement))
@@ -159,14 +166,16 @@ class SqliteJobs:
         async with reading(self._begin_read) as session:
             ready = bool(await self._fetch(session, "any_ending"))
             for room in rooms:
-                ready = ready or (room.room > 0 and bool(await self._fetch(session, "any_ready", pool=room.pool)))
+                for look in ("any_ready", "any_waiting") if room.room > 0 and not ready else ():
+                    ready = ready or bool(await self._fetch(session, look, pool=room.pool))
             ((first, cancels),) = await self._fetch(session, "next_run_at")
             return ready, _time(first), bool(cancels)
 
     async def _promote(self, session: Session, now: datetime) -> None:
         rows = await self._fetch(session, "promote", now=encode_datetime(now), limit=_PROMOTE_MOST)
-        for row in sorted(rows, key=lambda row: (row[6], row[0])):
+        for row in sorted(rows, key=lambda row: (row[7], row[0])):
             await self._execute(session, "enqueue", dict(zip(_READY, row, strict=True)))
+        await self._execute(session, "promote_gated", {"now": encode_datetime(now), "limit": _PROMOTE_MOST})
 
     async def _start(
         self, session: Session, lease: int, limit: int, rooms: Sequence[Room], now: datetime
@@ -183,10 +192,28 @@ class SqliteJobs:
                 if len(found) == most < room.room:
                     again.append(replace(room, room=room.room - most))
             turn = again
+        in_order = sorted(rows, key=lambda row: (row[13], row[14]))
+        return await self._put_under_lease(session, lease, [(*row[:14], "") for row in in_order], now, gated=False)
+
+    async def _pass_gates(
+        self, session: Session, lease: int, places: int, rooms: Sequence[Room], now: datetime
+    ) -> tuple[builtins.list[Job], timedelta | None]:
+        jobs: list[Job] = []
+        waits: list[timedelta] = []
+        gated = [room for room in rooms if room.room > 0 and await self._fetch(session, "any_waiting", pool=room.pool)]
+        for room in shared_rooms(gated, places):
+            rows, again = await self._gates.open(session, lease, room, now)
+            jobs += await self._put_under_lease(session, lease, rows, now, gated=True)
+            waits += [] if again is None else [again]
+        return jobs, min(waits, default=None)
+
+    async def _put_under_lease(
+        self, session: Session, lease: int, rows: Sequence[Row], now: datetime, *, gated: bool
+    ) -> builtins.list[Job]:
         started_at, started = encode_datetime(now), []
-        for *row, _ in sorted(rows, key=lambda row: (-row[6], row[13])):
+        for row in rows:
             values = dict(zip(_CLAIMED, row, strict=True))
-            values |= {"lease": lease, "started_at": started_at}
+            values |= {"lease": lease, "started_at": started_at, "gated": gated}
             values["attempt"] += values["ending"] is None
             await self._execute(session, "start", values)
             started.append(job_from((*row[:10], values["attempt"], row[11], started_at)))
@@ -203,6 +230,8 @@ class SqliteJobs:
             else:
                 await self._execute(session, "end", values | _ended(settlement))
         await self._execute(session, "clear_request", {"id": job_id})
+        if settlement.frees_key:
+            await self._execute(session, "free_key", {"id": job_id})
 
     async def _fetch(self, session: OpenTransaction, name: str, **values: Any) -> Sequence[Row]:
         return await fetch(session, self._queries[name], values)
@@ -227,27 +256,6 @@ def _ended(settlement: Settlement) -> dict[str, Any]:
         "traceback": settlement.traceback,
         "on_complete_error": settlement.on_complete_error,
     }
-
-
-@asynccontextmanager
-async def writing(begin_write: Begin) -> AsyncIterator[Session]:
-    """A transaction that commits at the end of the block, and is undone if it raises."""
-    session = await begin_write()
-    try:
-        yield session
-        await session.commit()
-    finally:
-        await session.rollback()
-
-
-@asynccontextmanager
-async def reading(begin_read: Begin) -> AsyncIterator[Session]:
-    """A snapshot for a block."""
-    session = await begin_read()
-    try:
-        yield session
-    finally:
-        await session.rollback()
 
 
 def job_from(row: Sequence[Any]) -> Job:

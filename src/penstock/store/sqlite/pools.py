@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from penstock.pools.pool import PoolDefinition
+from penstock.pools.shares import Member, lent
 from penstock.store.contract import PoolRow, PoolView, Row, Session
+from penstock.store.poolrows import declared_of, declared_values, views_of
 from penstock.store.queries import load_queries
-from penstock.store.sqlite.jobs import Begin, fetch, reading, writing
+from penstock.store.sqlite.jobs import fetch
+from penstock.store.sqlite.session import Begin, reading, writing
 
 
 class SqlitePools:
@@ -19,35 +23,45 @@ class SqlitePools:
         self._begin_write = begin_write
         self._queries = load_queries("penstock.store.sqlite", "pools", "?")
 
-    async def declare(self, limits: Mapping[str, int]) -> None:
+    async def declare(self, pools: Sequence[PoolDefinition]) -> None:
         """Make pools known."""
-        if not limits:
+        if not pools:
             return
         async with reading(self._begin_read) as session:
-            known: dict[str, int] = {row[0]: row[1] for row in await self._fetch(session, "declared")}
-        new = {name: limit for name, limit in limits.items() if known.get(name) != limit}
+            known = {row[0]: row for row in await self._fetch(session, "declared")}
+        new = [pool for pool in pools if known.get(pool.name) != declared_of(pool)]
         if new:  # who starts and finds all as it is takes no lock
             async with writing(self._begin_write) as session:
-                for name, limit in new.items():
-                    await self._fetch(session, "declare", pool=name, limit=limit)
+                for pool in new:
+                    await self._fetch(session, "declare", **declared_values(pool))
+                    await self._fetch(session, "declare_gate", pool=pool.name)
+                    for group in {pool.group, known[pool.name][5] if pool.name in known else None} - {None}:
+                        await self._fetch(session, "changed", pool=pool.name, pool_group=group)
 
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
         """Change a limit, for all workers at once; False if there is no such pool."""
         async with writing(self._begin_write) as session:
-            return bool(await self._fetch(session, "change", pool=name, max_parallelism=max_parallelism, paused=paused))
+            rows = await self._fetch(session, "change", pool=name, max_parallelism=max_parallelism, paused=paused)
+            if rows and rows[0][1] is not None:
+                await self._fetch(session, "changed", pool=name, pool_group=rows[0][1])
+        return bool(rows)
 
     async def look(self, lease: int, pools: Sequence[str], most: int) -> builtins.list[PoolView]:
         """How pools stand for a worker."""
         async with reading(self._begin_read) as session:
-            rows = [await self._fetch(session, "look", lease=lease, pool=pool, most=most) for pool in sorted(pools)]
-        return [PoolView(*row) for found in rows for row in found]
+            found = [await self._fetch(session, "look", lease=lease, pool=pool, most=most) for pool in sorted(pools)]
+            rows = [row for rows in found for row in rows]
+            groups = {row[-1] for row in rows} - {None}
+            return views_of(rows, {group: await self._members(session, group) for group in groups})
 
     async def acquire(self, lease: int, pool: str, count: int) -> int:
         """Take up to this many more slots; how many the worker holds then."""
         async with writing(self._begin_write) as session:
             locked = await self._fetch(session, "lock", pool=pool)
-            values = {"pool": pool, "lease": lease, "count": count, "limit": locked[0][0] if locked else 0}
-            rows = await self._fetch(session, "acquire", **values)
+            limit, group = (locked[0][0], locked[0][1]) if locked else (0, None)
+            if group is not None:
+                limit = lent(await self._members(session, group), pool)
+            rows = await self._fetch(session, "acquire", pool=pool, lease=lease, count=count, limit=limit)
         return rows[0][0] if rows else 0
 
     async def release(self, lease: int, pool: str, count: int) -> int:
@@ -63,6 +77,9 @@ class SqlitePools:
             PoolRow(name, declared, limit, bool(paused), granted, ready, scheduled, running)
             for name, declared, limit, paused, granted, ready, scheduled, running in rows
         ]
+
+    async def _members(self, session: Session, group: str) -> builtins.list[Member]:
+        return [Member(*row) for row in await self._fetch(session, "members", pool_group=group)]
 
     async def _fetch(self, session: Session, name: str, **values: Any) -> Sequence[Row]:
         return await fetch(session, self._queries[name], values)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.store.queries import load_queries
-from penstock.store.sqlite.jobs import Begin, fetch, reading, writing
+from penstock.store.sqlite.jobs import fetch
+from penstock.store.sqlite.session import Begin, reading, writing
 
 
 class SqlitePrograms:

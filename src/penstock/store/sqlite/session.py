@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Any, TypeVar
 
 from penstock.errors import ConfigError, ContextError, DataError
-from penstock.store.contract import PIECE_ROWS, Row, Statement
+from penstock.store.contract import PIECE_ROWS, Row, Session, Statement
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import translate
 from penstock.values import total_bytes
@@ -20,6 +21,7 @@ from penstock.values import total_bytes
 _QUERY = re.compile(r"(\s|--[^\n]*(\n|$)|/\*.*?\*/)*(select|with|values|explain)\b", re.IGNORECASE | re.DOTALL)
 
 T = TypeVar("T")
+Begin = Callable[[], Awaitable[Any]]
 
 
 class SqliteSession:
@@ -154,3 +156,24 @@ class SqliteSession:
             ) from None
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise translate(error) from error
+
+
+@asynccontextmanager
+async def writing(begin_write: Begin) -> AsyncIterator[Session]:
+    """A transaction that commits at the end of the block, and is undone if it raises."""
+    session = await begin_write()
+    try:
+        yield session
+        await session.commit()
+    finally:
+        await session.rollback()
+
+
+@asynccontextmanager
+async def reading(begin_read: Begin) -> AsyncIterator[Session]:
+    """A snapshot for a block."""
+    session = await begin_read()
+    try:
+        yield session
+    finally:
+        await session.rollback()

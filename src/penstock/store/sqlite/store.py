@@ -20,10 +20,13 @@ from penstock.store.sqlite.connection import connect
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.errors import is_busy, translate
 from penstock.store.sqlite.extensions import Extensions
+from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.jobs import SqliteJobs
+from penstock.store.sqlite.keys import SqliteKeys
 from penstock.store.sqlite.leases import SqliteLeases
 from penstock.store.sqlite.pools import SqlitePools
 from penstock.store.sqlite.programs import SqlitePrograms
+from penstock.store.sqlite.rates import SqliteRates
 from penstock.store.sqlite.readers import Readers
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
@@ -50,7 +53,9 @@ class SqliteStore:
         self._readers = self._make_readers(config.max_connections)
         # Services have connections of their own: no number of calls may keep a worker from its leases.
         self._for_services = self._make_readers(_FOR_SERVICES)
-        self.jobs = SqliteJobs(self._begin_service_read, self.begin_write)
+        self.keys = SqliteKeys()
+        self.rates = SqliteRates(self._begin_service_read, self.begin_write)
+        self.jobs = SqliteJobs(self._begin_service_read, self.begin_write, SqliteGates(self.rates))
         self.pools = SqlitePools(self._begin_service_read, self.begin_write)
         self.programs = SqlitePrograms(self._begin_service_read, self.begin_write)
         self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)

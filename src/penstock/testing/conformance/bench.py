@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Protocol, TypeVar
 from uuid import UUID
@@ -25,9 +25,11 @@ from penstock.jobs.job import (
     Outcome,
     Settlement,
 )
+from penstock.jobs.order import rank
 from penstock.jobs.retry import Retry
 from penstock.jobs.settle import settle, settle_cancel
 from penstock.jobs.states import JobEvent
+from penstock.pools.pool import PoolDefinition
 from penstock.schema.index import Index
 from penstock.schema.table import Table, definition_of
 from penstock.store.contract import Claim, Room, Row, Session, Statement, Store
@@ -268,11 +270,17 @@ def new_job(
         kind=kind,
         args=args,
         run_at=now + timedelta(seconds=delay),
+        rank=rank(now + timedelta(seconds=delay), priority),
         pool=pool,
         priority=priority,
         options=NO_OPTIONS if retry is None else Options(retry=retry),
         on_complete=on_complete,
     )
+
+
+def definitions(limits: Mapping[str, int]) -> list[PoolDefinition]:
+    """Pools with these limits and nothing else."""
+    return [PoolDefinition(name, limit) for name, limit in limits.items()]
 
 
 def rooms(limit: int) -> list[Room]:

@@ -16,6 +16,7 @@ from penstock.testing.conformance.bench import (
     Bench,
     Suite,
     after,
+    definitions,
     ended,
     ids,
     lose,
@@ -33,12 +34,12 @@ class Pools(Suite):
     @story
     async def test_a_declared_limit_holds_until_it_is_changed_or_another_is_declared(self, bench: Bench) -> None:
         pools = bench.store.pools
-        await pools.declare({"b": 2, "a": 1})
+        await pools.declare(definitions({"b": 2, "a": 1}))
         assert await _rows(bench) == [("a", 1, 1, False), ("b", 2, 2, False)]
         assert await pools.change("b", max_parallelism=9)
-        await pools.declare({"a": 1, "b": 2})
+        await pools.declare(definitions({"a": 1, "b": 2}))
         assert await _rows(bench) == [("a", 1, 1, False), ("b", 2, 9, False)]
-        await pools.declare({"b": 3})
+        await pools.declare(definitions({"b": 3}))
         assert await _rows(bench) == [("a", 1, 1, False), ("b", 3, 3, False)]
         assert await pools.change("b", paused=True)
         assert await pools.change("b", max_parallelism=5)
@@ -47,7 +48,7 @@ class Pools(Suite):
 
     @story
     async def test_a_pool_is_looked_at(self, bench: Bench) -> None:
-        await bench.store.pools.declare({"p": 5, "q": 1})
+        await bench.store.pools.declare(definitions({"p": 5, "q": 1}))
         await bench.enqueue(*(new_job(pool="p") for _ in range(7)), new_job(pool="q"), new_job(pool="p", delay=9))
         mine, other = await bench.lease(), await bench.lease()
         assert await bench.store.pools.acquire(other, "p", 4) == 4
@@ -67,7 +68,7 @@ class Pools(Suite):
     @story
     async def test_slots_are_given_up_to_the_limit_and_taken_back(self, bench: Bench) -> None:
         pools = bench.store.pools
-        await pools.declare({"p": 5})
+        await pools.declare(definitions({"p": 5}))
         one, two = await bench.lease(), await bench.lease()
         assert await pools.acquire(one, "p", 3) == 3
         assert await pools.acquire(two, "p", 9) == 2
@@ -82,7 +83,7 @@ class Pools(Suite):
     @story
     async def test_a_paused_pool_gives_no_slots_and_a_lower_limit_takes_none_away(self, bench: Bench) -> None:
         pools = bench.store.pools
-        await pools.declare({"p": 5})
+        await pools.declare(definitions({"p": 5}))
         one = await bench.lease()
         assert await pools.acquire(one, "p", 2) == 2
         await pools.change("p", paused=True)
@@ -95,7 +96,7 @@ class Pools(Suite):
     @story
     async def test_slots_end_with_their_lease(self, bench: Bench) -> None:
         pools = bench.store.pools
-        await pools.declare({"p": 5})
+        await pools.declare(definitions({"p": 5}))
         one, two, three = await bench.lease(), await bench.lease(), await bench.lease()
         await pools.acquire(one, "p", 2)
         await pools.acquire(two, "p", 2)
@@ -107,7 +108,7 @@ class Pools(Suite):
 
     @story
     async def test_a_lease_with_running_jobs_keeps_its_slots(self, bench: Bench) -> None:
-        await bench.store.pools.declare({"p": 1})
+        await bench.store.pools.declare(definitions({"p": 1}))
         await bench.enqueue(new_job(pool="p"))
         one = await bench.lease()
         await bench.store.pools.acquire(one, "p", 1)
@@ -118,7 +119,7 @@ class Pools(Suite):
 
     @story
     async def test_of_many_who_take_slots_at_once_none_gets_too_many(self, bench: Bench) -> None:
-        await bench.store.pools.declare({"p": 20})
+        await bench.store.pools.declare(definitions({"p": 20}))
         stores = [bench.store, await bench.another(), await bench.another()]
         chance = random_of(1)
 
@@ -136,7 +137,7 @@ class Pools(Suite):
 
     @story
     async def test_of_each_pool_as_many_are_claimed_as_it_has_room_for(self, bench: Bench) -> None:
-        await bench.store.pools.declare({"p": 5, "q": 5})
+        await bench.store.pools.declare(definitions({"p": 5, "q": 5}))
         jobs = {pool: [new_job(pool=pool) for _ in range(6)] for pool in ("default", "p", "q", "r")}
         await bench.enqueue(*(job for several in jobs.values() for job in several))
         rooms = [Room("default", 2), Room("p", 3, 1), Room("q", 0, 1)]
@@ -146,7 +147,7 @@ class Pools(Suite):
 
     @story
     async def test_pools_take_turns_when_there_is_less_room_than_they_have(self, bench: Bench) -> None:
-        await bench.store.pools.declare({"p": 50, "q": 50})
+        await bench.store.pools.declare(definitions({"p": 50, "q": 50}))
         await bench.enqueue(*(new_job(pool="p", priority=9) for _ in range(50)), *(new_job(pool="q") for _ in range(3)))
         rooms = [Room("default", 8), Room("p", 8, 1), Room("q", 8, 1)]
         claim = await bench.store.jobs.claim(await bench.lease(), 8, rooms, NOW)
@@ -154,7 +155,7 @@ class Pools(Suite):
 
     @story
     async def test_room_within_a_limit_that_was_changed_is_none(self, bench: Bench) -> None:
-        await bench.store.pools.declare({"p": 5})
+        await bench.store.pools.declare(definitions({"p": 5}))
         await bench.enqueue(*(new_job(pool="p") for _ in range(6)))
         lease = await bench.lease()
         for epoch, change in ((1, {"max_parallelism": 1}), (2, {"paused": True})):

@@ -17,6 +17,7 @@ create table penstock.ready_job (
     kind text not null check (kind in ('query', 'mutation', 'action')),
     args text not null,
     priority smallint not null,
+    rank bigint not null,
     run_at timestamptz not null,
     options text,
     on_complete text,
@@ -25,10 +26,12 @@ create table penstock.ready_job (
     enqueued_at timestamptz not null,
     error text
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, fillfactor = 80);
-create index ready_job_order on penstock.ready_job (pool, priority desc, seq) where ending is null;
+create index ready_job_order on penstock.ready_job (pool, rank, seq) where ending is null;
 create index ready_job_ending on penstock.ready_job (seq) where ending is not null;
 
--- Jobs that may start later. Written by transactions that enqueue (insert only) and by workers; read by workers.
+-- Jobs that may start later, or when the gate of their pool lets them: those that are `gated`. Of these, `waiting` ones
+-- are due, and start in turns of their concurrency keys ('' for none). Written by transactions that enqueue (insert, or
+-- change a job whose key they hold) and by workers; read by workers.
 create table penstock.scheduled_job (
     id uuid primary key,
     pool text not null,
@@ -36,6 +39,10 @@ create table penstock.scheduled_job (
     kind text not null check (kind in ('query', 'mutation', 'action')),
     args text not null,
     priority smallint not null,
+    rank bigint not null,
+    gated boolean not null default false,
+    waiting boolean not null default false,
+    concurrency_key text collate "C" not null default '',
     run_at timestamptz not null,
     options text,
     on_complete text,
@@ -44,7 +51,8 @@ create table penstock.scheduled_job (
     enqueued_at timestamptz not null,
     error text
 );
-create index scheduled_job_run_at on penstock.scheduled_job (run_at, id);
+create index scheduled_job_run_at on penstock.scheduled_job (run_at, id) where not waiting;
+create index scheduled_job_gate on penstock.scheduled_job (pool, concurrency_key, rank, id) where waiting;
 
 -- Jobs that run, each under the lease of its worker. Written and read by workers.
 create table penstock.running_job (
@@ -55,6 +63,9 @@ create table penstock.running_job (
     kind text not null,
     args text not null,
     priority smallint not null,
+    rank bigint not null,
+    gated boolean not null default false,
+    concurrency_key text collate "C" not null default '',
     run_at timestamptz not null,
     options text,
     on_complete text,
@@ -64,6 +75,7 @@ create table penstock.running_job (
     started_at timestamptz not null,
     error text
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, fillfactor = 80);
+create index running_job_key on penstock.running_job (pool, concurrency_key) where concurrency_key <> '';
 
 -- Jobs that have ended, until their status expires. Written by workers and by the pruner; read by whoever asks.
 -- One partition for each day of expiry, used in a ring of 16 and truncated as a whole; -1 takes all that stays longer.
@@ -114,13 +126,19 @@ create table penstock.lease (
 );
 
 -- Pools whose parallelism is limited. Written by backends that start and by whoever changes a limit; read by workers.
--- `declared` is what the program said last, `max_parallelism` what holds now; `epoch` rises with each change of it.
+-- `declared` is what the program said last, `max_parallelism` what holds now; `epoch` rises with each change of it, or
+-- of a pool of its group. `ageing` is in microseconds for a step of priority; the rates are JSON.
 create table penstock.pool (
     name text primary key,
     declared integer not null,
     max_parallelism integer not null check (max_parallelism >= 0),
     paused boolean not null default false,
-    epoch bigint not null default 1
+    epoch bigint not null default 1,
+    key_parallelism integer,
+    rate_limit text,
+    key_rate_limit text,
+    pool_group text,
+    ageing bigint
 );
 
 -- Slots of a pool that a worker holds under its lease: it runs no more of the pool's jobs at once. Their sum never
@@ -132,6 +150,37 @@ create table penstock.slot (
     wanted integer not null default 0,
     primary key (pool, lease)
 );
+
+-- Which concurrency key had the last turn in a pool. Its row is the lock of the pool's gate: one worker at a time lets jobs
+-- through. Written and read by workers.
+create table penstock.turn (
+    pool text primary key,
+    concurrency_key text not null default ''
+);
+
+-- Keys of jobs, of which there is one at a time: until it starts, or until it ends. Written by transactions that enqueue
+-- (insert only); deleted by workers, and by a mutation that is a job, which ends its own.
+create table penstock.job_key (
+    pool text not null,
+    key text not null,
+    job_id uuid not null,
+    until_start boolean not null,
+    primary key (pool, key)
+);
+create index job_key_job on penstock.job_key (job_id);
+
+-- What is left of rate limits. Those of pools are named after them, with a colon, and are written by workers; the others
+-- are written by the functions that use them. At `full_at` nothing is known that is not so of a new one.
+create table penstock.rate_limit (
+    name text not null,
+    key text not null,
+    value bigint not null,
+    parts bigint not null,
+    moment timestamptz not null,
+    full_at timestamptz not null,
+    primary key (name, key)
+);
+create index rate_limit_full_at on penstock.rate_limit (full_at);
 
 -- The functions of the programs that run on this database, and what kind they are. Written by backends that start; read
 -- by penstock.enqueue. A name stays when no program has it any more: its jobs are parked, and shown.
@@ -184,16 +233,22 @@ create function penstock.enqueue(
     timeout interval default null,
     on_complete text default null,
     context jsonb default null,
-    keep interval default interval '1 day'
+    keep interval default interval '1 day',
+    concurrency_key text default null
 ) returns text language plpgsql volatile as $$
 #variable_conflict use_variable
 declare
     new_id uuid := penstock.new_job_id();
     moment timestamptz := clock_timestamp();
     function_kind text := (select f.kind from penstock.function f where f.name = enqueue.function);
+    known penstock.pool;
+    gated boolean;
+    starts timestamptz;
+    rank bigint;
     asked text;
 begin
-    if not exists (select from penstock.pool p where p.name = enqueue.pool) then
+    select * into known from penstock.pool p where p.name = enqueue.pool;
+    if known.name is null then
         perform penstock.refuse(format('there is no pool %L', pool), 'Start the program that declares it on this database once.');
     elsif function_kind is null then
         perform penstock.refuse(
@@ -212,24 +267,32 @@ begin
         perform penstock.refuse('initial_backoff is not from 0 or base not from 1 to 1e9', 'Leave them away.');
     elsif timeout <= interval '0' or not coalesce(keep > interval '0', false) then
         perform penstock.refuse('timeout or keep is not greater than 0', 'Leave it away.');
+    elsif length(concurrency_key) not between 1 and 200 then
+        perform penstock.refuse('concurrency_key has not 1 to 200 characters', 'Leave it away for none.');
     elsif on_complete is not null
         and not exists (select from penstock.function f where f.name = enqueue.on_complete and f.kind = 'mutation') then
         perform penstock.refuse(format('on_complete: there is no mutation %L', on_complete), 'Write module:name.');
     end if;
+    starts := greatest(run_at, moment);
+    -- as jobs/order.py says; without ageing a step of priority is 2922 days
+    rank := floor(extract(epoch from starts) * 1000000)::bigint - priority * coalesce(known.ageing, 252460800000000);
+    gated := concurrency_key is not null or known.rate_limit is not null;
     asked := json_strip_nulls(json_build_object(
         'retry', case when max_attempts > 1 then json_build_array(max_attempts, initial_backoff, base, null) end,
         'timeout', extract(epoch from timeout),
         'keep', extract(epoch from keep),
-        'context', context::text
+        'context', context::text,
+        'concurrency_key', concurrency_key
     ))::text;
-    if run_at > moment then
-        insert into penstock.scheduled_job
-            (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at)
-        values (new_id, pool, function, function_kind, args::text, priority, run_at, asked, on_complete, 0, moment);
+    if gated or starts > moment then
+        insert into penstock.scheduled_job (id, pool, function, kind, args, priority, rank, run_at, options, on_complete,
+            attempt, enqueued_at, gated, waiting, concurrency_key)
+        values (new_id, pool, function, function_kind, args::text, priority, rank, starts, asked, on_complete,
+            0, moment, gated, gated and starts <= moment, coalesce(concurrency_key, ''));
     else
         insert into penstock.ready_job
-            (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at)
-        values (new_id, pool, function, function_kind, args::text, priority, moment, asked, on_complete, 0, moment);
+            (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at)
+        values (new_id, pool, function, function_kind, args::text, priority, rank, starts, asked, on_complete, 0, moment);
     end if;
     return penstock.job_id(new_id);
 end $$;

@@ -1,20 +1,23 @@
--- enqueue: store new jobs: those due in ready, the others in scheduled.
+-- enqueue: store new jobs: those due in ready, the others, and those that pass a gate, in scheduled.
 -- Differs: one statement for any number of jobs.
 with new as materialized (
     select * from unnest(
         :ids::uuid[], :pools::text[], :functions::text[], :kinds::text[], :args::text[], :priorities::smallint[],
-        :run_ats::timestamptz[], :options::text[], :on_completes::text[]
-    ) with ordinality as t (id, pool, function, kind, args, priority, run_at, options, on_complete, place)
+        :ranks::bigint[], :run_ats::timestamptz[], :options::text[], :on_completes::text[], :concurrency_keys::text[]
+    ) with ordinality
+        as t (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, concurrency_key, place)
 ), later as (
     insert into penstock.scheduled_job
-        (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at)
-    select id, pool, function, kind, args, priority, run_at, options, on_complete, 0, :now::timestamptz
-    from new where run_at > :now
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, gated, waiting,
+         concurrency_key)
+    select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, 0, :now::timestamptz,
+           concurrency_key is not null, concurrency_key is not null and run_at <= :now, coalesce(concurrency_key, '')
+    from new where run_at > :now or concurrency_key is not null
 )
 insert into penstock.ready_job
-    (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at)
-select id, pool, function, kind, args, priority, run_at, options, on_complete, 0, :now
-from new where run_at <= :now order by place;
+    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at)
+select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, 0, :now
+from new where run_at <= :now and concurrency_key is null order by place;
 
 -- request_cancel: ask that jobs be canceled.
 insert into penstock.cancel_request (job_id, requested_at) select id, :now::timestamptz from unnest(:ids::uuid[]) as t (id);
@@ -28,25 +31,29 @@ select id, :now::timestamptz from (
     union all select id, pool, function from penstock.running_job where ending is null
 ) job where pool = :pool and function = coalesce(:function::text, function);
 
--- promote: move scheduled jobs that are due to ready, earliest first; those to be canceled stay.
+-- promote: move scheduled jobs that are due to ready, earliest first; those to be canceled stay, and those that pass a
+-- gate wait for it from now on.
 -- Differs: SKIP LOCKED steps around other workers, and one statement does both halves.
 with due as materialized (
-    select s.id from penstock.scheduled_job s
-    where s.run_at <= :now and not exists (select from penstock.cancel_request c where c.job_id = s.id)
+    select s.id, s.gated from penstock.scheduled_job s
+    where s.run_at <= :now and not s.waiting
+      and not exists (select from penstock.cancel_request c where c.job_id = s.id)
     order by s.run_at, s.id limit :limit for update of s skip locked
+), waiting as (
+    update penstock.scheduled_job s set waiting = true from due where s.id = due.id and due.gated
 ), moved as (
-    delete from penstock.scheduled_job s using due where s.id = due.id
-    returning s.id, s.pool, s.function, s.kind, s.args, s.priority, s.run_at, s.options, s.on_complete, s.ending,
+    delete from penstock.scheduled_job s using due where s.id = due.id and not due.gated
+    returning s.id, s.pool, s.function, s.kind, s.args, s.priority, s.rank, s.run_at, s.options, s.on_complete, s.ending,
               s.attempt, s.enqueued_at, s.error
 )
 insert into penstock.ready_job
-    (id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at, error)
-select id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at, error
+    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error)
+select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error
 from moved order by run_at, id;
 
 -- claim: give ready jobs to a lease: those that wait for their on_complete, then of each pool as many as it has room for.
--- Each row begins with the next scheduled time and whether anybody has asked for a cancel. A pool whose limit was
--- changed since the worker last looked at it gives nothing.
+-- Each row begins with the next scheduled time, whether anybody has asked for a cancel, and the pools at whose gates jobs
+-- wait. A pool whose limit was changed since the worker last looked at it gives nothing.
 -- Differs: SKIP LOCKED steps around other workers, and one statement moves the rows and looks at the schedule.
 with ending as materialized (
     select r.ctid from penstock.ready_job r
@@ -55,43 +62,51 @@ with ending as materialized (
 ), room as materialized (
     select t.pool, t.room from unnest(:pools::text[], :rooms::integer[], :epochs::bigint[]) as t (pool, room, epoch)
     where exists (select from penstock.lease l where l.id = :lease)
-      and (t.epoch is null or exists (select from penstock.pool p where p.name = t.pool and p.epoch = t.epoch))
+      and (t.epoch is null or exists (
+          select from penstock.pool p where p.name = t.pool and p.epoch = t.epoch and p.rate_limit is null
+      ))
 ), due as materialized (
-    select j.ctid, j.priority, j.seq, j.turn
+    select j.ctid, j.rank, j.seq, j.turn
     from room cross join lateral (
-        select k.ctid, k.priority, k.seq, row_number() over () as turn from (
-            select r.ctid, r.priority, r.seq from penstock.ready_job r
+        select k.ctid, k.rank, k.seq, row_number() over () as turn from (
+            select r.ctid, r.rank, r.seq from penstock.ready_job r
             where r.pool = room.pool and r.ending is null and (
                 not exists (select from penstock.cancel_request)
                 or not exists (select from penstock.cancel_request c where c.job_id = r.id)
             )
-            order by r.priority desc, r.seq limit room.room for update of r skip locked
+            order by r.rank, r.seq limit room.room for update of r skip locked
         ) k
     ) j
 ), chosen as materialized (
     select ctid from ending
     union all
-    (select ctid from due order by turn, priority desc, seq limit :limit - (select count(*) from ending))
+    (select ctid from due order by turn, rank, seq limit :limit - (select count(*) from ending))
 ), taken as (
     delete from penstock.ready_job r where r.ctid = any(array(select ctid from chosen))
-    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.run_at, r.options, r.on_complete, r.ending,
+    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.rank, r.run_at, r.options, r.on_complete, r.ending,
               r.attempt + (r.ending is null)::integer as attempt, r.enqueued_at, r.error, r.seq
 ), started as (
-    insert into penstock.running_job (id, lease, pool, function, kind, args, priority, run_at, options, on_complete, ending,
-        attempt, enqueued_at, started_at, error)
-    select id, :lease, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at,
-           :now::timestamptz, error
+    insert into penstock.running_job (id, lease, pool, function, kind, args, priority, rank, run_at, options, on_complete,
+        ending, attempt, enqueued_at, started_at, error)
+    select id, :lease, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt,
+           enqueued_at, :now::timestamptz, error
     from taken
 )
-select asked.next_run_at, asked.cancels, t.id, t.function, t.kind, t.args, t.run_at, t.pool, t.priority, t.options,
+select asked.next_run_at, asked.cancels, asked.gates, t.id, t.function, t.kind, t.args, t.run_at, t.pool, t.priority, t.options,
        t.on_complete, t.ending, t.attempt, t.enqueued_at, :now
 from (
     select (
         select s.run_at from penstock.scheduled_job s
-        where not exists (select from penstock.cancel_request c where c.job_id = s.id) order by s.run_at, s.id limit 1
-    ) as next_run_at, exists (select from penstock.cancel_request) as cancels
+        where not s.waiting and not exists (select from penstock.cancel_request c where c.job_id = s.id)
+        order by s.run_at, s.id limit 1
+    ) as next_run_at, exists (select from penstock.cancel_request) as cancels, array(
+        select p.pool from unnest(:pools) as p (pool)
+        where exists (select from penstock.scheduled_job s where s.waiting and s.pool = p.pool)
+           or (exists (select from penstock.pool o where o.name = p.pool and o.rate_limit is not null)
+               and exists (select from penstock.ready_job r where r.pool = p.pool and r.ending is null))
+    ) as gates
 ) asked left join taken t on true
-order by t.priority desc, t.seq;
+order by t.rank, t.seq;
 
 -- settle: write what became of running jobs. The lease is the fence: a job it no longer holds is not returned.
 -- Differs: one statement for any number of jobs.
@@ -104,7 +119,7 @@ with outcome as materialized (
 ), gone as (
     delete from penstock.running_job r using outcome o where r.id = o.id and r.lease = :lease
     returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.options, r.on_complete, r.enqueued_at, r.started_at,
-              o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.slot, o.result, o.error, o.traceback, o.ending,
+              r.gated, r.concurrency_key, r.rank, r.run_at as last_run_at, o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.slot, o.result, o.error, o.traceback, o.ending,
               o.on_complete_error, r.error as last_error
 ), ended as (
     insert into penstock.finished_job (slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
@@ -114,15 +129,19 @@ with outcome as materialized (
     from gone where state not in ('pending', 'completing')
 ), completing as (
     insert into penstock.ready_job
-        (id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at, error)
-    select id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at, error
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error)
+    select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error
     from gone where state = 'completing' and run_at <= finished_at
 ), again as (
     insert into penstock.scheduled_job
-        (id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at, error)
-    select id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at,
-           coalesce(error, last_error)
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+         gated, concurrency_key)
+    select id, pool, function, kind, args, priority, rank + (extract(epoch from run_at - last_run_at) * 1000000)::bigint,
+           run_at, options, on_complete, ending, attempt, enqueued_at, coalesce(error, last_error),
+           gated and state = 'pending', concurrency_key
     from gone where state = 'pending' or (state = 'completing' and run_at > finished_at)
+), freed as (
+    delete from penstock.job_key k where k.job_id = any(:freed::uuid[]) and k.job_id in (select id from gone)
 )
 select id from gone;
 
@@ -160,11 +179,11 @@ with outcome as materialized (
     ) as t (id, state, finished_at, expires_at, slot, ending)
 ), ready as (
     delete from penstock.ready_job j using outcome o where j.id = o.id
-    returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.run_at, j.options, j.on_complete, j.attempt,
+    returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.run_at, j.options, j.on_complete, j.attempt,
               j.enqueued_at
 ), scheduled as (
     delete from penstock.scheduled_job j using outcome o where j.id = o.id
-    returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.run_at, j.options, j.on_complete, j.attempt,
+    returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.run_at, j.options, j.on_complete, j.attempt,
               j.enqueued_at
 ), gone as (
     select * from ready union all select * from scheduled
@@ -176,12 +195,14 @@ with outcome as materialized (
     from gone g join outcome o on o.id = g.id where o.state <> 'completing'
 ), completing as (
     insert into penstock.ready_job
-        (id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at)
-    select g.id, g.pool, g.function, g.kind, g.args, g.priority, g.run_at, g.options, g.on_complete, o.ending, g.attempt,
-           g.enqueued_at
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at)
+    select g.id, g.pool, g.function, g.kind, g.args, g.priority, g.rank, g.run_at, g.options, g.on_complete, o.ending,
+           g.attempt, g.enqueued_at
     from gone g join outcome o on o.id = g.id where o.state = 'completing'
 ), cleared as (
     delete from penstock.cancel_request c where c.job_id in (select id from gone)
+), freed as (
+    delete from penstock.job_key k where k.job_id = any(:freed::uuid[]) and k.job_id in (select id from gone)
 )
 select id from gone;
 

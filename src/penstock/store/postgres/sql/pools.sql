@@ -1,22 +1,47 @@
 -- declared: what was declared last.
-select name, declared from penstock.pool;
+select name, declared, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing from penstock.pool;
 
--- declare: make a pool known; a limit that differs from the one declared before holds from now on.
-insert into penstock.pool (name, declared, max_parallelism) values (:pool, :limit::integer, :limit)
-on conflict (name) do update set declared = :limit, max_parallelism = :limit, epoch = pool.epoch + 1
-where pool.declared <> :limit;
+-- declare: make a pool known, and its gate; what differs from what was declared before holds from now on.
+-- Differs: one statement for both.
+with gate as (
+    insert into penstock.turn (pool) values (:pool) on conflict (pool) do nothing
+)
+insert into penstock.pool as p (name, declared, max_parallelism, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing)
+values (:pool, :limit::integer, :limit, :key_parallelism::integer, :rate_limit::text, :key_rate_limit::text, :pool_group::text,
+    :ageing::bigint)
+on conflict (name) do update
+set max_parallelism = case when p.declared = excluded.declared then p.max_parallelism else excluded.declared end,
+    declared = excluded.declared, key_parallelism = excluded.key_parallelism, rate_limit = excluded.rate_limit,
+    key_rate_limit = excluded.key_rate_limit, pool_group = excluded.pool_group, ageing = excluded.ageing, epoch = p.epoch + 1;
 
--- change: change a limit, or pause a pool, for all workers at once.
-update penstock.pool
-set max_parallelism = coalesce(:max_parallelism::integer, max_parallelism), paused = coalesce(:paused::boolean, paused),
-    epoch = epoch + 1
-where name = :pool returning name;
+-- change: change a limit, or pause a pool, for all workers at once; the others of its group learn anew what holds.
+-- Differs: one statement for the pool and its group.
+with changed as (
+    update penstock.pool
+    set max_parallelism = coalesce(:max_parallelism::integer, max_parallelism), paused = coalesce(:paused::boolean, paused),
+        epoch = epoch + 1
+    where name = :pool returning name, pool_group
+), others as (
+    update penstock.pool p set epoch = p.epoch + 1 from changed c where p.pool_group = c.pool_group and p.name <> c.name
+)
+select name from changed;
+
+-- changed: let workers learn anew what holds for the other pools of a group.
+update penstock.pool set epoch = epoch + 1 where pool_group = :pool_group and name <> :pool;
+
+-- members: the pools of a group: their limits, and how many slots workers hold and want.
+select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(sum(s.held), 0)::integer,
+       coalesce(sum(s.wanted), 0)::integer
+from penstock.pool p left join penstock.slot s on s.pool = p.name
+where p.pool_group = :pool_group group by p.name order by p.name;
 
 -- look: how pools stand for a worker.
 select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch, s.granted, s.mine, s.holders, s.wanted,
        (select count(*) from (
-            select from penstock.ready_job r where r.pool = p.name and r.ending is null limit :most
-       ) few)
+            (select from penstock.ready_job r where r.pool = p.name and r.ending is null limit :most)
+            union all
+            (select from penstock.scheduled_job w where w.waiting and w.pool = p.name limit :most)
+       ) few), p.pool_group
 from penstock.pool p cross join lateral (
     select coalesce(sum(held), 0)::integer as granted, coalesce(sum(held) filter (where lease = :lease), 0)::integer as mine,
            count(*) filter (where held > 0 or wanted > 0) as holders,
@@ -25,9 +50,12 @@ from penstock.pool p cross join lateral (
 ) s
 where p.name = any(:pools::text[]) order by p.name;
 
--- lock: keep all others from taking slots of a pool; its limit.
+-- lock: keep all others from taking slots of a pool, and of those of its group; its limit and its group.
 -- Differs: SQLite has one writer, and needs no lock.
-select case when paused then 0 else max_parallelism end from penstock.pool where name = :pool for update;
+select case when p.paused then 0 else p.max_parallelism end, p.pool_group, p.name = :pool
+from penstock.pool p
+where p.name = :pool or p.pool_group = (select o.pool_group from penstock.pool o where o.name = :pool)
+order by p.name for update;
 
 -- acquire: take as many more slots as are free, up to a number; how many are held then.
 -- Differs: holds the lease, so that nobody removes it and leaves the slots behind.
@@ -49,7 +77,8 @@ where pool = :pool and lease = :lease returning held;
 -- Unbounded: it counts jobs.
 select p.name, p.declared, p.max_parallelism, p.paused,
        (select coalesce(sum(held), 0)::integer from penstock.slot s where s.pool = p.name),
-       (select count(*) from penstock.ready_job j where j.pool = p.name and j.ending is null),
-       (select count(*) from penstock.scheduled_job j where j.pool = p.name),
+       (select count(*) from penstock.ready_job j where j.pool = p.name and j.ending is null)
+           + (select count(*) from penstock.scheduled_job j where j.waiting and j.pool = p.name),
+       (select count(*) from penstock.scheduled_job j where not j.waiting and j.pool = p.name),
        (select count(*) from penstock.running_job j where j.pool = p.name)
 from penstock.pool p order by p.name;

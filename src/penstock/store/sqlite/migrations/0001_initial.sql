@@ -14,6 +14,7 @@ create table penstock_ready_job (
     kind text not null check (kind in ('query', 'mutation', 'action')),
     args text not null,
     priority integer not null,
+    rank integer not null,
     run_at text not null,
     options text,
     on_complete text,
@@ -22,10 +23,12 @@ create table penstock_ready_job (
     enqueued_at text not null,
     error text
 ) strict;
-create index penstock_ready_job_order on penstock_ready_job (pool, priority desc, seq) where ending is null;
+create index penstock_ready_job_order on penstock_ready_job (pool, rank, seq) where ending is null;
 create index penstock_ready_job_ending on penstock_ready_job (seq) where ending is not null;
 
--- Jobs that may start later. Written by transactions that enqueue (insert only) and by workers; read by workers.
+-- Jobs that may start later, or when the gate of their pool lets them: those that are `gated`. Of these, `waiting` ones
+-- are due, and start in turns of their concurrency keys ('' for none). Written by transactions that enqueue (insert, or
+-- change a job whose key they hold) and by workers; read by workers.
 create table penstock_scheduled_job (
     id blob primary key,
     pool text not null,
@@ -33,6 +36,10 @@ create table penstock_scheduled_job (
     kind text not null check (kind in ('query', 'mutation', 'action')),
     args text not null,
     priority integer not null,
+    rank integer not null,
+    gated integer not null default 0,
+    waiting integer not null default 0,
+    concurrency_key text not null default '',
     run_at text not null,
     options text,
     on_complete text,
@@ -41,7 +48,8 @@ create table penstock_scheduled_job (
     enqueued_at text not null,
     error text
 ) strict;
-create index penstock_scheduled_job_run_at on penstock_scheduled_job (run_at, id);
+create index penstock_scheduled_job_run_at on penstock_scheduled_job (run_at, id) where not waiting;
+create index penstock_scheduled_job_gate on penstock_scheduled_job (pool, concurrency_key, rank, id) where waiting;
 
 -- Jobs that run, each under the lease of its worker. Written and read by workers.
 create table penstock_running_job (
@@ -52,6 +60,9 @@ create table penstock_running_job (
     kind text not null,
     args text not null,
     priority integer not null,
+    rank integer not null,
+    gated integer not null default 0,
+    concurrency_key text not null default '',
     run_at text not null,
     options text,
     on_complete text,
@@ -61,6 +72,7 @@ create table penstock_running_job (
     started_at text not null,
     error text
 ) strict;
+create index penstock_running_job_key on penstock_running_job (pool, concurrency_key) where concurrency_key <> '';
 
 -- Jobs that have ended, until their status expires. Written by workers and by the pruner; read by whoever asks.
 create table penstock_finished_job (
@@ -102,13 +114,19 @@ create table penstock_lease (
 ) strict;
 
 -- Pools whose parallelism is limited. Written by backends that start and by whoever changes a limit; read by workers.
--- `declared` is what the program said last, `max_parallelism` what holds now; `epoch` rises with each change of it.
+-- `declared` is what the program said last, `max_parallelism` what holds now; `epoch` rises with each change of it, or
+-- of a pool of its group. `ageing` is in microseconds for a step of priority; the rates are JSON.
 create table penstock_pool (
     name text primary key,
     declared integer not null,
     max_parallelism integer not null check (max_parallelism >= 0),
     paused integer not null default 0,
-    epoch integer not null default 1
+    epoch integer not null default 1,
+    key_parallelism integer,
+    rate_limit text,
+    key_rate_limit text,
+    pool_group text,
+    ageing integer
 ) strict;
 
 -- Slots of a pool that a worker holds under its lease: it runs no more of the pool's jobs at once. Their sum never
@@ -120,6 +138,37 @@ create table penstock_slot (
     wanted integer not null default 0,
     primary key (pool, lease)
 ) strict, without rowid;
+
+-- Which concurrency key had the last turn in a pool. Its row is the lock of the pool's gate: one worker at a time lets jobs
+-- through. Written and read by workers.
+create table penstock_turn (
+    pool text primary key,
+    concurrency_key text not null default ''
+) strict, without rowid;
+
+-- Keys of jobs, of which there is one at a time: until it starts, or until it ends. Written by transactions that enqueue
+-- (insert only); deleted by workers, and by a mutation that is a job, which ends its own.
+create table penstock_job_key (
+    pool text not null,
+    key text not null,
+    job_id blob not null,
+    until_start integer not null,
+    primary key (pool, key)
+) strict, without rowid;
+create index penstock_job_key_job on penstock_job_key (job_id);
+
+-- What is left of rate limits. Those of pools are named after them, with a colon, and are written by workers; the others
+-- are written by the functions that use them. At `full_at` nothing is known that is not so of a new one.
+create table penstock_rate_limit (
+    name text not null,
+    key text not null,
+    value integer not null,
+    parts integer not null,
+    moment text not null,
+    full_at text not null,
+    primary key (name, key)
+) strict, without rowid;
+create index penstock_rate_limit_full_at on penstock_rate_limit (full_at);
 
 -- The functions of the programs that run on this database, and what kind they are. Written by backends that start; read
 -- by penstock_enqueue. A name stays when no program has it any more: its jobs are parked, and shown.
@@ -164,7 +213,8 @@ with recursive letter (place, id, digits) as (
     from letter where place < 26
 )
 select id, null as pool, null as function, null as args, null as run_at, null as priority, null as max_attempts,
-       null as initial_backoff, null as base, null as timeout, null as on_complete, null as context, null as keep
+       null as initial_backoff, null as base, null as timeout, null as on_complete, null as context, null as keep,
+       null as concurrency_key
 from letter where place = 26;
 
 -- What has no value is as a pool of the program has it by default. Whether the arguments fit the function is seen when
@@ -199,6 +249,9 @@ create trigger penstock_enqueue_insert instead of insert on penstock_enqueue beg
       and not exists (select 1 from penstock_function f where f.name = new.on_complete and f.kind = 'mutation');
     select raise(abort, 'penstock: context is no JSON. Write a text with its quotes, as in "Ada".')
     where new.context is not null and not json_valid(new.context);
+    select raise(abort, 'penstock: concurrency_key is no text of 1 to 200 characters. Leave it away for none.')
+    where new.concurrency_key is not null
+      and not (typeof(new.concurrency_key) = 'text' and length(new.concurrency_key) between 1 and 200);
     insert or replace into penstock_enqueued (one, id)
     select 1, cast(
         substr(b.bytes, 1 + ((t.ms >> 40) & 255), 1)
@@ -211,18 +264,30 @@ create trigger penstock_enqueue_insert instead of insert on penstock_enqueue beg
             || substr(b.bytes, 129 + (random() & 63), 1) || randomblob(7)
         as blob
     ) from (select cast((julianday('now') - 2440587.5) * 86400000 as integer) as ms) t, penstock_byte b;
-    insert into penstock_ready_job
-        (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at)
-    select e.id, new.pool, new.function, f.kind, ifnull(new.args, '{}'), ifnull(new.priority, 0),
-           strftime('%Y-%m-%dT%H:%M:%f000Z', ifnull(new.run_at, 'now')), json_patch('{}', json_object(
+    -- All are scheduled at first. The rank is as jobs/order.py says; without ageing a step of priority is 2922 days.
+    insert into penstock_scheduled_job (id, pool, function, kind, args, priority, rank, run_at, options, on_complete,
+        attempt, enqueued_at, gated, waiting, concurrency_key)
+    select e.id, p.name, f.name, f.kind, ifnull(new.args, '{}'), ifnull(new.priority, 0),
+           strftime('%s', t.starts) * 1000000 + substr(strftime('%f', t.starts), 4) * 1000
+               - ifnull(new.priority, 0) * ifnull(p.ageing, 252460800000000),
+           t.starts, json_patch('{}', json_object(
                'retry', case when new.max_attempts > 1
                    then json_array(new.max_attempts, ifnull(new.initial_backoff, 0.25), ifnull(new.base, 2), null) end,
-               'timeout', new.timeout, 'keep', ifnull(new.keep, 86400), 'context', new.context
-           )), new.on_complete, 0, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
-    from penstock_enqueued e, penstock_function f where f.name = new.function;
-    insert into penstock_scheduled_job
-        (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at)
-    select id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at
-    from penstock_ready_job where id = (select id from penstock_enqueued) and run_at > enqueued_at;
-    delete from penstock_ready_job where id = (select id from penstock_enqueued) and run_at > enqueued_at;
+               'timeout', new.timeout, 'keep', ifnull(new.keep, 86400), 'context', new.context,
+               'concurrency_key', new.concurrency_key
+           )), new.on_complete, 0, t.moment, t.gated, t.gated and t.starts <= t.moment, ifnull(new.concurrency_key, '')
+    from penstock_enqueued e, penstock_function f, penstock_pool p, (
+        select strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') as moment,
+               max(strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
+                   strftime('%Y-%m-%dT%H:%M:%f000Z', ifnull(new.run_at, 'now'))) as starts,
+               new.concurrency_key is not null
+                   or (select o.rate_limit is not null from penstock_pool o where o.name = new.pool) as gated
+    ) t where f.name = new.function and p.name = new.pool;
+    insert into penstock_ready_job
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at)
+    select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at
+    from penstock_scheduled_job
+    where id = (select id from penstock_enqueued) and run_at <= enqueued_at and not gated;
+    delete from penstock_scheduled_job
+    where id = (select id from penstock_enqueued) and run_at <= enqueued_at and not gated;
 end;

@@ -1,15 +1,16 @@
--- enqueue: store a new job that is due in ready.
+-- enqueue: store a new job that is due in ready, unless it passes a gate.
 -- Differs: one statement a job and place; SQLite is in this process, so statements cost no round trip.
 insert into penstock_ready_job
-    (id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at, error)
-values (:id, :pool, :function, :kind, :args, :priority, :run_at, :options, :on_complete, :ending, :attempt, :enqueued_at,
-    :error);
+    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error)
+values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, :ending, :attempt,
+    :enqueued_at, :error);
 
--- enqueue_scheduled: store a new job that is due later (SQLite only: the second half of enqueue).
+-- enqueue_scheduled: store a new job that is due later, or passes a gate (SQLite only: the second half of enqueue).
 insert into penstock_scheduled_job
-    (id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at, error)
-values (:id, :pool, :function, :kind, :args, :priority, :run_at, :options, :on_complete, :ending, :attempt, :enqueued_at,
-    :error);
+    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+     gated, waiting, concurrency_key)
+values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, :ending, :attempt,
+    :enqueued_at, :error, :gated, :waiting, :concurrency_key);
 
 -- request_cancel: ask that a job be canceled.
 -- Differs: one statement a job.
@@ -29,10 +30,20 @@ select id, :now from (
 delete from penstock_scheduled_job
 where id in (
     select s.id from penstock_scheduled_job s
-    where s.run_at <= :now and not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)
+    where s.run_at <= :now and not s.waiting and not s.gated
+      and not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)
     order by s.run_at, s.id limit :limit
 )
-returning id, pool, function, kind, args, priority, run_at, options, on_complete, ending, attempt, enqueued_at, error;
+returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error;
+
+-- promote_gated: let scheduled jobs that are due wait for their gate (SQLite only: the other half of promote).
+update penstock_scheduled_job set waiting = 1
+where id in (
+    select s.id from penstock_scheduled_job s
+    where s.run_at <= :now and not s.waiting and s.gated
+      and not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)
+    order by s.run_at, s.id limit :limit
+);
 
 -- any_ready: whether a pool has a ready job (SQLite only: looking takes no lock).
 select 1 from penstock_ready_job where pool = :pool and ending is null limit 1;
@@ -40,11 +51,16 @@ select 1 from penstock_ready_job where pool = :pool and ending is null limit 1;
 -- any_ending: whether a job waits for its on_complete (SQLite only: looking takes no lock).
 select 1 from penstock_ready_job where ending is not null limit 1;
 
+-- any_waiting: whether a job waits at the gate of a pool, or is to (SQLite only: part of claim).
+select 1 where exists (select 1 from penstock_scheduled_job where waiting and pool = :pool)
+   or (exists (select 1 from penstock_pool where name = :pool and rate_limit is not null)
+       and exists (select 1 from penstock_ready_job where pool = :pool and ending is null));
+
 -- next_run_at: when the next scheduled job is due, and whether anybody has asked for a cancel (SQLite only: part of
 -- claim).
 select (
     select s.run_at from penstock_scheduled_job s
-    where not exists (select 1 from penstock_cancel_request c where c.job_id = s.id) order by s.run_at, s.id limit 1
+    where not s.waiting and not exists (select 1 from penstock_cancel_request c where c.job_id = s.id) order by s.run_at, s.id limit 1
 ), exists (select 1 from penstock_cancel_request);
 
 -- claim: give ready jobs of a pool to a lease, the most urgent first. A pool whose limit was changed since the worker
@@ -56,10 +72,13 @@ where seq in (
     where r.pool = :pool and r.ending is null
       and not exists (select 1 from penstock_cancel_request c where c.job_id = r.id)
       and exists (select 1 from penstock_lease l where l.id = :lease)
-      and (:epoch is null or exists (select 1 from penstock_pool p where p.name = :pool and p.epoch = :epoch))
-    order by r.priority desc, r.seq limit :limit
+      and (:epoch is null or exists (
+          select 1 from penstock_pool p where p.name = :pool and p.epoch = :epoch and p.rate_limit is null
+      ))
+    order by r.rank, r.seq limit :limit
 )
-returning id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, error, seq;
+returning id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, error, rank,
+          seq;
 
 -- claim_ending: give jobs that wait for their on_complete to a lease (SQLite only: part of claim).
 delete from penstock_ready_job
@@ -68,18 +87,20 @@ where seq in (
     where r.ending is not null and exists (select 1 from penstock_lease l where l.id = :lease)
     order by r.seq limit :limit
 )
-returning id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, error, seq;
+returning id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, error, rank,
+          seq;
 
 -- start: put a claimed job under its lease (SQLite only: the second half of claim).
-insert into penstock_running_job (id, lease, function, kind, args, run_at, pool, priority, options, on_complete, ending,
-    attempt, enqueued_at, started_at, error)
-values (:id, :lease, :function, :kind, :args, :run_at, :pool, :priority, :options, :on_complete, :ending, :attempt,
-    :enqueued_at, :started_at, :error);
+insert into penstock_running_job (id, lease, function, kind, args, run_at, pool, priority, rank, options, on_complete,
+    ending, attempt, enqueued_at, started_at, error, gated, concurrency_key)
+values (:id, :lease, :function, :kind, :args, :run_at, :pool, :priority, :rank, :options, :on_complete, :ending, :attempt,
+    :enqueued_at, :started_at, :error, :gated, :concurrency_key);
 
 -- settle: take a running job from its lease. The lease is the fence: a job it no longer holds is not returned.
 -- Differs: takes it out; end, enqueue or enqueue_scheduled puts it in.
 delete from penstock_running_job where id = :id and lease = :lease
-returning id, pool, function, kind, args, priority, options, on_complete, enqueued_at, started_at, error;
+returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, enqueued_at, started_at, error, gated,
+          concurrency_key;
 
 -- end: keep the status of a job that has ended (SQLite only: the second half of settle).
 insert into penstock_finished_job (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
@@ -110,11 +131,14 @@ select distinct c.job_id from penstock_cancel_request c join penstock_running_jo
 -- settle_pending: take a job out of ready (SQLite only in two: end or enqueue puts it in).
 -- Differs: one statement a job and place.
 delete from penstock_ready_job where id = :id
-returning id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at;
+returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at;
 
 -- settle_scheduled: take a job out of scheduled (SQLite only: the other half of settle_pending).
 delete from penstock_scheduled_job where id = :id
-returning id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at;
+returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at;
+
+-- free_key: another job may have the key of this one (SQLite only: part of settle and settle_pending).
+delete from penstock_job_key where job_id = :id;
 
 -- clear_request: forget requests to cancel a job (SQLite only: part of settle_pending).
 delete from penstock_cancel_request where job_id = :id;

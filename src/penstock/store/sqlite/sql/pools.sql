@@ -1,15 +1,31 @@
 -- declared: what was declared last.
-select name, declared from penstock_pool;
+select name, declared, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing from penstock_pool;
 
--- declare: make a pool known; a limit that differs from the one declared before holds from now on.
-insert into penstock_pool (name, declared, max_parallelism) values (:pool, :limit, :limit)
-on conflict (name) do update set declared = :limit, max_parallelism = :limit, epoch = epoch + 1
-where declared <> :limit;
+-- declare: make a pool known; what differs from what was declared before holds from now on.
+-- Differs: its gate comes with the next one.
+insert into penstock_pool (name, declared, max_parallelism, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing)
+values (:pool, :limit, :limit, :key_parallelism, :rate_limit, :key_rate_limit, :pool_group, :ageing)
+on conflict (name) do update
+set max_parallelism = case when declared = excluded.declared then max_parallelism else excluded.declared end,
+    declared = excluded.declared, key_parallelism = excluded.key_parallelism, rate_limit = excluded.rate_limit,
+    key_rate_limit = excluded.key_rate_limit, pool_group = excluded.pool_group, ageing = excluded.ageing, epoch = epoch + 1;
+
+-- declare_gate: make the gate of a pool known (SQLite only: part of declare).
+insert into penstock_turn (pool) values (:pool) on conflict (pool) do nothing;
 
 -- change: change a limit, or pause a pool, for all workers at once.
+-- Differs: its group comes with `changed`.
 update penstock_pool
 set max_parallelism = coalesce(:max_parallelism, max_parallelism), paused = coalesce(:paused, paused), epoch = epoch + 1
-where name = :pool returning name;
+where name = :pool returning name, pool_group;
+
+-- changed: let workers learn anew what holds for the other pools of a group.
+update penstock_pool set epoch = epoch + 1 where pool_group = :pool_group and name <> :pool;
+
+-- members: the pools of a group: their limits, and how many slots workers hold and want.
+select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(sum(s.held), 0), coalesce(sum(s.wanted), 0)
+from penstock_pool p left join penstock_slot s on s.pool = p.name
+where p.pool_group = :pool_group group by p.name order by p.name;
 
 -- look: how a pool stands for a worker.
 -- Differs: one statement a pool.
@@ -18,12 +34,16 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
        (select coalesce(sum(held), 0) from penstock_slot where pool = p.name and lease = :lease),
        (select count(*) from penstock_slot where pool = p.name and (held > 0 or wanted > 0)),
        (select coalesce(sum(wanted), 0) from penstock_slot where pool = p.name and lease <> :lease),
-       (select count(*) from (select 1 from penstock_ready_job r where r.pool = p.name and r.ending is null limit :most))
+       (select count(*) from (
+            select * from (select 1 from penstock_ready_job r where r.pool = p.name and r.ending is null limit :most)
+            union all
+            select * from (select 1 from penstock_scheduled_job w where w.waiting and w.pool = p.name limit :most)
+       )), p.pool_group
 from penstock_pool p where p.name = :pool;
 
--- lock: the limit of a pool.
+-- lock: the limit of a pool, and its group.
 -- Differs: SQLite has one writer, and needs no lock.
-select case when paused then 0 else max_parallelism end from penstock_pool where name = :pool;
+select case when paused then 0 else max_parallelism end, pool_group, 1 from penstock_pool where name = :pool;
 
 -- acquire: take as many more slots as are free, up to a number; how many are held then.
 insert into penstock_slot (pool, lease, held, wanted)
@@ -42,7 +62,8 @@ update penstock_slot set held = max(0, held - :count), wanted = 0 where pool = :
 -- Unbounded: it counts jobs.
 select p.name, p.declared, p.max_parallelism, p.paused,
        (select coalesce(sum(held), 0) from penstock_slot s where s.pool = p.name),
-       (select count(*) from penstock_ready_job j where j.pool = p.name and j.ending is null),
-       (select count(*) from penstock_scheduled_job j where j.pool = p.name),
+       (select count(*) from penstock_ready_job j where j.pool = p.name and j.ending is null)
+           + (select count(*) from penstock_scheduled_job j where j.waiting and j.pool = p.name),
+       (select count(*) from penstock_scheduled_job j where not j.waiting and j.pool = p.name),
        (select count(*) from penstock_running_job j where j.pool = p.name)
 from penstock_pool p order by p.name;

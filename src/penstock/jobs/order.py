@@ -1,0 +1,26 @@
+"""The order in which jobs of a pool start, as one number that is known when a job is enqueued.
+
+A job gains a step of priority whenever it has waited for a certain time. Who compares jobs at any moment compares
+``priority + waited / ageing``; the moment is the same for all of them, so that it does not matter when they are
+compared, and the order can be an index.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+PRIORITIES = range(-32_000, 32_001)
+NO_AGEING = timedelta(days=2922)  # for most purposes never; more would not fit a column beside the priorities
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK = timedelta.resolution
+
+
+def rank(run_at: datetime, priority: int = 0, ageing: timedelta | None = None) -> int:
+    """The place of a job among others: the lowest starts first.
+
+    Args:
+        run_at: From when on it waits, aware.
+        priority: Its priority; a higher one starts first.
+        ageing: How long a job waits until it is as urgent as one of the next higher priority; None for never.
+    """
+    return (run_at - _EPOCH) // _TICK - priority * ((ageing or NO_AGEING) // _TICK)

@@ -1,0 +1,129 @@
+"""Decides which jobs pass the gate of a pool: how many of each concurrency key, in fair turns, as rates allow.
+
+Owns the decision. Leaves holding the gate, so that one worker at a time decides, and starting the jobs to the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from heapq import heapify, heappop, heappush
+
+from penstock.pools.rates import RateLimit, RateState, peek, take
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """How the gate of a pool stands.
+
+    Attributes:
+        key_parallelism: How many jobs of one concurrency key run at once; None for any number.
+        rate_limit: How many jobs of the pool start in a time; None for any number.
+        key_rate_limit: How many of one concurrency key do.
+        rate: What is left of the pool's rate limit.
+    """
+
+    key_parallelism: int | None = None
+    rate_limit: RateLimit | None = None
+    key_rate_limit: RateLimit | None = None
+    rate: RateState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A concurrency key whose jobs wait at a gate. Jobs without one have an empty one, for which nothing is limited.
+
+    Attributes:
+        key: The key.
+        waiting: How many of its jobs wait; counted no further than there is room.
+        running: How many run.
+        rate: What is left of its own rate limit.
+    """
+
+    key: str
+    waiting: int
+    running: int = 0
+    rate: RateState | None = None
+
+
+@dataclass(slots=True)
+class Passage:
+    """What passes a gate.
+
+    Attributes:
+        counts: How many jobs of each key, in the order of their first turns.
+        last: The key that had the last turn; None if none had one.
+        rates: What is left of rate limits of which something was taken; that of the pool has an empty key.
+        again: After which time more may pass, if a rate limit is in the way.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    last: str | None = None
+    rates: dict[str, RateState] = field(default_factory=dict)
+    again: timedelta | None = None
+
+
+def passage(gate: Gate, turns: Sequence[Turn], room: int, now: datetime) -> Passage:
+    """Which jobs pass a gate.
+
+    Who runs the least comes first, and of those the one whose turn is the longest ago; so the room is shared evenly by
+    all keys that can use it, however many jobs each of them has waiting.
+
+    Args:
+        gate: How the gate stands.
+        turns: Keys, beginning after the one that had the last turn.
+        room: How many jobs may pass.
+        now: The present time, aware.
+    """
+    found = Passage()
+    allowed = {turn.key: _allowed(gate, turn, now) for turn in turns}
+    left = min(room, room if gate.rate_limit is None else max(0, peek(gate.rate_limit, gate.rate, now)))
+    line = [(turn.running, place, turn.key) for place, turn in enumerate(turns) if allowed[turn.key] > 0]
+    heapify(line)
+    while left and line:
+        running, place, key = heappop(line)
+        found.counts[key] = found.counts.get(key, 0) + 1
+        found.last = key
+        left -= 1
+        if found.counts[key] < allowed[key]:
+            heappush(line, (running + 1, place + len(turns), key))
+    _take(gate, turns, found, now)
+    return found
+
+
+def _allowed(gate: Gate, turn: Turn, now: datetime) -> int:
+    """How many jobs of a key may pass at most."""
+    if not turn.key:
+        return turn.waiting
+    number = turn.waiting
+    if gate.key_parallelism is not None:
+        number = min(number, gate.key_parallelism - turn.running)
+    if gate.key_rate_limit is not None:
+        number = min(number, peek(gate.key_rate_limit, turn.rate, now))
+    return max(0, number)
+
+
+def _take(gate: Gate, turns: Sequence[Turn], found: Passage, now: datetime) -> None:
+    """Take the tokens of what passes, and see when there will be more."""
+    if gate.rate_limit is not None:
+        waiting = sum(turn.waiting for turn in turns)
+        _take_from(found, gate.rate_limit, "", gate.rate, sum(found.counts.values()), waiting, now)
+    if gate.key_rate_limit is not None:
+        for turn in turns:
+            if turn.key:
+                count = found.counts.get(turn.key, 0)
+                _take_from(found, gate.key_rate_limit, turn.key, turn.rate, count, turn.waiting, now)
+
+
+def _take_from(
+    found: Passage, policy: RateLimit, key: str, rate: RateState | None, count: int, waiting: int, now: datetime
+) -> None:
+    if count:
+        rate = take(policy, rate, now, count).state
+        if rate is not None:
+            found.rates[key] = rate
+    if count < waiting:
+        after = take(policy, rate, now).retry_after
+        if after and (found.again is None or after < found.again):
+            found.again = after

@@ -1,0 +1,74 @@
+"""The gates of pools on PostgreSQL: jobs with a concurrency key, or of a pool with a rate limit, start through them.
+
+One worker at a time holds a gate, under a lock on a row of the pool's; what passes is decided by `pools.turns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from penstock.jobs.job import Job
+from penstock.pools.turns import passage
+from penstock.store.contract import Room, Row, Session
+from penstock.store.jobrows import job_of
+from penstock.store.poolrows import rates_of, turns_of
+from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.rates import PostgresRates
+from penstock.store.postgres.session import BEGIN_INTERNAL, begin
+from penstock.store.queries import load_queries
+
+
+class PostgresGates:
+    """Lets jobs through gates; part of claiming."""
+
+    def __init__(self, connections: Connections, rates: PostgresRates) -> None:
+        self._connections = connections
+        self._rates = rates
+        self._queries = load_queries("penstock.store.postgres", "gates", "$")
+
+    async def open(self, lease: int, room: Room, now: datetime) -> tuple[list[Job], timedelta | None]:
+        """Start jobs that wait at a pool's gate; and after which time more may, if a rate limit is in the way."""
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            # The lock comes first: what the next statement sees begins after it.
+            if not await self._fetch(session, "lock", pool=room.pool):
+                return [], None
+            found = await self._pass(session, lease, room, now)
+            await session.commit()
+        finally:
+            await session.rollback()
+        return found
+
+    async def _pass(
+        self, session: Session, lease: int, room: Room, now: datetime
+    ) -> tuple[list[Job], timedelta | None]:
+        gate, turns = turns_of(await self._fetch(session, "turns", pool=room.pool, room=room.room))
+        if gate.rate_limit is not None and await self._close(session, room.pool):
+            gate, turns = turns_of(await self._fetch(session, "turns", pool=room.pool, room=room.room))
+        passed = passage(gate, turns, room.room, now)
+        if not passed.counts:
+            return [], passed.again
+        rows = await self._fetch(
+            session,
+            "start",
+            pool=room.pool,
+            keys=list(passed.counts),
+            counts=list(passed.counts.values()),
+            last=passed.last,
+            lease=lease,
+            epoch=room.epoch,
+            now=now,
+        )
+        if rows and passed.rates:
+            await self._rates.keep(session, rates_of(room.pool, gate, passed))
+        return [job_of(row) for row in rows], passed.again
+
+    async def _close(self, session: Session, pool: str) -> int:
+        query = self._queries["close"]
+        return await session.execute(query.statement, query.args({"pool": pool}))
+
+    async def _fetch(self, session: Session, name: str, **values: Any) -> Sequence[Row]:
+        query = self._queries[name]
+        return await session.fetch(query.statement, query.args(values))

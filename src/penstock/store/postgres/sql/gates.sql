@@ -1,0 +1,97 @@
+-- lock: hold the gate of a pool against other workers.
+-- Differs: SQLite has one writer, and needs no lock.
+select pool from penstock.turn where pool = :pool for update;
+
+-- turns: how the gate of a pool stands, and the keys whose jobs wait there and that do not run as many as they may,
+-- beginning after the one that had the last turn: of each, how many wait and run, and what is left of its rate limit.
+with recursive gate as materialized (
+    select t.concurrency_key as last, p.key_parallelism, p.rate_limit, p.key_rate_limit, r.value, r.parts, r.moment
+    from penstock.turn t join penstock.pool p on p.name = t.pool
+    left join penstock.rate_limit r on r.name = 'pool:' || t.pool and r.key = ''
+    where t.pool = :pool
+), ahead (key) as (
+    select first.key from gate cross join lateral (
+        select s.concurrency_key as key from penstock.scheduled_job s
+        where s.waiting and s.pool = :pool and s.concurrency_key > gate.last order by s.concurrency_key limit 1
+    ) first
+    union all
+    select (
+        select s.concurrency_key from penstock.scheduled_job s
+        where s.waiting and s.pool = :pool and s.concurrency_key > ahead.key order by s.concurrency_key limit 1
+    ) from ahead where ahead.key is not null
+), again (key) as (
+    (select s.concurrency_key from penstock.scheduled_job s
+     where s.waiting and s.pool = :pool order by s.concurrency_key limit 1)
+    union all
+    select (
+        select s.concurrency_key from penstock.scheduled_job s
+        where s.waiting and s.pool = :pool and s.concurrency_key > again.key order by s.concurrency_key limit 1
+    ) from again cross join gate where again.key < gate.last
+)
+select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, gate.parts, gate.moment,
+       turn.key, turn.waiting, turn.running, r.value, r.parts, r.moment
+from gate left join lateral (
+    select k.key, f.running, (
+        select count(*) from (
+            select from penstock.scheduled_job s where s.waiting and s.pool = :pool and s.concurrency_key = k.key limit :room
+        ) few
+    ) as waiting
+    from (
+        select key from ahead where key is not null union all select key from again where key <= gate.last
+    ) k cross join lateral (
+        select count(*) as running from (
+            select from penstock.running_job j
+            where j.pool = :pool and j.concurrency_key = k.key and j.concurrency_key <> '' and j.ending is null
+            limit greatest(:room, gate.key_parallelism)
+        ) few
+    ) f
+    where k.key = '' or gate.key_parallelism is null or f.running < gate.key_parallelism
+    limit :room
+) turn on true
+left join penstock.rate_limit r on r.name = 'pool:' || :pool and r.key = turn.key and turn.key <> '';
+
+-- start: give jobs that wait at the gate of a pool to a lease, so many of each key, and remember who had the last turn. A
+-- pool whose limit was changed since the worker last looked at it gives nothing.
+-- Differs: SKIP LOCKED steps around jobs that are being changed or canceled, and one statement does it for all keys.
+with allotted as materialized (
+    select t.key, t.count, t.turn
+    from unnest(:keys::text[], :counts::integer[]) with ordinality as t (key, count, turn)
+    where exists (select from penstock.lease l where l.id = :lease)
+      and exists (select from penstock.pool p where p.name = :pool and p.epoch = :epoch)
+), due as materialized (
+    select j.id, j.place, a.turn from allotted a cross join lateral (
+        select k.id, row_number() over () as place from (
+            select s.id from penstock.scheduled_job s
+            where s.waiting and s.pool = :pool and s.concurrency_key = a.key
+              and not exists (select from penstock.cancel_request c where c.job_id = s.id)
+            order by s.rank, s.id limit a.count for update of s skip locked
+        ) k
+    ) j
+), taken as (
+    delete from penstock.scheduled_job s using due where s.id = due.id
+    returning s.id, s.pool, s.function, s.kind, s.args, s.priority, s.rank, s.concurrency_key, s.run_at, s.options,
+              s.on_complete, s.attempt + 1 as attempt, s.enqueued_at, s.error, due.place, due.turn
+), freed as (
+    delete from penstock.job_key k using taken t where k.job_id = t.id and k.until_start
+), turned as (
+    update penstock.turn set concurrency_key = :last where pool = :pool
+), started as (
+    insert into penstock.running_job (id, lease, pool, function, kind, args, priority, rank, gated, concurrency_key, run_at,
+        options, on_complete, attempt, enqueued_at, started_at, error)
+    select id, :lease, pool, function, kind, args, priority, rank, true, concurrency_key, run_at, options, on_complete,
+           attempt, enqueued_at, :now::timestamptz, error
+    from taken
+)
+select id, function, kind, args, run_at, pool, priority, options, on_complete, null, attempt, enqueued_at, :now
+from taken order by place, turn;
+
+-- close: have jobs that are ready pass the gate of their pool from now on, of which a rate limit was declared since.
+-- Differs: one statement takes them out and puts them in.
+with gone as (
+    delete from penstock.ready_job where pool = :pool and ending is null
+    returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, error
+)
+insert into penstock.scheduled_job (id, pool, function, kind, args, priority, rank, gated, waiting, run_at, options,
+    on_complete, attempt, enqueued_at, error)
+select id, pool, function, kind, args, priority, rank, true, true, run_at, options, on_complete, attempt, enqueued_at, error
+from gone;

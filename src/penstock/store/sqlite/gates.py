@@ -1,0 +1,58 @@
+"""The gates of pools on SQLite: jobs with a concurrency key, or of a pool with a rate limit, start through them.
+
+Part of claiming, in its transaction: there is one writer, so one worker at a time decides. What passes is decided by
+`pools.turns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from penstock.pools.turns import Gate, Turn, passage
+from penstock.store.contract import Room, Row, Session
+from penstock.store.poolrows import rates_of, turns_of
+from penstock.store.queries import load_queries
+from penstock.store.sqlite.rates import SqliteRates
+
+
+class SqliteGates:
+    """Lets jobs through gates."""
+
+    def __init__(self, rates: SqliteRates) -> None:
+        self._rates = rates
+        self._queries = load_queries("penstock.store.sqlite", "gates", "?")
+
+    async def open(self, session: Session, lease: int, room: Room, now: datetime) -> tuple[list[Row], timedelta | None]:
+        """Take the rows of jobs that may start; and after which time more may, if a rate limit is in the way."""
+        if not await self._fetch(session, "lock", pool=room.pool):
+            return [], None
+        gate, turns = await self._turns(session, room)
+        if gate.rate_limit is not None:
+            await self._fetch(session, "close", pool=room.pool)
+            await self._fetch(session, "closed", pool=room.pool)
+            gate, turns = await self._turns(session, room)
+        passed = passage(gate, turns, room.room, now)
+        rows: list[Row] = []
+        for key, count in passed.counts.items():
+            values = {"pool": room.pool, "key": key, "count": count, "lease": lease, "epoch": room.epoch}
+            rows += await self._fetch(session, "start", **values)
+        for row in rows:
+            await self._fetch(session, "free_started", id=row[0])
+        if rows:
+            await self._fetch(session, "turned", pool=room.pool, last=passed.last)
+            await self._rates.keep(session, rates_of(room.pool, gate, passed))
+        return rows, passed.again
+
+    async def _turns(self, session: Session, room: Room) -> tuple[Gate, list[Turn]]:
+        rows = await self._fetch(session, "turns", pool=room.pool, room=room.room)
+        return turns_of([(*row[:5], _time(row[5]), *row[6:11], _time(row[11])) for row in rows])
+
+    async def _fetch(self, session: Session, name: str, **values: Any) -> Sequence[Row]:
+        query = self._queries[name]
+        return await session.fetch(query.statement, query.args(values))
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,64 @@
+"""Jobs that have a key: of a pool's jobs with the same one there is only one, until it starts or until it ends.
+
+Owns what happens when there is one already. The key is freed where jobs are claimed and settled, in the store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
+
+from penstock.errors import Conflict, DuplicateJob
+from penstock.jobs.job import NewJob, job_id
+from penstock.pools.options import Duplicate
+from penstock.store.contract import KeyHolder
+from penstock.transaction.transaction import Transaction
+
+_ATTEMPTS = 20
+
+
+async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Duplicate) -> UUID:
+    """Enqueue a job, unless there is one with its key: then do as was asked; the id of the job.
+
+    Raises:
+        DuplicateJob: There is one, and it cannot give way.
+        Conflict: Others took and left the key again and again.
+    """
+    keys, key = transaction.store.keys, job.options.key or ""
+    for _ in range(_ATTEMPTS):  # in a transaction of a weaker isolation a holder may be gone when it is looked at
+        if await keys.hold(transaction, job):
+            await transaction.enqueue([job])
+            return job.id
+        holder = await keys.holder(transaction, job.pool, key)
+        if holder is None:
+            continue
+        if duplicate.does == "return":
+            return holder.job_id
+        if duplicate.does == "reject" or holder.enqueued_at is None:
+            if holder.until_start and duplicate.does != "reject":
+                continue  # it starts at this moment, and frees its key
+            raise _duplicate(job, holder)
+        if await keys.replace(transaction, holder.job_id, _delayed(job, holder, duplicate), transaction.now):
+            transaction.wakes = True
+            return holder.job_id
+    raise Conflict(f"The key {key!r} of pool {job.pool} was taken and freed by others again and again.")
+
+
+def _delayed(job: NewJob, holder: KeyHolder, duplicate: Duplicate) -> NewJob:
+    """The job, no later than the one in whose place it comes may wait at most."""
+    if duplicate.max_wait is None or holder.enqueued_at is None:
+        return job
+    latest = holder.enqueued_at + duplicate.max_wait
+    if job.run_at <= latest:
+        return job
+    return replace(job, run_at=latest, rank=job.rank - (job.run_at - latest) // timedelta.resolution)
+
+
+def _duplicate(job: NewJob, holder: KeyHolder) -> DuplicateJob:
+    other = job_id(holder.job_id)
+    return DuplicateJob(
+        f"Pool {job.pool} has a job with the key {job.options.key!r} already, {other}, which has not ended.",
+        fix='Wait until it has, or enqueue with on_duplicate="return".',
+        job=other,
+    )
