@@ -280,6 +280,25 @@ def test_what_cannot_be_enqueued_is_refused_with_the_reason(url: str, given: dic
         program.connection.rollback()
 
 
+def test_a_function_is_of_the_kind_that_was_declared_last(url: str) -> None:
+    def declare(kind: str) -> None:
+        async def run() -> None:
+            async with app.open(url) as backend:
+                await backend.engine.store.programs.declare({SEND: kind, "old:one": "query"})
+
+        asyncio.run(run())
+
+    with raw(url) as program:
+        declare("mutation")
+        with pytest.raises((sqlite3.IntegrityError, psycopg.errors.InvalidParameterValue), match="max_attempts"):
+            program.enqueue("sms", SEND, max_attempts=2)
+        program.connection.rollback()
+        declare("action")
+        program.enqueue("sms", SEND, max_attempts=2)
+        program.enqueue("sms", "old:one")
+        program.connection.rollback()
+
+
 def test_arguments_that_the_function_does_not_take_fail_when_it_is_called(url: str) -> None:
     with raw(url) as program:
         wrong = program.enqueue("sms", SEND, '{"from": "x"}')

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -118,6 +119,7 @@ class _Transaction:
     """A transaction of the user's own, in the words of `transaction.Transaction` that jobs need. All is stored at once.
 
     Attributes:
+        now: The time of the call.
         wakes: Of no meaning here: nobody knows when it commits.
     """
 
@@ -155,6 +157,10 @@ class GuestCalls(JobCalls):
         """It is one."""
         return True
 
+    def now(self) -> datetime:
+        """The time of the call."""
+        return self._transaction.now
+
     async def enqueue(self, job: NewJob) -> None:
         """Store a job now, in the transaction."""
         await self._transaction.enqueue([job])
@@ -178,6 +184,7 @@ class GuestCalls(JobCalls):
     async def _begin(self, call: Coroutine[Any, Any, Any]) -> Any:
         try:
             await self._home.set_clock(self._session)
+            self._transaction.now = self._home.runner.now()
         except BaseException:
             call.close()
             raise
