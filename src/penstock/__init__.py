@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.app import App, Backend
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
+    from penstock.calls.ratelimits import RateLimiter, RateStatus
     from penstock.calls.workpool import Workpool
     from penstock.config import Config
     from penstock.errors import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         DatabaseUnavailable,
         DataError,
         DeclarationError,
+        DuplicateJob,
         FunctionNotFound,
         IdInvalid,
         InputError,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from penstock.jobs.job import JobId, JobStatus
     from penstock.jobs.retry import Retry
     from penstock.jobs.states import JobState
+    from penstock.pools.rates import FixedWindow, TokenBucket
     from penstock.pools.results import (
         Canceled,
         Failed,
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
+    "penstock.calls.ratelimits": ("RateLimiter", "RateStatus"),
     "penstock.calls.workpool": ("Workpool",),
     "penstock.config": ("Config",),
     "penstock.errors": (
@@ -89,6 +93,7 @@ _HOMES = {
         "DatabaseFull",
         "DatabaseUnavailable",
         "DeclarationError",
+        "DuplicateJob",
         "FunctionNotFound",
         "IdInvalid",
         "InputError",
@@ -113,6 +118,7 @@ _HOMES = {
     "penstock.jobs.job": ("JobId", "JobStatus"),
     "penstock.jobs.retry": ("Retry",),
     "penstock.jobs.states": ("JobState",),
+    "penstock.pools.rates": ("FixedWindow", "TokenBucket"),
     "penstock.pools.results": (
         "Canceled",
         "Failed",
@@ -152,8 +158,10 @@ __all__ = [
     "DatabaseFull",
     "DatabaseUnavailable",
     "DeclarationError",
+    "DuplicateJob",
     "Failed",
     "Finished",
+    "FixedWindow",
     "FunctionNotFound",
     "Id",
     "IdInvalid",
@@ -174,6 +182,8 @@ __all__ = [
     "PenstockError",
     "QueryCtx",
     "Range",
+    "RateLimiter",
+    "RateStatus",
     "ResultInvalid",
     "Retry",
     "RowInvalid",
@@ -182,6 +192,7 @@ __all__ = [
     "SchemaMismatch",
     "Success",
     "Table",
+    "TokenBucket",
     "TryAgain",
     "UnawaitedCall",
     "UniqueViolation",

@@ -16,6 +16,7 @@ from penstock.calls.dispatch import Dispatch
 from penstock.calls.engine import Engine
 from penstock.calls.guestcalls import Guests
 from penstock.calls.jobcalls import JobCalls
+from penstock.calls.ratelimits import RateLimiter, RateLimiters
 from penstock.calls.run import Runner
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.syncbackend import SyncApp
@@ -26,7 +27,7 @@ from penstock.config import Config, check_settings, load_config, unknown_variabl
 from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
 from penstock.functions.registry import Registry
-from penstock.functions.tables import same_name, tables_of
+from penstock.functions.tables import distinct, tables_of
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
@@ -66,7 +67,8 @@ class App:
         self._tables = list(tables)
         self._settings = settings
         self.pools: dict[str, Workpool] = {}
-        self.guests = Guests(self.registry, self.config)
+        self.rate_limits = RateLimiters()
+        self.guests = Guests(self.registry, self.rate_limits, self.config)
         self.sync = SyncApp(self.open)
         check_settings("App(…)", settings)
 
@@ -205,13 +207,21 @@ class App:
         self.pools[name] = pool
         return pool
 
+    def rate_limit(self, name: str, policy: RateLimit) -> RateLimiter:
+        """Declare a rate limit, which functions take tokens of: with what this returns, or with ``ctx.rate_limit``.
+
+        Args:
+            name: What it is called.
+            policy: A `TokenBucket` or a `FixedWindow`.
+
+        Raises:
+            DeclarationError: There is a rate limit of this name already, or the name or the policy cannot be.
+        """
+        return self.rate_limits.add(name, policy)
+
     def pool_definitions(self) -> list[PoolDefinition]:
         """What was declared of its pools."""
         return [pool.definition for pool in self.pools.values()]
-
-    def kinds(self) -> dict[str, str]:
-        """The kinds of its functions, by name."""
-        return {function.name: function.kind.value for function in self.registry}
 
     # ----- tables
 
@@ -221,12 +231,8 @@ class App:
         Raises:
             DeclarationError: Two of them have one name, or a field cannot be stored.
         """
-        found: dict[str, type[Table]] = {}
-        for table in (*self._tables, *tables_of(self.registry)):
-            known = found.setdefault(table.__declared__.sql_name, table)
-            if known is not table:
-                raise same_name(known, table)
-        return [definition_of(table) for table in found.values()]
+        tables = distinct((*self._tables, *tables_of(self.registry)))
+        return [definition_of(table) for table in tables]
 
     # ----- running
 
@@ -288,7 +294,7 @@ class Backend:
     def __init__(self, app: App, config: Config, clock: Clock) -> None:
         self.app = app
         self.config = config
-        self.engine = Engine(make_store(config, clock), app.registry, config, clock)
+        self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
         self.job_calls = JobCalls(self.runner, None)
@@ -309,7 +315,7 @@ class Backend:
                 await push(store, definitions)
             if push_schema or services:
                 await store.pools.declare(self.app.pool_definitions())
-                await store.programs.declare(self.app.kinds())
+                await store.programs.declare(self.app.registry.kinds())
         except BaseException:
             await store.close()
             raise

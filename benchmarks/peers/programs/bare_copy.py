@@ -9,12 +9,13 @@ from uuid import UUID
 
 import asyncpg
 
-from benchmarks.peers.programs.penstock import app, nothing
+from benchmarks.peers.programs.penstock import app, nothing, pool
 from benchmarks.peers.protocol import Peer, Ran, serve
 from penstock import Config
 from penstock.clock import SystemClock
+from penstock.jobs.order import rank
 
-_COLUMNS = ("id", "pool", "function", "kind", "args", "priority", "run_at", "attempt", "enqueued_at")
+_COLUMNS = ("id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "attempt", "enqueued_at")
 
 
 class BareCopyPeer(Peer):
@@ -41,9 +42,21 @@ class BareCopyPeer(Peer):
     async def enqueue_many(self, count: int) -> None:
         """Store jobs."""
         clock = SystemClock()
-        now = clock.now()
+        now, options = clock.now(), '{"keep": 86400.0}'
         rows = (
-            (UUID(int=clock.uuid7()), "default", nothing.name, "action", f'{{"number":{number}}}', 0, now, 0, now)
+            (
+                UUID(int=clock.uuid7()),
+                pool.name,
+                nothing.name,
+                "action",
+                f'{{"number":{number}}}',
+                0,
+                rank(now),
+                now,
+                options,
+                0,
+                now,
+            )
             for number in range(count)
         )
         await self._connection.copy_records_to_table(

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
-from uuid import UUID
+from datetime import UTC, datetime
 
 from benchmarks.databases import load
 from benchmarks.peers.protocol import COUNTERS, Peer, Ran, serve
 from penstock import ActionCtx, App, Backend, Config, Id, MutationCtx, Table
-from penstock.jobs.job import NewJob
-from penstock.jobs.order import rank
 from penstock.schema.ids import format_id
 from penstock.services.group import Group
 
 WORKER_JOBS = 1000
 
 app = App()
+pool = app.workpool("bench", max_parallelism=WORKER_JOBS)
 _running = Ran()
 
 
@@ -57,28 +55,21 @@ class PenstockPeer(Peer):
             yield
 
     async def enqueue_one(self, number: int) -> None:
-        """Store a job, as an action does."""
-        await self._backend.scheduler.run_after(timedelta(0), nothing, number)
+        """Store a job, as a program does."""
+        await pool.enqueue(self._backend, nothing, number)
 
     async def enqueue_many(self, count: int) -> None:
-        """Store jobs in one transaction, past the limits that a user's function has."""
-        engine = self._backend.engine
-        now = engine.clock.now()
+        """Store jobs in one transaction."""
         function = nothing if self.work == "drain" else bump
-        arguments = await self._arguments(count)
-        jobs = [
-            NewJob(UUID(int=engine.clock.uuid7()), function.name, function.kind.value, text, now, rank(now))
-            for text in arguments
-        ]
-        await self._backend.job_calls.enqueue_many(jobs)
+        await pool.enqueue_batch(self._backend, function, await self._arguments(count))
 
-    async def _arguments(self, count: int) -> list[str]:
+    async def _arguments(self, count: int) -> list[dict[str, object]]:
         if self.work == "drain":
-            return [f'{{"number":{number}}}' for number in range(count)]
+            return [{"number": number} for number in range(count)]
         clock, now = self._backend.engine.clock, datetime.now(UTC)
         ids = [format_id("counter", clock.uuid7()) for _ in range(COUNTERS)]
         await load(self.url, "counter", ("id", "creation_time", "count"), [(counter, now, 0) for counter in ids])
-        return [f'{{"counter":"{ids[number % COUNTERS]}","number":{number}}}' for number in range(count)]
+        return [{"counter": ids[number % COUNTERS], "number": number} for number in range(count)]
 
     async def left(self) -> int:
         """Jobs that are ready or running."""

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from penstock.calls.jobcalls import JobCalls
+from penstock.calls.ratelimits import RateStatus
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.sql import prepare_sql
 from penstock.clock import Random
@@ -96,6 +97,18 @@ class MutationCtx(QueryCtx):
         self.db = DatabaseWriter(scope)
         self.scheduler = Scheduler(self.job_calls)
 
+    def rate_limit(
+        self, name: str, key: str = "", *, count: int = 1, reserve: bool = False
+    ) -> Coroutine[Any, Any, RateStatus]:
+        """Take tokens of a declared rate limit with this transaction; whether there were enough, or when there will be.
+
+        Raises what `RateLimiter.take` raises, and:
+
+        Raises:
+            ContextError: The app declares no such rate limit.
+        """
+        return self._runner.engine.rate_limits.get(name).take(self, key, count=count, reserve=reserve)
+
     def run_mutation(
         self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
@@ -141,6 +154,18 @@ class ActionCtx:
         if self._random is None:
             self._random = self._runner.random()
         return self._random
+
+    def rate_limit(
+        self, name: str, key: str = "", *, count: int = 1, reserve: bool = False
+    ) -> Coroutine[Any, Any, RateStatus]:
+        """Take tokens of a declared rate limit, at once; whether there were enough, or when there will be.
+
+        Raises what `RateLimiter.take` raises, and:
+
+        Raises:
+            ContextError: The app declares no such rate limit.
+        """
+        return self._runner.engine.rate_limits.get(name).take(self, key, count=count, reserve=reserve)
 
     def run_query(
         self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs

@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
 
 from penstock.calls.processes import Processes
+from penstock.calls.ratelimits import RateLimiters
 from penstock.calls.threads import Place, Threads
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
@@ -34,11 +35,14 @@ class Engine:
         machine: The machine's own time, for waits inside one call.
     """
 
-    def __init__(self, store: Store, registry: Registry, config: Config, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, registry: Registry, config: Config, clock: Clock, rate_limits: RateLimiters
+    ) -> None:
         self.store = store
         self.registry = registry
         self.config = config
         self.clock = clock
+        self.rate_limits = rate_limits
         self.machine = SystemClock()
         self.statements = Statements(store.dialect)
         self.processes = Processes(config)

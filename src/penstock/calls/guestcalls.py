@@ -14,6 +14,7 @@ from uuid import UUID
 
 from penstock.calls.engine import Engine
 from penstock.calls.jobcalls import JobCalls
+from penstock.calls.ratelimits import RateLimiters
 from penstock.calls.run import Runner
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -36,11 +37,13 @@ class Guests:
 
     Args:
         registry: The functions of the app.
+        rate_limits: Its rate limits.
         config: Gives the settings in force, for an app that is not open in this process.
     """
 
-    def __init__(self, registry: Registry, config: Callable[[], Config]) -> None:
+    def __init__(self, registry: Registry, rate_limits: RateLimiters, config: Callable[[], Config]) -> None:
         self._registry = registry
+        self._rate_limits = rate_limits
         self._config = config
         self._open: list[Runner] = []
         self._homes: dict[str, _Home] = {}
@@ -89,7 +92,7 @@ class Guests:
         clock = SystemClock()
         store = make_store(config, clock)
         session.check_dialect(store.dialect.name)
-        return _Home(Runner(Engine(store, self._registry, config, clock)), clock)
+        return _Home(Runner(Engine(store, self._registry, config, clock, self._rate_limits)), clock)
 
 
 class _Home:

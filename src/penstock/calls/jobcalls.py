@@ -16,7 +16,7 @@ from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobStatus, NewJob, Optio
 from penstock.jobs.order import rank
 from penstock.jobs.states import JobState
 from penstock.pools.options import Duplicate
-from penstock.store.contract import OpenTransaction
+from penstock.store.contract import OpenTransaction, Store
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import decode_json, encode_json, text_bytes
@@ -60,6 +60,11 @@ class JobCalls:
     def engine(self) -> Engine:
         """The parts of the app in which the jobs are."""
         return self._runner.engine
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        return self._runner.engine.store
 
     @property
     def is_writable(self) -> bool:
@@ -256,3 +261,28 @@ def _status_of_new(job: NewJob, now: datetime) -> JobStatus:
 
 def _as_it_is(call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
     return call
+
+
+def calls_of(ctx: Any, *, writes: bool = False, otherwise: Callable[[Any], JobCalls] | None = None) -> JobCalls:
+    """What a ctx or a backend may do with jobs and rate limits.
+
+    Args:
+        ctx: The one or the other.
+        writes: Whether something is to be written.
+        otherwise: What gives that for what is neither.
+
+    Raises:
+        ContextError: It is neither, or one of a query, and something is to be written.
+    """
+    calls = getattr(ctx, "job_calls", None)
+    if not isinstance(calls, JobCalls) and otherwise is not None:
+        calls = otherwise(ctx)
+    if not isinstance(calls, JobCalls):
+        raise ContextError(
+            f"{type(ctx).__name__} is neither a ctx nor a backend.", fix="Pass the ctx of the function, or the backend."
+        )
+    if writes and not calls.is_writable:
+        raise ContextError(
+            "A query only reads; it can neither enqueue, nor cancel, nor take tokens.", fix="Do it in a mutation."
+        )
+    return calls

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
+from penstock.calls.ratelimits import RateStatus
 from penstock.calls.scheduler import Scheduler
 from penstock.clock import Random
 from penstock.errors import ContextError
@@ -94,6 +95,10 @@ class SyncMutationCtx(SyncQueryCtx):
         self.db = SyncDatabaseWriter(ctx.db, self._wait)
         self.scheduler = SyncScheduler(ctx.scheduler, self._wait)
 
+    def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
+        """See `MutationCtx.rate_limit`."""
+        return self._wait(self._mutation.rate_limit(name, key, count=count, reserve=reserve))
+
     def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """See `MutationCtx.run_mutation`."""
         return self._wait(self._mutation.run_mutation(function, *args, **kwargs))
@@ -125,6 +130,10 @@ class SyncActionCtx:
     def random(self) -> Random:
         """See `ActionCtx.random`."""
         return self._ctx.random
+
+    def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
+        """See `ActionCtx.rate_limit`."""
+        return self._wait(self._ctx.rate_limit(name, key, count=count, reserve=reserve))
 
     def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """See `ActionCtx.run_query`."""

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from penstock.calls.guestcalls import Guests
-from penstock.calls.jobcalls import JobCalls
+from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.calls.limits import change_pool
 from penstock.clock import SystemClock
 from penstock.errors import CallTimeout, ContextError, DataError, UsageError
@@ -284,12 +284,7 @@ class Workpool:
     # ----- steps
 
     def _calls(self, ctx: Any, *, writes: bool = False) -> JobCalls:
-        calls = getattr(ctx, "job_calls", None)
-        if not isinstance(calls, JobCalls):
-            calls = self._guests.calls(ctx)
-        if writes and not calls.is_writable:
-            raise ContextError("A query only reads; it can neither enqueue nor cancel.", fix="Do it in a mutation.")
-        return calls
+        return calls_of(ctx, writes=writes, otherwise=self._guests.calls)
 
     def _change(self, ctx: Any, **changes: Any) -> Any:
         calls = self._calls(ctx, writes=True)

@@ -1,8 +1,11 @@
-"""The tables of a program: those that the modules of its functions name, so that nobody has to list them."""
+"""The tables of a program: those that the modules of its functions name, so that nobody has to list them.
+
+Owns finding them, and that no two have one name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -32,8 +35,21 @@ def _tables_in(namespace: Mapping[str, Any]) -> list[type[Table]]:
     ]
 
 
-def same_name(first: type[Table], second: type[Table]) -> DeclarationError:
-    """Two tables have one name."""
+def distinct(tables: Iterable[type[Table]]) -> list[type[Table]]:
+    """Each of them once.
+
+    Raises:
+        DeclarationError: Two of them have one name.
+    """
+    found: dict[str, type[Table]] = {}
+    for table in tables:
+        known = found.setdefault(table.__declared__.sql_name, table)
+        if known is not table:
+            raise _same_name(known, table)
+    return list(found.values())
+
+
+def _same_name(first: type[Table], second: type[Table]) -> DeclarationError:
     return DeclarationError(
         f"Two tables are named {first.__declared__.sql_name}: {first.__module__}.{first.__qualname__} and "
         f"{second.__module__}.{second.__qualname__}.",

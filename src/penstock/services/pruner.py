@@ -1,4 +1,4 @@
-"""The pruner: forgets finished jobs whose status has expired, a bounded piece at a time."""
+"""The pruner: forgets jobs whose status has expired, and rate limits that are full again, a bounded piece at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ class Pruner(Service):
 
     async def tick(self) -> float:
         """Forget one piece; seconds until the next look."""
-        count = await self._store.jobs.prune(self.clock.now(), _AT_ONCE)
-        if count:
-            log_event("pruner.pruned", jobs=count)
-        return _SOON if count >= _AT_ONCE else _LATER
+        now = self.clock.now()
+        jobs = await self._store.jobs.prune(now, _AT_ONCE)
+        rates = await self._store.rates.prune(now, _AT_ONCE)
+        if jobs or rates:
+            log_event("pruner.pruned", jobs=jobs, rate_limits=rates)
+        return _SOON if max(jobs, rates) >= _AT_ONCE else _LATER

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -52,7 +51,7 @@ class Worker(Service):
     Attributes:
         lease: The number of its lease, while it has one.
         running: The jobs it runs.
-        next_run_at: When the next scheduled job was due, at its last look.
+        next_run_at: When more jobs were to start, at its last look: scheduled ones, or those that a rate limit keeps.
     """
 
     name = "worker"
@@ -285,7 +284,7 @@ class Worker(Service):
         self._astray = True  # until its answer has come
         rooms = [Room(DEFAULT_POOL, free), *self._slots.rooms(free, self._busy)]
         claim = await self._store.jobs.claim(lease, free, rooms, self.clock.now())
-        self.next_run_at = claim.next_run_at
+        self.next_run_at = self._next_of(claim)
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
         for job in claim.jobs:
@@ -297,14 +296,16 @@ class Worker(Service):
             return 0.0  # of what is ready now, pools may want more slots
         if len(claim.jobs) == free:
             return min(self._poll, again)  # all places are taken: the first job to end wakes this worker
-        return min(self._poll, again, self._until_next(claim))
+        if self.next_run_at is not None:
+            again = min(again, max(0.0, (self.next_run_at - self.clock.now()).total_seconds()))
+        return min(self._poll, again)
 
-    def _until_next(self, claim: Claim) -> float:
-        """Seconds until more jobs may start: the next that is scheduled, or one that a rate limit keeps."""
-        again = math.inf if claim.again is None else claim.again.total_seconds()
-        if claim.next_run_at is None:
-            return again
-        return min(again, max(0.0, (claim.next_run_at - self.clock.now()).total_seconds()))
+    def _next_of(self, claim: Claim) -> datetime | None:
+        """When more jobs may start: the next that is scheduled, or one that a rate limit keeps."""
+        if claim.again is None:
+            return claim.next_run_at
+        again = self.clock.now() + claim.again
+        return again if claim.next_run_at is None else min(again, claim.next_run_at)
 
     async def _adopt(self, lease: int) -> None:
         """Start jobs that a claim has put under the lease although this worker never had its answer."""

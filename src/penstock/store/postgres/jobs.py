@@ -15,11 +15,16 @@ from penstock.store.jobrows import ending_text, expired_slot, job_of, options_te
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import is_connection_lost, translate
 from penstock.store.postgres.gates import PostgresGates
-from penstock.store.postgres.session import BEGIN_INTERNAL, begin
+from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.queries import Query, load_queries
 from penstock.store.rooms import left_rooms, shared_rooms
 
 _PROMOTE_MOST = 1000
+_COPY_FROM = 100  # jobs; for fewer one statement is faster
+_COLUMNS = (
+    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "attempt",
+    "enqueued_at",
+)  # fmt: skip
 _REQUEST_KEPT = timedelta(minutes=1)
 # These two are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _TRUNCATE = "truncate penstock.finished_job_{slot}"
@@ -36,6 +41,9 @@ class PostgresJobs:
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         """Store jobs in a transaction."""
+        if len(jobs) >= _COPY_FROM and isinstance(session, PostgresSession):
+            await _copy(session, jobs, now)
+            return
         query = self._queries["enqueue"]
         values = {
             "ids": [job.id for job in jobs],
@@ -46,7 +54,7 @@ class PostgresJobs:
             "priorities": [job.priority for job in jobs],
             "ranks": [job.rank for job in jobs],
             "run_ats": [job.run_at for job in jobs],
-            "options": [options_text(job.options) for job in jobs],
+            "options": _options_texts(jobs),
             "on_completes": [job.on_complete for job in jobs],
             "concurrency_keys": [job.concurrency_key for job in jobs],
             "now": now,
@@ -195,6 +203,35 @@ async def run(connections: Connections, query: Query, values: dict[str, Any]) ->
     finally:
         connections.release(connection, broken=broken)
     return rows
+
+
+async def _copy(session: PostgresSession, jobs: Sequence[NewJob], now: datetime) -> None:
+    """Store many jobs. What the statement `enqueue` does for few, COPY does in half the time for many."""
+    ready: list[tuple[Any, ...]] = []
+    later: list[tuple[Any, ...]] = []
+    for job, options in zip(jobs, _options_texts(jobs), strict=True):
+        row = (
+            job.id, job.pool, job.function, job.kind, job.args, job.priority, job.rank, job.run_at, options,
+            job.on_complete, 0, now,
+        )  # fmt: skip
+        gated, due = job.concurrency_key is not None, job.run_at <= now
+        if gated or not due:
+            later.append((*row, gated, gated and due, job.concurrency_key or ""))
+        else:
+            ready.append(row)
+    if ready:
+        await session.copy("ready_job", _COLUMNS, ready)
+    if later:
+        await session.copy("scheduled_job", (*_COLUMNS, "gated", "waiting", "concurrency_key"), later)
+
+
+def _options_texts(jobs: Sequence[NewJob]) -> list[str | None]:
+    """The options of jobs as stored; those of a batch are mostly the same object."""
+    known: dict[int, str | None] = {}
+    for job in jobs:
+        if id(job.options) not in known:
+            known[id(job.options)] = options_text(job.options)
+    return [known[id(job.options)] for job in jobs]
 
 
 def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Owns its connection until commit or rollback, and turns the driver's errors into
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -98,6 +98,17 @@ class PostgresSession:
         self.asked_at = self._connections.now
         try:
             await connection.executemany(statement.sql, rows)
+        except BaseException as error:
+            raise self._failed(error) from error
+        finally:
+            self.asked_at = None
+
+    async def copy(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Insert many rows into a table of penstock's own, the fast way."""
+        connection = self._use()
+        self.asked_at = self._connections.now
+        try:
+            await connection.copy_records_to_table(table, schema_name="penstock", records=rows, columns=columns)
         except BaseException as error:
             raise self._failed(error) from error
         finally:
