@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from stage.guests import sqlite_file
 
-from penstock import ActionCtx, App, ContextError, LimitExceeded, Success
+from penstock import ActionCtx, App, ConfigError, ContextError, LimitExceeded, Pending, Success
 from penstock.clock import SystemClock
 from penstock.testing import TestApp
 
@@ -121,6 +121,32 @@ async def test_workers_can_be_woken_after_the_commit(postgres_url: str, wake: st
             await connection.execute("notify penstock")
         await connection.close()
         assert await pool.result(backend, work, timedelta(seconds=60)) == Success("sent to Bob")
+
+
+def test_the_rights_that_the_docs_name_are_enough(postgres_url: str) -> None:
+    app, pool, send = new_app()
+    with app.sync.open(postgres_url) as backend, psycopg.connect(postgres_url, autocommit=True) as connection:
+        ((database,),) = connection.execute("select current_database()")
+        role = f"guest_of_{database}"
+        connection.execute(f"create role {role}")
+        try:
+            connection.execute(f"set role {role}")
+            with pytest.raises(ConfigError, match=r"may not do this.* Grant it the right"):
+                pool.enqueue(connection, send, to="Ada")
+            connection.execute("reset role")
+            connection.execute(f"grant usage on schema penstock to {role}")
+            connection.execute(f"grant select, insert on all tables in schema penstock to {role}")
+            connection.execute(f"set role {role}")
+            work = pool.enqueue(connection, send, to="Ada")
+            pool.with_options(key="k", run_after=MINUTE).enqueue(connection, send, to="Ada")
+            pool.cancel(connection, work)
+            assert pool.status(connection, work) == Pending(0)
+            connection.execute("select penstock.enqueue(pool => 'mail', function => %s)", [send.name])
+            assert backend.job_counts()["ready"] == 2
+        finally:
+            connection.execute("reset role")
+            connection.execute(f"drop owned by {role}")
+            connection.execute(f"drop role {role}")
 
 
 def test_threads_get_ids_of_their_own() -> None:
