@@ -16,6 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
+from stage.pgbouncer import PgBouncer, pgbouncer
 
 _numbers = itertools.count(1)
 
@@ -76,6 +77,20 @@ def postgres_databases(postgres_server: str) -> Iterator[Callable[[], str]]:
     yield make
     for name in made:
         asyncio.run(execute(postgres_server, f"drop database {name} with (force)"))
+
+
+@pytest.fixture(scope="session")
+def pooler(postgres_server: str) -> Iterator[PgBouncer]:
+    """A PgBouncer before the server, which has four connections to each database."""
+    with pgbouncer(postgres_server) as own:
+        asyncio.run(own.start())
+        yield own
+
+
+@pytest.fixture
+def pooled_url(postgres_url: str, pooler: PgBouncer) -> str:
+    """URL of an empty PostgreSQL database through PgBouncer; `postgres_url` leads to it directly."""
+    return pooler.through(postgres_url)
 
 
 @pytest.fixture

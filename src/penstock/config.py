@@ -28,6 +28,8 @@ class Config:
 
     Attributes:
         database: Where the data is: ``sqlite:///penstock.db`` or ``postgresql://…``.
+        direct_database: Where the PostgreSQL server itself is, if ``database`` leads to a pooler such as PgBouncer: for
+            wake-ups of workers and changes of the schema, which do not go through one.
         max_connections: Connections for calls, at most, per process: all those to PostgreSQL, and on SQLite those that
             read. Services have a few of their own.
         database_wait: How long a call waits for a database that is away, locked or out of connections.
@@ -60,6 +62,7 @@ class Config:
     """
 
     database: str = "sqlite:///penstock.db"
+    direct_database: str = ""
     max_connections: int = 20
     database_wait: float = 10.0
     statement_timeout: float = 30.0
@@ -116,6 +119,7 @@ _OTHER_VARIABLES = {  # that begin with PENSTOCK_ and are no settings
     "PENSTOCK_APP",
     "PENSTOCK_LOG_FORMAT",
     "PENSTOCK_LOG_LEVEL",
+    "PENSTOCK_TEST_PGBOUNCER",
     "PENSTOCK_TEST_POSTGRES_URL",
     "PENSTOCK_WRITE_DOCS",
 }

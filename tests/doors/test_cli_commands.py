@@ -278,6 +278,9 @@ def test_config_tells_where_each_setting_comes_from(console: Console, monkeypatc
     assert found["grace"] == {"value": 3.0, "source": "App(…)"}
     assert found["max_calls"]["source"] == "default"
     assert found["database"] == {"value": "postgresql://me:***@host/x", "source": "--database"}
+    monkeypatch.setenv("PENSTOCK_DIRECT_DATABASE", "postgresql://me:secret@direct/x")
+    found = console.ok("config", "--json").json
+    assert found["direct_database"]["value"] == "postgresql://me:***@direct/x"
     hidden = "sqlpassword=x&sslmode=require&PASSFILE=/x&sslpassword=a%26b&pass%77ord=&client_secret=s"
     shown = "sqlpassword=***&sslmode=require&PASSFILE=***&sslpassword=***&pass%77ord=***&client_secret=***"
     given = console.ok("config", "--json", "--database", f"postgresql://me:secret@host/x?{hidden}").json["database"]

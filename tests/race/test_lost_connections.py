@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from stage import ledger
 from stage.administrators import administrator, end_all_connections
+from stage.callers import calls_are_kept, finished, hear_again
 from stage.proxy import Moment, Proxy
 from stage.server import Server, server
 from stage.waits import until
 
-from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseBusy, DatabaseUnavailable, Overloaded
 from penstock.jobs.states import JobState
@@ -23,15 +23,6 @@ from penstock.testing import gate
 
 async def answer(true: bool) -> bool:
     return true
-
-
-async def finished(backend: Backend, count: int) -> None:
-    """Wait until so many jobs have succeeded."""
-
-    async def all_have() -> bool:
-        return (await backend.job_counts()).get("success", 0) == count
-
-    await until(all_have)
 
 
 def test_a_connection_lost_before_the_commit_costs_one_more_run(postgres_url: str) -> None:
@@ -314,45 +305,6 @@ def test_a_database_that_is_away_is_waited_for_as_long_as_the_setting_says() -> 
         asyncio.run(story(own))
 
 
-class Callers:
-    """Call one mutation after the other, and remember what became of each call."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-        self.acknowledged: dict[str, set[int]] = {"direct": set(), "job": set()}
-        self.uncertain: dict[str, set[int]] = {"direct": set(), "job": set()}
-        self.stopped = False
-
-    async def call(self, numbers: range) -> None:
-        """Enter numbers, at once and by jobs, until it is enough."""
-        for number in numbers:
-            if self.stopped:
-                return
-            await self._noted("direct", number, self.backend.run_mutation(ledger.enter, what="direct", number=number))
-            job = self.backend.run_mutation(ledger.schedule_entries, what="job", first=number, count=1)
-            await self._noted("job", number, job)
-
-    async def _noted(self, what: str, number: int, call: Coroutine[Any, Any, None]) -> None:
-        try:
-            await call
-        except DatabaseUnavailable as error:
-            if not error.facts.get("uncertain"):
-                raise
-            self.uncertain[what].add(number)
-        else:
-            self.acknowledged[what].add(number)
-
-    async def more(self, count: int) -> None:
-        """Wait until so many more calls were acknowledged."""
-        before = len(self.acknowledged["direct"])
-        await until(lambda: answer(len(self.acknowledged["direct"]) >= before + count))
-
-
-async def no_job_is_left(backend: Backend) -> bool:
-    counts = await backend.job_counts()
-    return not any(count for place, count in counts.items() if place != "success")
-
-
 def test_a_restart_under_load_loses_nothing_that_was_acknowledged() -> None:
     """Callers, schedulers and workers go on by themselves; every job that was acknowledged is done once."""
 
@@ -362,30 +314,46 @@ def test_a_restart_under_load_loses_nothing_that_was_acknowledged() -> None:
             ledger.app.open(own.url, services=("worker",), lease=5.0) as first,
             ledger.app.open(own.url, services=("worker",), lease=5.0) as second,
         ):
-            callers = Callers(front)
-            calls = [asyncio.create_task(callers.call(range(n * 100_000, (n + 1) * 100_000))) for n in range(4)]
-            for _ in range(2):
-                await callers.more(50)
-                await own.restart()
-            await callers.more(50)
-            callers.stopped = True
-            await asyncio.gather(*calls)
-            await until(lambda: no_job_is_left(front))
-            for what, acknowledged in callers.acknowledged.items():
-                found = await front.run_query(ledger.entries, what=what)
-                assert len(found) == len(set(found)), "nothing happened twice"
-                assert acknowledged <= set(found) <= acknowledged | callers.uncertain[what]
+            await calls_are_kept(front, own.restart)
             await hear_again(front, first, second)
 
     with server() as own:
         asyncio.run(story(own))
 
 
-async def hear_again(front: Backend, *deaf: Backend) -> None:
-    """A job starts at once although the workers would look by themselves in an hour only."""
-    for backend in deaf:
-        for service in backend.services.services:
-            service._poll = 3600.0  # type: ignore[attr-defined]
-    counts = await front.job_counts()
-    await front.run_mutation(ledger.schedule_entries, what="heard", first=0, count=1)
-    await finished(front, counts.get("success", 0) + 1)
+def test_server_processes_that_are_killed_are_survived_and_workers_hear_again() -> None:
+    """The server ends all connections and recovers, as after a crash of its own."""
+
+    async def story(own: Server) -> None:
+        async with (
+            ledger.app.open(own.url) as front,
+            ledger.app.open(own.url, services=("worker",), lease=600.0) as first,
+            ledger.app.open(own.url, services=("worker",), lease=600.0) as second,
+        ):
+            await calls_are_kept(front, own.crash)
+            await hear_again(front, first, second)
+
+    with server() as own:
+        asyncio.run(story(own))
+
+
+def test_a_worker_that_has_become_deaf_without_noticing_hears_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its listening connection is dropped on the way: neither side is told."""
+    monkeypatch.setattr("penstock.store.postgres.signals._CHECK_EVERY", 0.2)
+
+    async def story() -> None:
+        async with (
+            Proxy(postgres_url).running() as proxy,
+            ledger.app.open(postgres_url) as front,
+            ledger.app.open(proxy.url, services=("worker",), lease=600.0) as deaf,
+        ):
+            await hear_again(front, deaf)
+            for number in range(2):
+                proxy.silence_listeners()
+                await front.run_mutation(ledger.schedule_entries, what="missed", first=number, count=1)
+                await finished(front, 2 * number + 2)
+                await hear_again(front, deaf)
+
+    asyncio.run(story())

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).parent.parent
 
@@ -16,9 +17,10 @@ TESTS = Path(__file__).parent.parent
 class Process:
     """A process that runs the ledger."""
 
-    def __init__(self, role: str, database: str, *arguments: str, **settings: float) -> None:
+    def __init__(self, role: str, database: str, *arguments: str, **settings: Any) -> None:
         options = [f"--{name}={value}" for name, value in settings.items()]
-        environment = os.environ | {"PYTHONPATH": str(TESTS), "PYTHONWARNINGS": "ignore"}
+        path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "stage.ledger", role, database, *arguments, *options],
             stdin=subprocess.PIPE,
@@ -82,7 +84,7 @@ class Process:
 
 
 @contextmanager
-def processes(count: int, role: str, database: str, *arguments: str, **settings: float) -> Iterator[list[Process]]:
+def processes(count: int, role: str, database: str, *arguments: str, **settings: Any) -> Iterator[list[Process]]:
     """So many processes, all of them ready, for the time of a block."""
     started = [Process(role, database, *arguments, **settings) for _ in range(count)]
     try:

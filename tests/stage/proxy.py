@@ -1,4 +1,4 @@
-"""A proxy before PostgreSQL that loses connections at the worst moment: while a COMMIT is under way."""
+"""A proxy before PostgreSQL that loses connections at the worst moment, or lets them go silent."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
+LISTEN = b"LISTEN "
 COMMIT = b"Q\0\0\0\x0bcommit\0"
 Moment = Literal["before", "after"]
 
@@ -25,12 +26,19 @@ class Proxy:
         self._server = urlsplit(server)
         self._cut: Moment | None = None
         self._left = 0
+        self._listening: set[asyncio.StreamWriter] = set()  # to the server
+        self._silent: set[asyncio.StreamWriter] = set()
         self.url = ""
         self.cuts = 0
 
     def cut(self, moment: Moment, times: int = 1) -> None:
         """Cut the connections of the next commits, before the server gets them or after it has carried them out."""
         self._cut, self._left = moment, times
+
+    def silence_listeners(self) -> None:
+        """Pass nothing on any more of the connections that listen, and tell neither side."""
+        self._silent |= self._listening
+        self._listening.clear()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Proxy]:
@@ -64,6 +72,10 @@ class Proxy:
 
     async def _pass_on(self, reader: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
+            if server in self._silent:
+                continue
+            if LISTEN in data:
+                self._listening.add(server)
             if COMMIT in data and self._left:
                 if self._cut == "before":
                     self._lose()
@@ -80,6 +92,8 @@ class Proxy:
         self, reader: asyncio.StreamReader, client: asyncio.StreamWriter, server: asyncio.StreamWriter
     ) -> None:
         while data := await reader.read(1 << 16):
+            if server in self._silent:
+                continue
             if self._awaited is server:
                 self._awaited = None
                 self._lose()

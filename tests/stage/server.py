@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import asyncpg
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the wheel's own
@@ -26,6 +30,12 @@ class Server:
     async def restart(self) -> None:
         """Stop it as a power cut does, and start it again."""
         await asyncio.to_thread(self.pg_ctl, "restart", "-m", "immediate")
+
+    async def crash(self) -> None:
+        """Kill one of its processes, at which it ends all others and recovers."""
+        connection = await asyncpg.connect(self.url)
+        os.kill(connection.get_server_pid(), signal.SIGKILL)
+        connection.terminate()
 
     async def stop(self) -> None:
         """Stop it as a power cut does."""

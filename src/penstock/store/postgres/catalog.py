@@ -21,10 +21,11 @@ from penstock.errors import DatabaseBusy
 from penstock.observe.logs import event as log_event
 from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable
 from penstock.store.contract import Change, Row
-from penstock.store.postgres.connections import Connection, Connections
+from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import translate
 from penstock.store.postgres.jobs import run
+from penstock.store.postgres.route import Connection
 from penstock.store.queries import Query, load_queries
 from penstock.values import decode_json
 
@@ -38,9 +39,17 @@ set idle_in_transaction_session_timeout = 0;
 set enable_seqscan = on;
 set standard_conforming_strings = on;
 """
+_SHORT_LOCKS = f"set local lock_timeout = '{TABLE_LOCK_WAIT}s'; set local statement_timeout = 0"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
 _UNHURRIED = 7 * 86400.0  # seconds for one statement: an index of a big table takes its time
 _LOCK_KEY = int.from_bytes(b"penstock", "big")
+# Through a pooler a transaction holds the lock, which does nothing else. Sent without parameters, it leaves no snapshot
+# open, for which building an index would wait.
+_HOLD = f"""
+begin isolation level read committed;
+set local idle_in_transaction_session_timeout = 0;
+select where pg_try_advisory_xact_lock({_LOCK_KEY});
+"""
 _LOST_RACE = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
 _CHOICES = re.compile(r'\((?:\w+|"(?:[^"]|"")+") = (?:ANY \(ARRAY\[(?P<many>.*)\]\)|(?P<one>.*))\)', re.DOTALL)
@@ -50,10 +59,17 @@ Fetch = Callable[[Query, dict[str, Any]], Awaitable[Sequence[Row]]]
 
 
 class PostgresCatalog:
-    """See `store.contract.Catalog`."""
+    """See `store.contract.Catalog`.
 
-    def __init__(self, connections: Connections, clock: Clock | None = None) -> None:
+    Args:
+        connections: For short looks.
+        direct: For what takes long, and for changes: to the server itself, if there is a way past the pooler.
+        clock: The machine's time.
+    """
+
+    def __init__(self, connections: Connections, direct: Connections, clock: Clock | None = None) -> None:
         self._connections = connections
+        self._direct = direct
         self._clock = clock or SystemClock()
         self._queries = load_queries("penstock.store.postgres", "catalog", "$")
 
@@ -67,28 +83,36 @@ class PostgresCatalog:
 
     async def count(self, sql: str) -> int:
         """The number that a query gives."""
-        connection = await self._connections.connect()
-        try:
+        async with self._connection() as connection:
             return await _count(connection, sql)
-        finally:
-            connection.terminate()
 
     @contextlib.asynccontextmanager
     async def lock(self) -> AsyncIterator[PostgresSchemaLock]:
         """Keep all other processes from changing the schema, at most `LOCK_WAIT` seconds after they have begun to."""
-        connection = await self._connections.connect()
+        async with self._connection() as connection:
+            if self._direct.route.pooled:
+                async with self._connection() as holder:
+                    await self._take_lock(lambda: _hold(holder))
+                    yield PostgresSchemaLock(connection, self._clock, self._queries, pooled=True)
+            else:
+                await _run(connection, _SETTINGS)
+                await self._take_lock(lambda: _value(connection, "select pg_try_advisory_lock($1)", _LOCK_KEY))
+                yield PostgresSchemaLock(connection, self._clock, self._queries)
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        """A connection for the time of a block. A lock that it holds ends with it, even if the process is killed."""
+        connection = await self._direct.connect()
         try:
-            await self._take_lock(connection)
-            yield PostgresSchemaLock(connection, self._clock, self._queries)
+            yield connection
             with contextlib.suppress(asyncpg.InterfaceError, OSError, TimeoutError):
                 await connection.close(timeout=TABLE_LOCK_WAIT)
         finally:
-            connection.terminate()  # the lock ends with its connection, even if the process is killed
+            connection.terminate()
 
-    async def _take_lock(self, connection: Connection) -> None:
+    async def _take_lock(self, attempt: Callable[[], Awaitable[bool]]) -> None:
         deadline, pause = self._clock.monotonic() + LOCK_WAIT, _FIRST_PAUSE
-        await _run(connection, _SETTINGS)
-        while not await _value(connection, "select pg_try_advisory_lock($1)", _LOCK_KEY):
+        while not await attempt():
             if self._clock.monotonic() > deadline:
                 raise DatabaseBusy(
                     f"Another process has been changing the schema of the database for {LOCK_WAIT:g} seconds.",
@@ -102,10 +126,20 @@ class PostgresCatalog:
 
 
 class PostgresSchemaLock:
-    """See `store.contract.SchemaLock`."""
+    """See `store.contract.SchemaLock`.
 
-    def __init__(self, connection: Connection, clock: Clock, queries: Mapping[str, Query]) -> None:
+    Args:
+        connection: On it changes are made.
+        clock: The machine's time.
+        queries: Those of the catalog.
+        pooled: Whether the connection leads through a pooler, which keeps no settings.
+    """
+
+    def __init__(
+        self, connection: Connection, clock: Clock, queries: Mapping[str, Query], *, pooled: bool = False
+    ) -> None:
         self._connection = connection
+        self._pooled = pooled
         self._clock = clock
         self._queries = queries
 
@@ -153,7 +187,7 @@ class PostgresSchemaLock:
                 await self._clock.sleep(TABLE_LOCK_WAIT / 20 * 2**attempt)
             try:
                 async with self._connection.transaction():
-                    await self._connection.execute(f"set local lock_timeout = '{TABLE_LOCK_WAIT}s'")
+                    await self._connection.execute(_SHORT_LOCKS)
                     await work()
             except _LOST_RACE as error:
                 log_event("schema.waiting", logging.WARNING, change=what, attempt=attempt + 1, error=error)
@@ -171,7 +205,8 @@ class PostgresSchemaLock:
         if not change.undo or self._connection.is_closed():
             return
         try:
-            await _run(self._connection, f"set lock_timeout = '{TABLE_LOCK_WAIT}s'")
+            if not self._pooled:
+                await _run(self._connection, f"set lock_timeout = '{TABLE_LOCK_WAIT}s'")
             await _run(self._connection, change.undo)
         except Exception as error:  # noqa: BLE001 - the error that led here counts; the next push cleans up
             log_event("schema.leftover", logging.WARNING, table=change.table, undo=change.undo, error=error)
@@ -192,6 +227,17 @@ async def _run(connection: Connection, sql: str) -> None:
         await connection.execute(sql, timeout=_UNHURRIED)
     except Exception as error:
         raise translate(error) from error
+
+
+async def _hold(connection: Connection) -> bool:
+    """Begin a transaction that holds the lock; whether it could be had."""
+    try:
+        held: str = await connection.execute(_HOLD)
+        if held != "SELECT 1":
+            await connection.execute("rollback")
+    except Exception as error:
+        raise translate(error) from error
+    return held == "SELECT 1"
 
 
 async def _value(connection: Connection, sql: str, *args: Any) -> Any:

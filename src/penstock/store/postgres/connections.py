@@ -18,23 +18,13 @@ from penstock.errors import DatabaseUnavailable
 from penstock.store.contract import not_open
 from penstock.store.line import Line
 from penstock.store.postgres.errors import is_connection_lost, translate
+from penstock.store.postgres.route import Connection, Route
 
-Connection = Any  # asyncpg has no type information
-
-_SETTINGS = {
-    "application_name": "penstock",
-    "timezone": "UTC",
-    # A sequential scan reads every row, so under SERIALIZABLE it conflicts with every write: small tables would
-    # conflict without need. Scans without an index still work.
-    "enable_seqscan": "off",
-    "jit": "off",
-}
 _ANSWER_LATER = 5.0
-_IDLE_AT_LEAST = 60.0
-_WAIT_PART = 0.9  # of statement_timeout
 _CLOSE_WAIT = 5.0
 _WATCH_EVERY = 1.0
 _LINGER = 0.005
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
 class Watched(Protocol):
@@ -50,21 +40,22 @@ class Connections:
     """At most `size` connections; those who find none free wait in line.
 
     Args:
-        url: Where to connect.
+        route: How they are opened.
         size: How many connections at most.
         wait: Seconds to wait for a free connection, or for the database to come back, before giving up.
         statement_timeout: Seconds after which a statement that has not answered is given up.
 
     Attributes:
+        route: How they are opened.
+        wait: Seconds to wait for a free connection.
         answer_timeout: Seconds after which a server that does not answer is given up.
         now: Monotonic seconds, at most a second old.
     """
 
-    def __init__(self, url: str, *, size: int, wait: float, statement_timeout: float) -> None:
-        self._url = url
+    def __init__(self, route: Route, *, size: int, wait: float, statement_timeout: float) -> None:
+        self.route = route
+        self.wait = wait
         self._clock = SystemClock()
-        self._wait = wait
-        self._settings = _SETTINGS | _limits(statement_timeout)
         # The server stops a slow statement by itself; this is for a server that does not answer any more.
         self.answer_timeout = statement_timeout + _ANSWER_LATER
         self._line: Line[Connection] = Line(size, wait)
@@ -81,13 +72,11 @@ class Connections:
         return await self._connect(self.answer_timeout)
 
     async def _connect(self, command_timeout: float | None) -> Connection:
-        deadline = self._clock.monotonic() + self._wait
-        pause = 0.02
+        deadline = self._clock.monotonic() + self.wait
+        pause = _FIRST_PAUSE
         while True:
             try:
-                return await asyncpg.connect(
-                    self._url, server_settings=self._settings, timeout=self._wait, command_timeout=command_timeout
-                )
+                return await self.route.open(self.wait, command_timeout)
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 refused = isinstance(error, asyncpg.PostgresError) and not is_connection_lost(error)
                 if refused or isinstance(error, asyncpg.ClientConfigurationError) or self._closed:
@@ -95,7 +84,19 @@ class Connections:
                 if self._clock.monotonic() + pause > deadline:
                     raise _refusal(error) from error
             await self._clock.sleep(pause)
-            pause = min(pause * 2, 1.0)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def wait_for_server(self, attempt: int) -> bool:
+        """Wait for a server that is away behind a pooler, which takes connections all the same; False if it was enough.
+
+        Args:
+            attempt: How many times it was asked for in vain, one after the other.
+        """
+        pauses = [min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE) for number in range(attempt)]
+        if sum(pauses) > self.wait:
+            return False
+        await self._clock.sleep(pauses[-1])
+        return True
 
     async def acquire(self) -> Connection:
         """A connection, to be given back with `release`.
@@ -243,18 +244,6 @@ async def _close(connection: Connection) -> None:
             await connection.close(timeout=_CLOSE_WAIT)
     finally:
         connection.terminate()
-
-
-def _limits(statement_timeout: float) -> dict[str, str]:
-    """How long the server lets a statement run, and wait, and a transaction idle, whose client may be gone or stuck.
-
-    Waiting ends before running does, so that who waits for others is told from who is slow.
-    """
-    return {
-        "lock_timeout": f"{max(1.0, statement_timeout * _WAIT_PART * 1000):.0f}",
-        "statement_timeout": f"{statement_timeout * 1000:.0f}",
-        "idle_in_transaction_session_timeout": f"{max(statement_timeout, _IDLE_AT_LEAST) * 1000:.0f}",
-    }
 
 
 def _refusal(error: BaseException) -> BaseException:

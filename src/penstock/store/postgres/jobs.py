@@ -188,6 +188,8 @@ class PostgresJobs:
 
 async def run(connections: Connections, query: Query, values: dict[str, Any]) -> Sequence[Row]:
     """Run one query in a transaction of its own."""
+    if connections.route.pooled:
+        return await _run_pooled(connections, query, values)
     connection = await connections.acquire()
     broken = True
     try:
@@ -232,6 +234,17 @@ def _options_texts(jobs: Sequence[NewJob]) -> list[str | None]:
         if id(job.options) not in known:
             known[id(job.options)] = options_text(job.options)
     return [known[id(job.options)] for job in jobs]
+
+
+async def _run_pooled(connections: Connections, query: Query, values: dict[str, Any]) -> Sequence[Row]:
+    """The same through a pooler, where settings hold within a transaction only."""
+    session = await begin(connections, BEGIN_INTERNAL)
+    try:
+        rows = await session.fetch(query.statement, query.args(values))
+        await session.commit()
+    finally:
+        await session.rollback()
+    return rows
 
 
 def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:

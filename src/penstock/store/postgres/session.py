@@ -12,10 +12,11 @@ from typing import Any
 
 import asyncpg
 
-from penstock.errors import ContextError, DatabaseUnavailable, DataError
+from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded
 from penstock.store.contract import PIECE_ROWS, Row, Statement
-from penstock.store.postgres.connections import Connection, Connections
+from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import is_connection_lost, translate, was_not_sent
+from penstock.store.postgres.route import Connection
 from penstock.values import total_bytes
 
 BEGIN_READ = "begin isolation level repeatable read read only"
@@ -30,28 +31,50 @@ async def begin(connections: Connections, how: str) -> PostgresSession:
     stale = 0
     while True:
         connection, lingers = await connections.acquire_lingering()
-        session = PostgresSession(connections, connection, read_only=how is BEGIN_READ)
+        pooled = connections.route.pooled  # where a transaction that lingers would keep others waiting
+        session = PostgresSession(connections, connection, lingering=how is BEGIN_READ and not pooled)
         try:
-            await session.begin(f"rollback; {how}" if lingers else how)
+            if pooled:
+                await _begin_pooled(session, connections, how)
+            else:
+                await session.begin(f"rollback; {how}" if lingers else how)
         except DatabaseUnavailable:
             connections.drop_free()
             stale += 1
-            if stale == _MOST_STALE:
+            if not (await connections.wait_for_server(stale) if pooled else stale < _MOST_STALE):
                 raise
         else:
             return session
 
 
+async def _begin_pooled(session: PostgresSession, connections: Connections, how: str) -> None:
+    """Start a transaction with its settings, as soon as the pooler has a connection to lend."""
+    try:
+        async with asyncio.timeout(connections.wait):
+            await session.begin(f"{how}; {connections.route.local_settings}")
+    except TimeoutError:
+        raise Overloaded(
+            f"The pooler gave no connection to the database for {connections.wait:g} seconds.",
+            fix="Check that the database runs; raise the pooler's pool size, or look for transactions that take long.",
+        ) from None
+
+
 class PostgresSession:
-    """A transaction that has begun."""
+    """A transaction that has begun.
 
-    __slots__ = ("_connection", "_connections", "_doubtful", "_read_only", "asked_at")
+    Args:
+        connections: Where its connection came from, and goes.
+        connection: Its connection.
+        lingering: Whether its rollback is left to who uses the connection next (see `Connections.release`).
+    """
 
-    def __init__(self, connections: Connections, connection: Connection, *, read_only: bool) -> None:
+    __slots__ = ("_connection", "_connections", "_doubtful", "_lingering", "asked_at")
+
+    def __init__(self, connections: Connections, connection: Connection, *, lingering: bool) -> None:
         self._connections = connections
         self._connection: Connection | None = connection
         self._doubtful = False
-        self._read_only = read_only
+        self._lingering = lingering
         self.asked_at: float | None = None
         connections.watch(self)
 
@@ -195,7 +218,7 @@ class PostgresSession:
         if connection is None:
             return
         broken = self._doubtful or connection.is_closed()
-        if self._read_only and not broken and self.asked_at is None:
+        if self._lingering and not broken and self.asked_at is None:
             self._end(broken=False, lingering=True)
             return
         if not broken:

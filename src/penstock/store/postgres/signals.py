@@ -13,8 +13,9 @@ from typing import Any
 
 from penstock.clock import SystemClock
 from penstock.observe.logs import event as log_event
-from penstock.store.postgres.connections import Connection, Connections
+from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import translate
+from penstock.store.postgres.route import Connection
 from penstock.store.queries import Query
 
 _CHANNEL = "penstock"
@@ -25,12 +26,23 @@ _LAST_WAIT = 1.0
 
 
 class PostgresSignals:
-    """See `store.contract.Signals`."""
+    """See `store.contract.Signals`.
 
-    def __init__(self, connections: Connections, queries: Mapping[str, Query]) -> None:
+    Args:
+        connections: On one of them notifications are sent.
+        direct: On one of them is listened; not through a pooler.
+        queries: Those of the store.
+
+    Attributes:
+        listening: Whether notifications are heard, as far as is known.
+    """
+
+    def __init__(self, connections: Connections, direct: Connections, queries: Mapping[str, Query]) -> None:
         self._queries = queries
         self._connections = connections
+        self._direct = direct
         self._clock = SystemClock()
+        self.listening = False
         self._events: set[asyncio.Event] = set()
         self._wanted = asyncio.Event()
         self._sent = asyncio.Event()
@@ -70,6 +82,11 @@ class PostgresSignals:
             event.set()
 
     async def _listen_loop(self) -> None:
+        if self._direct.route.pooled:  # no notification comes through; services look by themselves
+            log_event(
+                "signals.polling", logging.WARNING, reason="database leads to a pooler, no direct_database is set"
+            )
+            return
         while True:
             try:
                 await self._listen()
@@ -79,17 +96,19 @@ class PostgresSignals:
             await self._clock.sleep(_RECONNECT_AFTER)
 
     async def _listen(self) -> None:
-        connection = await self._connections.connect()
+        connection = await self._direct.connect()
         gone = asyncio.Event()
         connection.add_termination_listener(lambda _connection: gone.set())
         try:
             await connection.add_listener(_CHANNEL, self._set_all)
+            self.listening = True
             self._set_all()
             while not await self._clock.wait(gone, _CHECK_EVERY):
                 await connection.fetchval(self._queries["ping"].statement.sql, timeout=_CHECK_EVERY)
         except Exception as error:
             raise translate(error) from error
         finally:
+            self.listening = False
             connection.terminate()
 
     async def _send_loop(self) -> None:

@@ -8,11 +8,12 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import OpenTransaction
+from penstock.store.contract import OpenTransaction, Row
 from penstock.store.dialect import Dialect
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.postgres.errors import translate
 from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.jobs import PostgresJobs
 from penstock.store.postgres.keys import PostgresKeys
@@ -20,6 +21,7 @@ from penstock.store.postgres.leases import PostgresLeases
 from penstock.store.postgres.pools import PostgresPools
 from penstock.store.postgres.programs import PostgresPrograms
 from penstock.store.postgres.rates import PostgresRates
+from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
 from penstock.store.queries import load_queries
@@ -37,39 +39,65 @@ class PostgresStore:
         self._clock = clock
         self._queries = load_queries("penstock.store.postgres", "store", "$")
         self.writers = config.max_connections
-        self._connections = Connections(
-            url,
-            size=config.max_connections,
-            wait=config.database_wait,
-            statement_timeout=config.statement_timeout,
-        )
+        timing: dict[str, float] = {"wait": config.database_wait, "statement_timeout": config.statement_timeout}
+        route = Route(url, config.statement_timeout, pooled=bool(config.direct_database))
+        self._connections = Connections(route, size=config.max_connections, **timing)
         # Services have connections of their own: no number of calls may keep a worker from renewing its lease.
-        for_services = Connections(
-            url, size=_FOR_SERVICES, wait=config.database_wait, statement_timeout=config.statement_timeout
-        )
-        self._for_services = for_services
+        self._for_services = for_services = Connections(route, size=_FOR_SERVICES, **timing)
+        self._direct = self._connections
+        if config.direct_database:
+            self._direct = Connections(Route(config.direct_database, config.statement_timeout), size=1, **timing)
         self.keys = PostgresKeys()
         self.rates = PostgresRates(for_services)
         self.jobs = PostgresJobs(for_services, PostgresGates(for_services, self.rates))
-        self.pools = PostgresPools(self._for_services)
-        self.programs = PostgresPrograms(self._for_services)
+        self.pools = PostgresPools(for_services)
+        self.programs = PostgresPrograms(for_services)
         self.leases = PostgresLeases(for_services, self.jobs)
-        self.catalog = PostgresCatalog(self._connections)
-        self.signals = PostgresSignals(self._connections, self._queries)
+        self.catalog = PostgresCatalog(self._connections, self._direct)
+        self.signals = PostgresSignals(self._connections, self._direct, self._queries)
 
     async def open(self) -> None:
         """Connect, and set the clock by the database's."""
         connection = await self._connections.acquire()
         self._connections.release(connection)
-        if connection.get_server_version().major * 10000 < _OLDEST:
-            raise ConfigError("This PostgreSQL is older than version 13.", fix="Upgrade the database.")
-        await self.synchronize()
+        try:
+            _check_version(connection)
+            if self._direct is not self._connections:
+                await self._check_direct()
+            await self.synchronize()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _check_direct(self) -> None:
+        """Refuse a way past the pooler that leads to another pooler, or to another database."""
+        direct = await self._identity_by(self._direct)
+        if self._direct.route.pooled:
+            raise ConfigError(
+                "direct_database leads to a pooler, as database does.",
+                fix="Let it lead to the PostgreSQL server itself.",
+            )
+        if direct != await self._identity_by(self._connections):
+            raise ConfigError(
+                "direct_database and database lead to different databases.",
+                fix="Let both lead to the same one: database through the pooler, direct_database past it.",
+            )
+
+    async def _identity_by(self, connections: Connections) -> list[Row]:
+        connection = await connections.connect()
+        try:
+            return list(await connection.fetch(self._queries["identity"].statement.sql))
+        except Exception as error:
+            raise translate(error) from error
+        finally:
+            connection.terminate()
 
     async def close(self) -> None:
         """Release all connections."""
         await self.signals.close()
         await self._for_services.close()
         await self._connections.close()
+        await self._direct.close()
 
     async def begin_read(self) -> PostgresSession:
         """A read-only snapshot."""
@@ -110,6 +138,11 @@ class PostgresStore:
 
     def check_definition(self, definition: TableDefinition) -> None:
         """Every table can be held."""
+
+
+def _check_version(connection: Connection) -> None:
+    if connection.get_server_version().major * 10000 < _OLDEST:
+        raise ConfigError("This PostgreSQL is older than version 13.", fix="Upgrade the database.")
 
 
 def datetime_of(clock: SystemClock) -> datetime:

@@ -1,0 +1,103 @@
+"""The way to the database: to the server itself, or through a pooler that lends its connections for one transaction.
+
+Owns what a connection is told when it opens, and finds out by itself whether a pooler such as PgBouncer stands in
+between. Nothing of a session outlives its transaction there: neither settings, nor prepared statements, nor LISTEN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import asyncpg
+
+Connection = Any  # asyncpg has no type information
+
+_SETTINGS = {
+    "application_name": "penstock",
+    "timezone": "UTC",
+    # A sequential scan reads every row, so under SERIALIZABLE it conflicts with every write: small tables would
+    # conflict without need. Scans without an index still work.
+    "enable_seqscan": "off",
+    "jit": "off",
+}
+_KNOWN_TO_POOLERS = {"application_name", "timezone"}  # PgBouncer keeps these by client, and refuses all others
+_IDLE_AT_LEAST = 60.0
+_WAIT_PART = 0.9  # of statement_timeout
+
+
+class Route:
+    """How connections to one database are opened.
+
+    Args:
+        url: Where to connect.
+        statement_timeout: Seconds after which the server stops a statement.
+        pooled: Whether a pooler is known to stand in between, though it may not show.
+
+    Attributes:
+        pooled: Whether a pooler stands in between; known once the first connection is open.
+        local_settings: Through a pooler: statements that each transaction begins with, as no settings are kept.
+    """
+
+    def __init__(self, url: str, statement_timeout: float, *, pooled: bool = False) -> None:
+        self._url = url
+        self._settings = _SETTINGS | _limits(statement_timeout)
+        self._is_known = pooled
+        self.pooled = pooled
+        self.local_settings = _local(self._settings)
+
+    async def open(self, wait: float, command_timeout: float | None) -> Connection:
+        """One more connection, which may take `wait` seconds to open."""
+        limits = {"timeout": wait, "command_timeout": command_timeout}
+        if not self.pooled:
+            connection = await self._open_direct(limits)
+            if connection is not None:
+                return connection
+        shared = {name: value for name, value in self._settings.items() if name in _KNOWN_TO_POOLERS}
+        return await asyncpg.connect(self._url, server_settings=shared, statement_cache_size=0, **limits)
+
+    async def _open_direct(self, limits: Mapping[str, Any]) -> Connection | None:
+        """A connection to the server itself; None if it is found to lead to a pooler."""
+        try:
+            connection = await asyncpg.connect(self._url, server_settings=self._settings, **limits)
+        except asyncpg.ProtocolViolationError as error:
+            if self._is_known or "startup parameter" not in str(error):
+                raise
+        else:
+            if self._is_known or await _leads_to_server(connection):
+                self._is_known = True
+                return connection
+        self._is_known = self.pooled = True
+        return None
+
+
+async def _leads_to_server(connection: Connection) -> bool:
+    """Whether the server process that runs a statement is the one that greeted; a pooler greets by itself."""
+    found: str | None = None
+    try:
+        # Without parameters nothing is prepared, which might collide with what others have prepared there.
+        found = await connection.execute(f"select where pg_backend_pid() = {connection.get_server_pid()}")
+    finally:
+        if found != "SELECT 1":
+            connection.terminate()
+    return found == "SELECT 1"
+
+
+def _limits(statement_timeout: float) -> dict[str, str]:
+    """How long the server lets a statement run, and wait, and a transaction idle, whose client may be gone or stuck.
+
+    Waiting ends before running does, so that who waits for others is told from who is slow.
+    """
+    return {
+        "lock_timeout": f"{max(1.0, statement_timeout * _WAIT_PART * 1000):.0f}",
+        "statement_timeout": f"{statement_timeout * 1000:.0f}",
+        "idle_in_transaction_session_timeout": f"{max(statement_timeout, _IDLE_AT_LEAST) * 1000:.0f}",
+    }
+
+
+def _local(settings: Mapping[str, str]) -> str:
+    # asyncpg turns jit off and on again for queries of its own, and would leave it off for all who come later.
+    settings = {name: value for name, value in settings.items() if name != "jit"} | {"jit_above_cost": "-1"}
+    return "; ".join(
+        f"set local {name} = '{value}'" for name, value in settings.items() if name not in _KNOWN_TO_POOLERS
+    )

@@ -1,0 +1,370 @@
+"""A program runs through PgBouncer, which lends each transaction one of four connections, and keeps nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from stage import ledger
+from stage.administrators import administrator
+from stage.pgbouncer import MISSING, PgBouncer, pgbouncer, program
+from stage.processes import processes
+from stage.waits import until
+
+from penstock import App, Index, QueryCtx, Table
+from penstock.app import Backend
+from penstock.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, Overloaded
+from penstock.jobs.states import JobState
+from penstock.testing import gate
+
+_REFUSED = "enable_seqscan, jit, lock_timeout, statement_timeout, idle_in_transaction_session_timeout"
+
+
+@pytest.fixture(params=["with a direct connection", "alone"])
+def settings(request: pytest.FixtureRequest, postgres_url: str) -> dict[str, Any]:
+    """Settings of a program that knows, or does not know, where the server itself is."""
+    return {"direct_database": postgres_url} if request.param != "alone" else {}
+
+
+def pooled(backend: Backend) -> bool:
+    """Whether a backend has found that a pooler stands between."""
+    return bool(backend.engine.store._connections.route.pooled)  # type: ignore[attr-defined]
+
+
+# ----- programs
+
+
+async def test_it_is_noticed_without_being_told(postgres_url: str, pooled_url: str) -> None:
+    async with ledger.app.open(pooled_url) as through, ledger.app.open(postgres_url) as directly:
+        assert (pooled(through), pooled(directly)) == (True, False)
+
+
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+def test_it_is_noticed_although_it_takes_all_settings(postgres_url: str, mode: str) -> None:
+    async def story(own: PgBouncer) -> None:
+        await own.start()
+        async with ledger.app.open(own.url) as backend:
+            assert pooled(backend)
+            await backend.run_mutation(ledger.enter, what="x")
+            assert await backend.run_query(ledger.entries, what="x") == [0]
+
+    with pgbouncer(postgres_url, pool_mode=mode, ignore_startup_parameters=_REFUSED) as own:
+        asyncio.run(story(own))
+
+
+async def test_mutations_that_conflict_run_again(pooled_url: str, settings: dict[str, Any]) -> None:
+    async with (
+        ledger.app.open(pooled_url, **settings) as one,
+        ledger.app.open(pooled_url, **settings) as other,
+    ):
+        await one.run_mutation(ledger.open_account, owner="ada")
+        calls = [(one, other)[number % 2].run_mutation(ledger.add, owner="ada", amount=1) for number in range(30)]
+        assert sorted(await asyncio.gather(*calls)) == list(range(1, 31))
+        assert await other.run_query(ledger.balance, owner="ada") == 30
+
+
+async def test_many_callers_share_four_connections(postgres_url: str, pooled_url: str) -> None:
+    async with (
+        administrator(postgres_url) as admin,
+        ledger.app.open(pooled_url) as one,
+        ledger.app.open(pooled_url) as two,
+        ledger.app.open(pooled_url) as three,
+    ):
+        for backend in (one, two, three):
+            calls: list[Any] = [backend.run_mutation(ledger.enter, what="x", number=n) for n in range(40)]
+            calls += [backend.run_query(ledger.entries, what="x") for _ in range(40)]
+            await asyncio.gather(*calls)
+        assert len(await one.run_query(ledger.entries, what="x")) == 120
+        count = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        assert await admin.fetchval(count) <= 4
+
+
+async def test_work_is_done_by_processes_within_the_limit_of_its_pool(
+    pooled_url: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    history = tmp_path / "history"
+    history.touch()
+    async with ledger.app.open(pooled_url, **settings) as backend:
+        with processes(2, "work", pooled_url, poll=0.2, **settings) as workers:
+            arguments = [{"history": str(history), "seconds": 0.01}] * 60
+            await ledger.crew.with_options(retry=True).enqueue_batch(backend, ledger.occupy, arguments)
+            await backend.run_mutation(ledger.schedule_entries, what="job", first=0, count=40)
+            await succeeded(backend, 100)
+            for worker in workers:
+                assert worker.stop() == 0
+        assert await backend.run_query(ledger.entries, what="job") == list(range(40))
+    moves = sorted((float(line.split()[0]), line.endswith("begins")) for line in history.read_text().splitlines())
+    running, most = 0, 0
+    for _moment, begins in moves:
+        running += 1 if begins else -1
+        most = max(most, running)
+    assert 1 < most <= 4
+
+
+async def test_work_is_canceled(pooled_url: str, settings: dict[str, Any]) -> None:
+    async with ledger.app.open(pooled_url, services=("worker",), poll=0.1, **settings) as backend:
+        jobs = [await backend.scheduler.run_after(timedelta(hours=1), ledger.enter, what="never") for _ in range(3)]
+        for job in jobs:
+            await backend.scheduler.cancel(job)
+
+        async def ended() -> bool:
+            found = [await backend.job(job) for job in jobs]
+            return all(status is not None and status.state is JobState.CANCELED for status in found)
+
+        await until(ended)
+
+
+async def test_a_process_that_is_killed_costs_a_lease(
+    pooled_url: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    async with ledger.app.open(pooled_url, **settings) as backend:
+        with processes(2, "work", pooled_url, poll=0.2, lease=1.5, **settings):
+            await backend.scheduler.run_after(timedelta(0), ledger.dies_in_its_transaction, folder=str(tmp_path))
+            await succeeded(backend, 1)
+        assert await backend.run_query(ledger.entries, what="died") == [0]
+
+
+# ----- the schema
+
+
+async def test_tables_are_changed(postgres_url: str, pooled_url: str, settings: dict[str, Any]) -> None:
+    """What is built beside those who write is no part of a transaction."""
+    before, after = grown_app(indexed=False)[0], grown_app(indexed=True)[0]
+    async with before.open(pooled_url, **settings), administrator(postgres_url) as admin:
+        await admin.execute("insert into item select 'item_' || n, now(), 'a' || n from generate_series(1, 1000) n")
+    async with after.open(pooled_url, **settings) as backend:
+        stored = (await backend.engine.store.catalog.stored_tables(["item"]))["item"]
+        assert stored.indexes["item_by_name"].valid
+        assert "note" in stored.columns
+
+
+async def test_one_process_at_a_time_changes_tables(pooled_url: str, settings: dict[str, Any]) -> None:
+    async def use() -> list[str]:
+        app, names = grown_app(indexed=True)
+        async with app.open(pooled_url, **settings) as backend:
+            return await backend.run_query(names)
+
+    assert await asyncio.gather(*(use() for _ in range(8))) == [[]] * 8
+
+
+async def test_who_changes_tables_directly_keeps_out_those_behind_the_pooler(
+    postgres_url: str, pooled_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ledger.app.open(postgres_url) as directly, ledger.app.open(pooled_url) as through:
+        monkeypatch.setattr("penstock.store.postgres.catalog.LOCK_WAIT", 0.0)
+        for holder, other in ((directly, through), (through, directly)):
+            async with holder.engine.store.catalog.lock():
+                with pytest.raises(DatabaseBusy, match="has been changing the schema"):
+                    async with other.engine.store.catalog.lock():
+                        pass
+            async with other.engine.store.catalog.lock():
+                pass
+
+
+def grown_app(*, indexed: bool) -> tuple[App, Any]:
+    """An app with a table, as it was or as it is, and its query."""
+    if indexed:
+
+        class Item(Table):
+            name: str
+            note: str | None = None
+
+            by_name = Index("name")
+
+    else:
+
+        class Item(Table):  # type: ignore[no-redef]
+            name: str
+
+    app = App(tables=[Item])
+
+    @app.query
+    async def names(ctx: QueryCtx) -> list[str]:
+        return [item.name async for item in ctx.db.query(Item)]
+
+    return app, names
+
+
+# ----- what is left on the connections
+
+
+async def test_nothing_is_left_on_the_connections(postgres_url: str, pooled_url: str) -> None:
+    """Others that use them find the settings of the server, and no prepared statement."""
+    async with ledger.app.open(pooled_url, services=("worker",)) as backend:
+        await asyncio.gather(*(backend.run_mutation(ledger.enter, what="x", number=n) for n in range(20)))
+        await backend.run_mutation(ledger.schedule_entries, what="job", first=0, count=5)
+        await backend.run_query(ledger.sleep_in_the_database, seconds=0.0)
+        await succeeded(backend, 5)
+        async with others_on_all_connections(pooled_url) as others:
+            for other in others:
+                for name in ("enable_seqscan", "jit", "lock_timeout", "statement_timeout", "TimeZone"):
+                    found = await setting_on(postgres_url, name)
+                    assert await other.fetchval(f"show {name}") == found
+                assert await other.fetchval("select count(*) from pg_prepared_statements where name <> ''") == 0
+
+
+async def test_settings_hold_in_each_transaction(pooled_url: str) -> None:
+    async with ledger.app.open(pooled_url, statement_timeout=7.0) as backend:
+        store: Any = backend.engine.store
+        for begin in (store.begin_read, store.begin_write):
+            session = await begin()
+            names = (
+                "statement_timeout",
+                "idle_in_transaction_session_timeout",
+                "jit_above_cost",
+                "TimeZone",
+                "application_name",
+            )
+            found = [(await session.fetch_read_only(f"show {name}", (), 1, 1000))[1][0][0] for name in names]
+            assert found == ["7s", "1min", "-1", "UTC", "penstock"]
+            await session.rollback()
+
+
+async def test_a_query_gives_its_connection_back_at_once(postgres_url: str, pooled_url: str) -> None:
+    async with ledger.app.open(pooled_url) as backend, administrator(postgres_url) as admin:
+        for _ in range(5):
+            await backend.run_query(ledger.accounts)
+            found = "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in%'"
+            assert await admin.fetchval(found) == 0
+
+
+@asynccontextmanager
+async def others_on_all_connections(url: str) -> AsyncIterator[list[Any]]:
+    """Four programs, each of which keeps one of the pooler's connections for the time of a block."""
+    others = [await asyncpg.connect(url, statement_cache_size=0) for _ in range(4)]
+    try:
+        for other in others:
+            await other.execute("begin")
+        yield others
+    finally:
+        for other in others:
+            await other.close()
+
+
+async def setting_on(url: str, name: str) -> Any:
+    """What the server has for a setting, if nobody says otherwise."""
+    async with administrator(url) as admin:
+        return await admin.fetchval(f"show {name}")
+
+
+# ----- wake-ups
+
+
+async def test_without_a_direct_connection_workers_look_by_themselves_and_say_so_once(
+    pooled_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "penstock"):
+        async with (
+            ledger.app.open(pooled_url) as front,
+            ledger.app.open(pooled_url, services=("worker", "pruner"), poll=0.1) as backend,
+        ):
+            for number in range(2):
+                await front.run_mutation(ledger.schedule_entries, what="job", first=0, count=1)
+                await succeeded(front, number + 1)
+            assert pooled(backend)
+    assert [record.message.split()[0] for record in caplog.records] == ["signals.polling"]
+
+
+async def test_with_a_direct_connection_workers_are_woken(postgres_url: str, pooled_url: str) -> None:
+    async with (
+        ledger.app.open(pooled_url, direct_database=postgres_url) as front,
+        ledger.app.open(
+            pooled_url, direct_database=postgres_url, services=("worker",), poll=3600.0, lease=600.0
+        ) as backend,
+        administrator(postgres_url) as admin,
+    ):
+
+        async def listens() -> bool:
+            return bool(await admin.fetchval("select count(*) from pg_stat_activity where query ilike 'listen %'"))
+
+        await until(listens)
+        worker: Any = backend.services.services[0]
+        await until(lambda: ready(worker.lease is not None))
+        for number in range(3):
+            await front.run_mutation(ledger.schedule_entries, what="job", first=0, count=1)
+            await succeeded(front, number + 1)
+
+
+async def ready(true: bool) -> bool:
+    return true
+
+
+async def succeeded(backend: Backend, count: int) -> None:
+    """Wait until so many jobs have succeeded."""
+
+    async def all_have() -> bool:
+        return (await backend.job_counts()).get("success", 0) == count
+
+    await until(all_have)
+
+
+# ----- what cannot be
+
+
+async def test_a_direct_database_that_leads_to_a_pooler_is_refused(pooled_url: str) -> None:
+    with pytest.raises(ConfigError, match="direct_database leads to a pooler"):
+        async with ledger.app.open(pooled_url, direct_database=pooled_url):
+            pass
+
+
+async def test_a_direct_database_that_is_another_one_is_refused(
+    postgres_server: str, pooled_url: str, postgres_url: str
+) -> None:
+    for database in (pooled_url, postgres_url):
+        with pytest.raises(ConfigError, match="lead to different databases"):
+            async with ledger.app.open(database, direct_database=postgres_server):
+                pass
+
+
+async def test_a_direct_database_that_is_not_there_is_told_at_once(pooled_url: str) -> None:
+    with pytest.raises(DatabaseUnavailable):
+        async with ledger.app.open(
+            pooled_url, direct_database="postgresql://nobody@127.0.0.1:1/none", database_wait=0.05
+        ):
+            pass
+
+
+@pytest.fixture
+def narrow(postgres_url: str) -> Iterator[PgBouncer]:
+    """A PgBouncer with one connection."""
+    with pgbouncer(postgres_url, default_pool_size="1") as own:
+        yield own
+
+
+def test_who_gets_no_connection_from_the_pooler_is_told_so_in_time(narrow: PgBouncer, postgres_url: str) -> None:
+    async def story() -> None:
+        await narrow.start()
+        settings: dict[str, Any] = {"direct_database": postgres_url, "database_wait": 0.3}
+        async with (
+            ledger.app.open(narrow.url, **settings) as holder,
+            ledger.app.open(narrow.url, **settings) as other,
+        ):
+            with gate("mutation.ran", most=1) as held:
+                call = asyncio.create_task(holder.run_mutation(ledger.enter, what="x"))
+                await held.arrived()
+                for refused in (
+                    other.run_query(ledger.entries, what="x"),
+                    other.run_mutation(ledger.enter, what="x"),
+                ):
+                    with pytest.raises(Overloaded, match="The pooler gave no connection"):
+                        await refused
+                held.open()
+                await call
+            assert await other.run_query(ledger.entries, what="x") == [0]
+
+    asyncio.run(story())
+
+
+def test_a_missing_program_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_TEST_PGBOUNCER", raising=False)
+    monkeypatch.setattr("shutil.which", lambda *_arguments, **_options: None)
+    with pytest.raises(AssertionError, match="apt-get install pgbouncer"):
+        program()
+    assert "PENSTOCK_TEST_PGBOUNCER" in MISSING

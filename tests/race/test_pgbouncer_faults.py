@@ -1,0 +1,67 @@
+"""PgBouncer, or the server behind it, goes away under load: nothing is lost, and workers go on by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from stage import ledger
+from stage.callers import calls_are_kept, hear_again
+from stage.pgbouncer import PgBouncer, pgbouncer
+from stage.server import Server, server
+
+from penstock.clock import SystemClock
+from penstock.errors import TryAgain
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["with a direct connection", "alone"])
+@pytest.mark.parametrize("what", ["pgbouncer", "server", "both"])
+def test_a_restart_under_load_loses_nothing_that_was_acknowledged(what: str, direct: bool) -> None:
+    async def story(own: Server, pooler: PgBouncer) -> None:
+        await pooler.start()
+        settings: dict[str, Any] = {"direct_database": own.url} if direct else {}
+
+        async def disturb() -> None:
+            if what != "server":
+                await pooler.stop()
+            if what != "pgbouncer":
+                await own.restart()
+            if what != "server":
+                await pooler.start()
+
+        async with (
+            ledger.app.open(pooler.url, **settings) as front,
+            ledger.app.open(pooler.url, services=("worker",), lease=5.0, **settings) as first,
+            ledger.app.open(pooler.url, services=("worker",), lease=5.0, **settings) as second,
+        ):
+            await calls_are_kept(front, disturb)
+            if direct:
+                await hear_again(front, first, second)
+
+    with server() as own, pgbouncer(own.url) as pooler:
+        asyncio.run(story(own, pooler))
+
+
+@pytest.mark.parametrize("what", ["pgbouncer", "server"])
+def test_a_database_that_is_away_is_waited_for_as_long_as_the_setting_says(what: str) -> None:
+    async def story(own: Server, pooler: PgBouncer) -> None:
+        await pooler.start()
+        async with ledger.app.open(pooler.url, database_wait=0.5) as backend:
+            away = pooler if what == "pgbouncer" else own
+            await away.stop()
+            clock = SystemClock()
+            for call in (
+                lambda: backend.run_query(ledger.entries, what="x"),
+                lambda: backend.run_mutation(ledger.enter, what="x"),
+            ):
+                before = clock.monotonic()
+                with pytest.raises(TryAgain):
+                    await call()
+                assert clock.monotonic() - before < 5
+            await away.start()
+            await backend.run_mutation(ledger.enter, what="after")
+            assert await backend.run_query(ledger.entries, what="after") == [0]
+
+    with server() as own, pgbouncer(own.url) as pooler:
+        asyncio.run(story(own, pooler))

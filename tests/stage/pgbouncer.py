@@ -1,0 +1,136 @@
+"""A PgBouncer before PostgreSQL, which lends few connections for a transaction each, and may stop and start again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from stage.waits import until
+
+MISSING = (
+    "The program pgbouncer is missing, with which these tests run. Install it (on Debian and Ubuntu: apt-get install"
+    " pgbouncer; with Homebrew: brew install pgbouncer), or name one in PENSTOCK_TEST_PGBOUNCER."
+)
+_PLACES = (os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin")
+_SETTINGS = {
+    "listen_addr": "127.0.0.1",
+    "unix_socket_dir": "",
+    "auth_type": "any",
+    "pool_mode": "transaction",
+    "default_pool_size": "4",
+    "max_client_conn": "500",
+    "server_login_retry": "0.2",  # seconds after which a server that was away is tried again
+    "server_fast_close": "1",
+}
+
+
+def program() -> str:
+    """Where PgBouncer is; a failure that says how to get it, if it is nowhere."""
+    found = os.environ.get("PENSTOCK_TEST_PGBOUNCER") or shutil.which("pgbouncer", path=os.pathsep.join(_PLACES))
+    if not found:
+        raise AssertionError(MISSING)
+    return found
+
+
+class PgBouncer:
+    """A running PgBouncer.
+
+    Args:
+        server: URL of the PostgreSQL server.
+        folder: Where its settings and its log are; readable by all.
+        **settings: Settings that differ.
+
+    Attributes:
+        url: Where clients connect; leads to the database that `server` names.
+    """
+
+    def __init__(self, server: str, folder: Path, **settings: str) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.url = self.through(server)
+        pid = {"pidfile": str(folder / "pgbouncer.pid"), "listen_port": str(self._port)}
+        lines = [f"{name} = {value}" for name, value in (_SETTINGS | pid | _user(server) | settings).items()]
+        text = f"[databases]\n* = {_server(server)}\n[pgbouncer]\n" + "\n".join(lines) + "\n"
+        (folder / "pgbouncer.ini").write_text(text)
+
+    async def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        self._process = self._spawn()
+        await until(self._answers)
+
+    async def stop(self) -> None:
+        """End it at once, with all connections, as a power cut does."""
+        assert self._process is not None
+        self._process.kill()
+        await asyncio.to_thread(self._process.wait)
+
+    async def restart(self) -> None:
+        """End it, and start it again."""
+        await self.stop()
+        await self.start()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def through(self, url: str) -> str:
+        """The same database of the server, through this."""
+        return urlsplit(url)._replace(netloc=f"postgres@127.0.0.1:{self._port}", query="").geturl()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        with (self._folder / "log").open("ab") as log:
+            return subprocess.Popen([program(), self._folder / "pgbouncer.ini"], stdout=log, stderr=log)
+
+    async def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "log").read_text()
+        try:
+            _reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+
+@contextmanager
+def pgbouncer(server: str, **settings: str) -> Iterator[PgBouncer]:
+    """A PgBouncer for the time of a block; the caller starts it."""
+    with tempfile.TemporaryDirectory(prefix="penstock-pgbouncer-") as folder:
+        Path(folder).chmod(0o777)
+        own = PgBouncer(server, Path(folder), **settings)
+        try:
+            yield own
+        finally:
+            own.close()
+
+
+def _server(url: str) -> str:
+    """The server as PgBouncer's settings name it; each client gets the database that it asks for."""
+    parts = urlsplit(url)
+    host = parse_qs(parts.query).get("host", [parts.hostname or "127.0.0.1"])[0]
+    named = {"host": host, "port": parts.port or 5432, "user": unquote(parts.username or "postgres")}
+    if parts.password:
+        named["password"] = unquote(parts.password)
+    return " ".join(f"{name}={value}" for name, value in named.items())
+
+
+def _user(url: str) -> dict[str, str]:
+    """Who it becomes if root starts it, as it refuses to be root: the owner of the server's socket."""
+    if os.geteuid() != 0:
+        return {}
+    host = parse_qs(urlsplit(url).query).get("host", [""])[0]
+    return {"user": Path(host).owner() if host.startswith("/") else pwd.getpwnam("nobody").pw_name}

@@ -1,0 +1,36 @@
+"""The PostgreSQL store keeps the contract of stores through PgBouncer, which lends connections by the transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from stage.pgbouncer import PgBouncer
+
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.store.contract import Statement, Store
+from penstock.store.open import make_store
+from penstock.testing.conformance.bench import StoreMaker
+from penstock.testing.conformance.suite import StoreSuite
+
+
+class TestPgBouncer(StoreSuite):
+    slow = Statement("select pg_sleep(600)")
+
+    machine_examples = 10
+    delete_lease = Statement("delete from penstock.lease where id = $1")
+
+    @pytest.fixture(autouse=True)
+    def _server(self, postgres_databases: Callable[[], str], pooler: PgBouncer) -> None:
+        self.new_database, self.pooler = postgres_databases, pooler
+
+    def make_database(self) -> StoreMaker:
+        direct = self.new_database()
+        pooled = self.pooler.through(direct)
+
+        def make(**settings: Any) -> Store:
+            return make_store(Config(database=pooled, direct_database=direct, **settings), SystemClock())
+
+        return make
