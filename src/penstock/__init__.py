@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.app import App, Backend
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
+    from penstock.calls.crons import CronStatus
     from penstock.calls.ratelimits import RateLimiter, RateStatus
     from penstock.calls.workpool import Workpool
     from penstock.config import Config
+    from penstock.crons.every import daily, hourly, interval, monthly, weekly
+    from penstock.crons.expression import CronExpression
+    from penstock.crons.schedule import Interval
     from penstock.errors import (
         ApplicationError,
         ArgumentsInvalid,
@@ -76,9 +80,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
+    "penstock.calls.crons": ("CronStatus",),
     "penstock.calls.ratelimits": ("RateLimiter", "RateStatus"),
     "penstock.calls.workpool": ("Workpool",),
     "penstock.config": ("Config",),
+    "penstock.crons.every": ("daily", "hourly", "interval", "monthly", "weekly"),
+    "penstock.crons.expression": ("CronExpression",),
+    "penstock.crons.schedule": ("Interval",),
     "penstock.errors": (
         "ApplicationError",
         "ArgumentsInvalid",
@@ -152,6 +160,8 @@ __all__ = [
     "Conflict",
     "ConstraintViolation",
     "ContextError",
+    "CronExpression",
+    "CronStatus",
     "CursorInvalid",
     "DataError",
     "DatabaseBusy",
@@ -167,6 +177,7 @@ __all__ = [
     "IdInvalid",
     "Index",
     "InputError",
+    "Interval",
     "JobError",
     "JobId",
     "JobState",
@@ -205,10 +216,15 @@ __all__ = [
     "Workpool",
     "asgi_app",
     "between",
+    "daily",
     "gt",
     "gte",
+    "hourly",
+    "interval",
     "lt",
     "lte",
+    "monthly",
+    "weekly",
 ]
 
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from penstock.calls.context import ActionCtx
+from penstock.calls.crons import Crons
 from penstock.calls.decorators import ActionDecorator, MutationDecorator, QueryDecorator
 from penstock.calls.dispatch import Dispatch
 from penstock.calls.engine import Engine
@@ -31,11 +32,13 @@ from penstock.functions.tables import distinct, tables_of
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
-from penstock.pools.pool import PoolDefinition
+from penstock.observe.tracing import find_tracing
+from penstock.pools.pool import LogLevel, PoolDefinition
 from penstock.pools.rates import RateLimit
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.group import Group
 from penstock.services.pruner import Pruner
+from penstock.services.scheduler import CronScheduler
 from penstock.services.worker import Worker
 from penstock.store.contract import PoolRow
 from penstock.store.migrate import push
@@ -43,8 +46,8 @@ from penstock.store.open import make_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
-ServiceName = Literal["worker", "pruner"]
-SERVICES: tuple[ServiceName, ...] = ("worker", "pruner")
+ServiceName = Literal["worker", "scheduler", "pruner"]
+SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "pruner")
 
 
 class App:
@@ -57,6 +60,8 @@ class App:
     Attributes:
         sync: The same for programs that do not await: opens a backend, or shares one.
         guests: Its work in transactions of the user's own.
+        crons: What is run at the times of a schedule.
+        cron: Decorates a mutation or an action that is run at the times of a schedule; see `Crons.cron`.
 
     Raises:
         ConfigError: There is no such setting, or it cannot have this value.
@@ -70,6 +75,8 @@ class App:
         self.rate_limits = RateLimiters()
         self.guests = Guests(self.registry, self.rate_limits, self.config)
         self.sync = SyncApp(self.open)
+        self.crons = Crons(self.registry)
+        self.cron = self.crons.cron
         check_settings("App(…)", settings)
 
     # ----- functions
@@ -166,6 +173,7 @@ class App:
         key_rate_limit: RateLimit | None = None,
         group: str | None = None,
         ageing: timedelta | None = None,
+        log_level: LogLevel = "report",
     ) -> Workpool:
         """Declare a pool: work of which no more than so much runs at once, on all machines together.
 
@@ -183,6 +191,8 @@ class App:
             group: Pools of one group lend each other what they do not use.
             ageing: How long a job waits until it is as urgent as one of the next higher priority; by default a higher
                 priority always comes first.
+            log_level: Which log events tell of it: with ``"report"`` one about once a minute; with ``"info"`` or
+                ``"debug"`` also what happens to each job; with ``"warning"`` or ``"error"`` neither.
 
         Raises:
             DeclarationError: There is a pool of this name already, or a value cannot be.
@@ -201,6 +211,7 @@ class App:
                 key_rate_limit,
                 group,
                 ageing,
+                log_level,
             ),
             self.guests,
         )
@@ -303,9 +314,10 @@ class Backend:
 
     async def start(self, services: Sequence[ServiceName] = (), *, push_schema: bool = True) -> None:
         """Open the database, bring its tables up to date, and start services."""
+        self.engine.journal.follow((pool.definition for pool in self.app.pools.values()), find_tracing())
         for function in self.app.registry:
             function.signature  # noqa: B018 - what cannot be checked is refused now
-        definitions = self.app.definitions()
+        definitions, crons = self.app.definitions(), self.app.crons.plans(self.job_calls)
         store = self.engine.store
         for definition in definitions:
             store.check_definition(definition)
@@ -316,6 +328,7 @@ class Backend:
             if push_schema or services:
                 await store.pools.declare(self.app.pool_definitions())
                 await store.programs.declare(self.app.registry.kinds())
+                await store.crons.declare(crons, self.engine.clock.now())
         except BaseException:
             await store.close()
             raise
@@ -340,8 +353,10 @@ class Backend:
         await self.engine.abandon()
         await self.engine.store.close()
 
-    def make_service(self, name: ServiceName) -> Worker | Pruner:
+    def make_service(self, name: ServiceName) -> Worker | CronScheduler | Pruner:
         """A service of this backend, not yet started."""
+        if name == "scheduler":
+            return CronScheduler(self.runner, self.app.crons.scope())
         if name == "worker":
             return Worker(
                 self.runner, f"{socket.gethostname()}:{os.getpid()}", self.config.worker_jobs, list(self.app.pools)

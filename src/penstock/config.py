@@ -57,6 +57,9 @@ class Config:
         grace: How long a stopping process lets its calls and jobs finish.
         poll: How often an idle worker looks for work that nobody told it of.
         job_status_ttl: How long the status of a finished job is kept.
+        metrics_port: A port on which this process shows its metrics to whoever reaches it; 0 for none.
+        metrics_host: The address for that port; one that the outside does not reach.
+        metrics_token: Who sends this as a bearer token sees ``/metrics`` on the server's own port.
         cors_origins: Origins of web pages that may call, separated by commas; ``*`` for all.
         dev: Show callers the text of unexpected errors. Never in production.
     """
@@ -88,6 +91,9 @@ class Config:
     grace: float = 10.0
     poll: float = 1.0
     job_status_ttl: float = 7 * 86400.0
+    metrics_port: int = 0
+    metrics_host: str = "127.0.0.1"
+    metrics_token: str = ""
     cors_origins: str = ""
     dev: bool = False
 
@@ -105,12 +111,14 @@ _WORDS: dict[type[Any], str] = {
 }
 _WORDS_OF = {
     "grace": "a number of seconds, 0 or greater",
+    "metrics_port": "a port from 1 to 65535, or 0 for none",
     "statement_timeout": "between 0.001 and 2,147,483 seconds, which PostgreSQL can count in milliseconds",
     "synchronous": "full or normal",
 }
 _RANGES: dict[type[Any], tuple[float, float]] = {int: (1, math.inf), float: (math.ulp(0.0), sys.float_info.max)}
 _RANGES_OF = {
     "grace": (0, sys.float_info.max),
+    "metrics_port": (0, 65_535),
     "statement_timeout": (0.001, 2_147_483),  # 31 bits of milliseconds; 0 would be no limit
 }
 _CHOICES = {"synchronous": {"full", "normal"}}

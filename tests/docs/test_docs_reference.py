@@ -23,6 +23,7 @@ from penstock import client, errors
 from penstock.cli.main import commands
 from penstock.config import Config
 from penstock.errors import PenstockError
+from penstock.observe.meters import METERS
 
 _GENERATED = re.compile(r"<!-- generated: (?P<name>\w+) -->\n(?P<text>.*?)<!-- end -->", re.DOTALL)
 _SETTING = re.compile(r"^(?P<name>\w+): (?P<meaning>.*?)(?=^\w+: |\Z)", re.MULTILINE | re.DOTALL)
@@ -57,6 +58,16 @@ def default(value: object) -> str:
     if isinstance(value, int) and value >= _MIB:
         return f"{value // _MIB} MiB"
     return f"{value:,g}" if isinstance(value, float) else f"{value:,}"
+
+
+def metrics() -> str:
+    """A row for each metric, named as Prometheus shows it."""
+    rows = [
+        f"| `{name}{'_total' * (meter.kind == 'counter')}` | {meter.kind} | "
+        f"{', '.join(f'`{label}`' for label in meter.labels) or 'none'} | {cell(meter.meaning)} |"
+        for name, meter in METERS.items()
+    ]
+    return "\n".join(["| metric | kind | labels | meaning |", "|---|---|---|---|", *rows])
 
 
 def error_tree() -> str:
@@ -112,12 +123,14 @@ def cell(text: str) -> str:
 
 GENERATORS: dict[str, Callable[[], str]] = {
     "settings": settings,
+    "metrics": metrics,
     "error_tree": error_tree,
     "error_codes": error_codes,
     "cli": cli,
 }
 PARTS = [
     ("reference/settings.md", "settings"),
+    ("reference/metrics.md", "metrics"),
     ("reference/errors.md", "error_tree"),
     ("reference/errors.md", "error_codes"),
     ("reference/cli.md", "cli"),

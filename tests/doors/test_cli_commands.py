@@ -289,3 +289,64 @@ def test_config_tells_where_each_setting_comes_from(console: Console, monkeypatc
     lines = console.ok("config").out.splitlines()
     assert lines[0].split() == ["setting", "value", "from", "meaning"]
     assert all(len(line.split(maxsplit=3)) == 4 for line in lines)
+
+
+# ----- crons
+
+CRONS = """
+from datetime import timedelta
+
+from penstock import ActionCtx, App, MutationCtx
+
+app = App()
+
+
+@app.cron("30 9 * * *", timezone="Europe/Prague", name="report")
+async def report(ctx: MutationCtx) -> None: ...
+
+
+@app.cron(timedelta(hours=2), name="look")
+async def look(ctx: ActionCtx) -> None: ...
+
+
+@app.mutation
+async def create(ctx: MutationCtx, name: str) -> None:
+    await app.crons.create(ctx, name, timedelta(days=1), look)
+"""
+
+
+def test_crons_are_listed_run_paused_and_removed(console: Console) -> None:
+    console.write("crons.py", CRONS)
+    console.ok("migrate")
+    console.ok("run", "create", "name=made")
+    job = console.ok("crons", "run", "look").out.strip()
+    rows = {row["name"]: row for row in console.ok("crons", "--json").json["crons"]}
+    assert sorted(rows) == ["look", "made", "report"]
+    assert (rows["look"]["job"], rows["look"]["state"]) == (job, "pending")
+    assert (rows["report"]["schedule"], rows["report"]["timezone"]) == ("30 9 * * *", "Europe/Prague")
+    console.ok("crons", "pause", "report")
+    lines = [line.split() for line in console.ok("crons").out.splitlines()]
+    assert ["report", "30", "9", "*", "*", "*", "Europe/Prague", "paused"] in lines
+    assert ["made", "every", "day", "UTC"] in [line[:4] for line in lines]
+    console.ok("crons", "resume", "report")
+    assert not console.ok("crons", "--json").json["crons"][2]["paused"]
+    assert "made is removed." in console.ok("crons", "remove", "made").err
+    assert "knows no cron 'made'" in console.ok("crons", "remove", "made").err
+    for command, words in (
+        ("remove report", "is declared by this program"),
+        ("run look", f"A run of the cron 'look' is under way: {job}"),
+        ("run made", "The database knows no cron 'made'."),
+        ("pause made", "The database knows no cron 'made'."),
+    ):
+        refused = console("crons", *command.split())
+        assert (refused.code, words in refused.err) == (1, True), refused
+
+
+def test_crons_that_a_program_does_not_declare_are_told_apart(console: Console) -> None:
+    console.write("crons.py", CRONS)
+    console.ok("migrate")
+    console.write("crons.py", CRONS.replace('name="look"', 'name="other"'))
+    console.ok("migrate")
+    (line,) = [line for line in console.ok("crons").out.splitlines() if line.startswith("look")]
+    assert "not of this program" in line
+    console.ok("crons", "remove", "look")

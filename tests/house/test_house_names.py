@@ -13,12 +13,12 @@ from penstock import client
 
 PUBLIC = """
 ActionCtx App ApplicationError ArgumentsInvalid Backend CallTimeout Canceled Config ConfigError Conflict
-ConstraintViolation ContextError CursorInvalid DataError DatabaseBusy DatabaseFull DatabaseUnavailable
-DeclarationError DuplicateJob Failed Finished FixedWindow FunctionNotFound Id IdInvalid Index InputError JobError
-JobId JobState JobStatus LeaseLost LimitExceeded MutationCtx NonRetryableError NotUnique Overloaded Page Pending
-PenstockError QueryCtx Range RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Running
-SchemaMismatch Success Table TokenBucket TryAgain UnawaitedCall UniqueViolation UsageError ValueInvalid WorkId
-WorkResult WorkStatus WorkerLost Workpool asgi_app between gt gte lt lte
+ConstraintViolation ContextError CronExpression CronStatus CursorInvalid DataError DatabaseBusy DatabaseFull
+DatabaseUnavailable DeclarationError DuplicateJob Failed Finished FixedWindow FunctionNotFound Id IdInvalid Index
+InputError Interval JobError JobId JobState JobStatus LeaseLost LimitExceeded MutationCtx NonRetryableError NotUnique
+Overloaded Page Pending PenstockError QueryCtx Range RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound
+Running SchemaMismatch Success Table TokenBucket TryAgain UnawaitedCall UniqueViolation UsageError ValueInvalid WorkId
+WorkResult WorkStatus WorkerLost Workpool asgi_app between daily gt gte hourly interval lt lte monthly weekly
 """
 
 _LOADED = """

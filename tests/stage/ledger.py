@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Retry, Table
@@ -212,6 +212,12 @@ async def enter(ctx: MutationCtx, what: str, number: int = 0) -> None:
     await ctx.db.insert(Entry(what=what, number=number))
 
 
+@app.internal_mutation
+async def enter_planned_second(ctx: MutationCtx, planned_at: datetime) -> None:
+    """Enter for which second a cron has planned it."""
+    await ctx.db.insert(Entry(what="planned", number=int(planned_at.timestamp())))
+
+
 @app.mutation
 async def enter_after_looking(ctx: MutationCtx, what: str) -> None:
     found = await ctx.db.query(Entry).with_index(Entry.by_what, what=what).collect()
@@ -377,10 +383,11 @@ async def hammer(backend: Backend, owner: str, count: str, at_once: str) -> None
 
 
 async def main(role: str, database: str, *arguments: str, **settings: str) -> None:
-    services: tuple[ServiceName, ...] = ("worker",) if role == "work" else ()
+    roles: dict[str, tuple[ServiceName, ...]] = {"work": ("worker",), "keep": ("worker", "scheduler")}
+    services = roles.get(role, ())
     config = app.config(database=database, **settings)
     async with app.open(services=services, config=config) as backend:
-        if role == "work":
+        if services:
             await work(backend)
         else:
             await hammer(backend, *arguments)

@@ -200,6 +200,20 @@ def test_postgres_reads_through_indexes(postgres_plans: str, name: str, how: str
     assert used.keys() <= {"lease", "scheduled_job"}
 
 
+@pytest.mark.parametrize("how", ["for what is asked", "generic"])
+@pytest.mark.parametrize("name", ["look", "due", "under_way"])
+def test_postgres_asks_of_the_job_of_a_cron_by_its_key(postgres_plans: str, name: str, how: str) -> None:
+    """There are few crons; of the job tables, which are large, no more is read than one job."""
+    query = load_queries("penstock.store.postgres", "crons", "$")[name]
+    asked = {"names": ["a"], "functions": ["m:f"], "now": NOW, "limit": 100, "ids": [UNKNOWN]}
+    plan = asyncio.run(postgres_plan(postgres_plans, query, asked, how))
+    scans = [node for node in plan if node.get("Relation Name", "cron") != "cron"]
+    assert {scan["Relation Name"] for scan in scans} == {"ready_job", "scheduled_job", "running_job"}
+    assert {scan["Node Type"] for scan in scans} <= {"Index Only Scan", "Index Scan", "Bitmap Heap Scan"}
+    used = {node["Index Name"] for node in plan if "Index Name" in node} - {"cron_next_at"}
+    assert used == {"ready_job_pkey", "scheduled_job_pkey", "running_job_pkey"}
+
+
 def one_partition(table: str) -> str:
     return "finished_job" if table.startswith("finished_job") else table
 
@@ -232,6 +246,16 @@ def test_postgres_looks_at_no_more_keys_than_there_is_room(postgres_plans: str) 
         node["Actual Rows"] * node["Actual Loops"] for node in plan if node.get("Index Name") == "scheduled_job_gate"
     )
     assert touched < 100
+
+
+@pytest.mark.parametrize("how", ["for what is asked", "generic"])
+def test_postgres_counts_a_backlog_no_further_than_it_is_told(postgres_plans: str, how: str) -> None:
+    query = load_queries("penstock.store.postgres", "pools", "$")["backlog"]
+    plan = asyncio.run(postgres_plan(postgres_plans, query, {"most": 10}, how))
+    scans = [node for node in plan if node.get("Relation Name", "").endswith("_job")]
+    assert {scan["Index Name"] for scan in scans} == {"ready_job_order", "scheduled_job_gate", "scheduled_job_run_at"}
+    assert all(scan.get("Actual Rows", 0) <= 10 for scan in scans)
+    assert not [node for node in plan if node["Node Type"] == "Sort" and node.get("Actual Rows", 0) > 10]
 
 
 def test_postgres_counts_a_partition_no_further_than_it_is_told(postgres_plans: str) -> None:
@@ -315,6 +339,18 @@ def test_sqlite_reads_through_indexes(sqlite_plans: Path, name: str) -> None:
             assert name in LIMITED, "only what is ordered by an index and limited may begin at its end"
     sorts = [step[3] for step in steps if "TEMP B-TREE" in step[3]]
     assert len(sorts) == (name == "list"), "it sorts no more than the few rows it has found"
+
+
+@pytest.mark.parametrize("name", ["look", "due", "under_way"])
+def test_sqlite_asks_of_the_job_of_a_cron_by_its_key(sqlite_plans: Path, name: str) -> None:
+    query = load_queries("penstock.store.sqlite", "crons", "?")[name]
+    connection = sqlite3.connect(sqlite_plans)
+    steps = connection.execute(f"explain query plan {query.statement.sql}", [None] * len(query.parameters)).fetchall()
+    connection.close()
+    reads = [step[3] for step in steps if step[3].startswith(("SEARCH", "SCAN"))]
+    assert not [read for read in reads if "SCAN" in read and "json_each" not in read and "CONSTANT" not in read]
+    if name != "under_way":
+        assert any("penstock_cron_next_at" in read for read in reads)
 
 
 def test_sqlite_claims_without_touching_scheduled_jobs(sqlite_plans: Path) -> None:

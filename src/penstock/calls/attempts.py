@@ -50,6 +50,7 @@ class Attempts:
                         f"{what}: what it read or wrote was changed by others in each of {attempt} attempts.",
                         fix="Try again; and read less, or spread what all callers write over several rows.",
                     ) from error
+                self._engine.journal.conflicted(what)
             except DatabaseUnavailable as error:
                 uncertain = error.facts.get("uncertain", False)
                 if not for_ever and (last or uncertain or machine.monotonic() > until):

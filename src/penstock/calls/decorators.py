@@ -50,3 +50,24 @@ class ActionDecorator(Protocol):
     def __call__(
         self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
     ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
+
+
+class CronDecorator(Protocol):
+    """What `Crons.cron` gives: it declares a function, unless that is done below it, and has it run by a cron."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[MutationCtx, P], Awaitable[R]], /
+    ) -> MutationFunction[MutationCtx, P, R, Awaitable[R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
+    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[SyncMutationCtx, P], R], /
+    ) -> MutationFunction[SyncMutationCtx, P, R, R]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
+    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...

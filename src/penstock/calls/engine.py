@@ -11,6 +11,7 @@ import logging
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
 
+from penstock.calls.journal import Journal
 from penstock.calls.processes import Processes
 from penstock.calls.ratelimits import RateLimiters
 from penstock.calls.threads import Place, Threads
@@ -19,6 +20,7 @@ from penstock.config import Config
 from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
 from penstock.observe.logs import event as log_event
+from penstock.observe.meters import Meters
 from penstock.store.contract import Store
 from penstock.store.statements import Statements
 
@@ -33,6 +35,7 @@ class Engine:
     Attributes:
         clock: The app's time; a test may move it.
         machine: The machine's own time, for waits inside one call.
+        journal: Tells what happens to jobs and calls.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Engine:
         self.machine = SystemClock()
         self.statements = Statements(store.dialect)
         self.processes = Processes(config)
+        self.journal = Journal(Meters() if config.dev or config.metrics_token or config.metrics_port else None)
         self._threads: dict[str, Threads] = {}
         self._stop_by: float | None = None
 

@@ -22,7 +22,7 @@ from penstock.errors import CallTimeout, LeaseLost, LimitExceeded, NonRetryableE
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
 from penstock.jobs.settle import settle
-from penstock.jobs.states import JobEvent
+from penstock.jobs.states import JobEvent, JobState
 from penstock.observe.logs import event as log_event
 from penstock.wire.outgoing import encode_kept
 
@@ -60,6 +60,15 @@ async def run_job(runner: Runner, running: Running) -> Outcome | None:
     A job that ends, and has an on_complete, is settled with it. If that cannot be, `running.job` has the ending that is
     to be kept, and what is returned became of the on_complete.
     """
+    journal = runner.engine.journal
+    if journal.tracing is None:
+        return await _run_job(runner, running)
+    with journal.attempt(running.job) as outcomes:
+        outcomes.append(await _run_job(runner, running))
+    return outcomes[0]
+
+
+async def _run_job(runner: Runner, running: Running) -> Outcome | None:
     try:
         outcome = None
         if running.job.ending is None:
@@ -103,6 +112,7 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
         settled = settle(job, outcome, runner.now(), engine.clock.random(), engine.keep)
         if settled.ending is None:
             return outcome
+        engine.journal.attempted(job, settled.event)
         job = running.job = replace(job, ending=settled.ending)
     assert job.ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
     function = engine.registry.find(job.on_complete)
@@ -110,6 +120,7 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
         return _parked(job, f"FunctionNotFound: no function {job.on_complete} is declared, which is its on_complete")
     try:
         await complete(runner, function, job, job.ending, running.lease)
+        engine.journal.ended(job, job.ending.state, job.ending.finished_at)
     except LeaseLost:
         raise
     except Exception as error:  # noqa: BLE001 - whatever user code raises is kept with the job
@@ -176,6 +187,8 @@ async def _run_mutation(runner: Runner, function: AnyFunction, job: Job, lease: 
         return await apart(len(job.args), lambda: function.signature.check_json(job.args))
 
     await runner.mutation(function, check, lease=lease, settle=settled)
+    if job.on_complete is None:
+        runner.engine.journal.ended(job, JobState.SUCCESS, runner.now())
 
 
 def _result(runner: Runner, function: AnyFunction, result: object) -> str:

@@ -15,6 +15,7 @@ from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobStatus, NewJob, Options, job_id
 from penstock.jobs.order import rank
 from penstock.jobs.states import JobState
+from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
 from penstock.store.contract import OpenTransaction, Store
 from penstock.transaction.keys import enqueue_with_key
@@ -79,6 +80,10 @@ class JobCalls:
     def now(self) -> datetime:
         """The time of the transaction, or the app's."""
         return self._runner.now() if self._scope is None else self._scope.transaction.now
+
+    def new_id(self) -> UUID:
+        """The id of a new job."""
+        return UUID(int=self._runner.engine.clock.uuid7())
 
     def after(self, delay: object, word: str) -> datetime:
         """The time after a delay.
@@ -151,7 +156,7 @@ class JobCalls:
         """
         text = self.json(function.signature.check(dict(arguments)), f"The arguments of {function.name}")
         return NewJob(
-            id=UUID(int=self._runner.engine.clock.uuid7()),
+            id=self.new_id(),
             function=function.name,
             kind=function.kind.value,
             args=text,
@@ -159,7 +164,7 @@ class JobCalls:
             rank=rank(run_at, priority, ageing),
             pool=pool,
             priority=priority,
-            options=options,
+            options=self._runner.engine.journal.traced(options),
             on_complete=on_complete,
             concurrency_key=options.concurrency_key or ("" if gated or options.key is not None else None),
         )
@@ -184,9 +189,10 @@ class JobCalls:
     async def enqueue(self, job: NewJob) -> None:
         """Enqueue a job: with the transaction, or at once."""
         if self._scope is None:
-            await self._runner.write(lambda transaction: transaction.enqueue([job]))
+            await self.enqueue_many([job])
         else:
             self._scope.transaction.add_job(job)
+            self._runner.engine.journal.sending(self._scope.transaction, [job])
 
     async def write(self, verb: Callable[[Transaction], Awaitable[T]]) -> T:
         """Do something in the transaction, or in one of its own."""
@@ -212,6 +218,7 @@ class JobCalls:
         async def send(transaction: Transaction) -> None:
             for start in range(0, len(jobs), _PIECE):
                 await transaction.enqueue(jobs[start : start + _PIECE])
+            self._runner.engine.journal.sending(transaction, jobs)
 
         await self.write(send)
 
@@ -221,7 +228,14 @@ class JobCalls:
         Raises:
             DuplicateJob: There is one, and it cannot give way.
         """
-        return await self.write(lambda transaction: enqueue_with_key(transaction, job, duplicate))
+
+        async def send(transaction: Transaction) -> UUID:
+            found = await enqueue_with_key(transaction, job, duplicate)
+            if found == job.id:
+                self._runner.engine.journal.sending(transaction, [job])
+            return found
+
+        return await self.write(send)
 
     async def cancel(self, uuids: Iterable[UUID]) -> None:
         """Ask for jobs to be canceled: with the transaction, or at once."""
@@ -245,6 +259,13 @@ class JobCalls:
         jobs = self._runner.engine.store.jobs
         return await self.read(lambda session: jobs.find(session, uuid, self.now()))
 
+    def sending(self, pool: str, function: object, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """A call that enqueues, in a span of its own if anybody wants to see it."""
+        tracing = self._runner.engine.journal.tracing
+        if tracing is None or not isinstance(function, Function):
+            return call
+        return _in_span(tracing, pool, function.name, call)
+
 
 def _status_of_new(job: NewJob, now: datetime) -> JobStatus:
     return JobStatus(
@@ -257,6 +278,13 @@ def _status_of_new(job: NewJob, now: datetime) -> JobStatus:
         enqueued_at=now,
         pool=job.pool,
     )
+
+
+async def _in_span(tracing: Tracing, pool: str, function: str, call: Coroutine[Any, Any, T]) -> T:
+    with tracing.send(pool, function) as span:
+        sent = await call
+        tracing.sent(span, cast("Any", sent))
+        return sent
 
 
 def _as_it_is(call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:

@@ -107,9 +107,10 @@ class Runner:
 
     async def query(self, function: AnyFunction, arguments: dict[str, Any], depth: int = 0) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
-        return await self._attempts.run(
-            lambda: self._query_once(function, arguments, depth), function.name, writes=False
-        )
+        with self.engine.journal.call(function):
+            return await self._attempts.run(
+                lambda: self._query_once(function, arguments, depth), function.name, writes=False
+            )
 
     async def queries(self, runs: Sequence[QueryRun]) -> list[bytes | Exception]:
         """Run queries in one snapshot, at one time; for each its answer, or what it raised."""
@@ -143,14 +144,15 @@ class Runner:
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
         """
         now, seed = self.engine.clock.now(), self.engine.clock.seed()
-        async with self.engine.thread(function, depth) as thread:
+        with self.engine.journal.call(function):
+            async with self.engine.thread(function, depth) as thread:
 
-            async def once() -> Any:
-                return await self._mutation_once(
-                    function, await check(), now, seed, depth, lease, settle, finish, thread
-                )
+                async def once() -> Any:
+                    return await self._mutation_once(
+                        function, await check(), now, seed, depth, lease, settle, finish, thread
+                    )
 
-            return await self._attempts.run(once, function.name, for_ever=settle is not None)
+                return await self._attempts.run(once, function.name, for_ever=settle is not None)
 
     async def action(
         self,
@@ -160,6 +162,12 @@ class Runner:
         cancelled: asyncio.Event | None = None,
     ) -> Any:
         """Run an action on checked arguments."""
+        with self.engine.journal.call(function):
+            return await self._action_once(function, arguments, depth, cancelled)
+
+    async def _action_once(
+        self, function: AnyFunction, arguments: dict[str, Any], depth: int, cancelled: asyncio.Event | None
+    ) -> Any:
         _check_depth(function, depth)
         if function.runtime == "process":
             text = encode_json(arguments, f"The arguments of {function.name}").encode()
@@ -193,8 +201,9 @@ class Runner:
         _expect(function, FunctionKind.QUERY)
         arguments = function.signature.check(function.signature.bind(args, kwargs))
         inner = Scope(scope.transaction, function.name, writable=False)
-        async with scope.held():
-            return await self._in_scope(function, inner, arguments, depth + 1, None)
+        with self.engine.journal.call(function):
+            async with scope.held():
+                return await self._in_scope(function, inner, arguments, depth + 1, None)
 
     async def nested_mutation(
         self,
@@ -208,8 +217,9 @@ class Runner:
         _expect(function, FunctionKind.MUTATION)
         arguments = function.signature.check(function.signature.bind(args, kwargs))
         inner = Scope(scope.transaction, function.name, writable=True)
-        async with scope.held(), scope.transaction.branch():
-            return await self._in_scope(function, inner, arguments, depth + 1, None)
+        with self.engine.journal.call(function):
+            async with scope.held(), scope.transaction.branch():
+                return await self._in_scope(function, inner, arguments, depth + 1, None)
 
     # ----- outside of functions
 
@@ -254,9 +264,10 @@ class Runner:
             for function, arguments, encode in runs:
                 try:
                     budget.check()
-                    result = await contained(
-                        function, self._query_in(session, now, function, arguments, 0, thread, budget)
-                    )
+                    with self.engine.journal.call(function):
+                        result = await contained(
+                            function, self._query_in(session, now, function, arguments, 0, thread, budget)
+                        )
                     found.append(budget.take(encode(result)))  # what has been encoded need not be held any more
                 except TryAgain:
                     raise

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec
 from penstock.calls.jobcalls import JobCalls
 from penstock.errors import ContextError
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction
-from penstock.jobs.job import JobId, JobStatus, job_id, job_uuid
+from penstock.jobs.job import DEFAULT_POOL, JobId, JobStatus, job_id, job_uuid
 
 P = ParamSpec("P")
 
@@ -42,7 +42,8 @@ class Scheduler:
             ValueInvalid: The delay is negative, or over five years.
             LimitExceeded: The arguments are too large, or too many jobs are scheduled at once.
         """
-        return self._calls.track(self._run_after(delay, function, args, kwargs))
+        call = self._run_after(delay, function, args, kwargs)
+        return self._calls.track(self._calls.sending(DEFAULT_POOL, function, call))
 
     def run_at(
         self,
@@ -53,7 +54,8 @@ class Scheduler:
         **kwargs: P.kwargs,
     ) -> Coroutine[Any, Any, JobId]:
         """The same at a point in time, or at once if it is past. Raises what `run_after` raises."""
-        return self._calls.track(self._run_at(time, function, args, kwargs))
+        call = self._run_at(time, function, args, kwargs)
+        return self._calls.track(self._calls.sending(DEFAULT_POOL, function, call))
 
     def cancel(self, job: JobId) -> Coroutine[Any, Any, None]:
         """Ask for a job to be canceled.

@@ -137,7 +137,7 @@ class Workpool:
             LimitExceeded: The arguments or the context are too large, or one transaction enqueues too much.
         """
         calls = self._calls(ctx, writes=True)
-        return calls.answer(self._enqueue(calls, function, args, kwargs))
+        return calls.answer(calls.sending(self.name, function, self._enqueue(calls, function, args, kwargs)))
 
     @overload
     def enqueue_batch(
@@ -165,7 +165,7 @@ class Workpool:
             ArgumentsInvalid: The function does not take some of them; then none is enqueued.
         """
         calls = self._calls(ctx, writes=True)
-        return calls.answer(self._enqueue_batch(calls, function, arguments))
+        return calls.answer(calls.sending(self.name, function, self._enqueue_batch(calls, function, arguments)))
 
     # ----- look
 
@@ -310,6 +310,10 @@ class Workpool:
         if jobs:
             await calls.enqueue_many(jobs)
         return [job_id(job.id) for job in jobs]
+
+    def job(self, calls: JobCalls, function: Any, arguments: Mapping[str, Any]) -> NewJob:
+        """A call of a function as a job of this pool, not enqueued; see `enqueue` for what it refuses."""
+        return self._maker(calls, function)(arguments)
 
     def _maker(self, calls: JobCalls, function: Any) -> _Maker:
         """What makes a job of the arguments of a call."""

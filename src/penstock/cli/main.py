@@ -31,6 +31,7 @@ _COMMANDS = {
     "import": ("penstock.cli.importing", "Read rows into a table from JSON lines."),
     "jobs": ("penstock.cli.jobs", "Show and cancel jobs."),
     "pools": ("penstock.cli.pools", "Show pools, and change their limits."),
+    "crons": ("penstock.cli.crons", "Show crons; run, pause, resume or remove one."),
     "pause": ("penstock.cli.pause", "Start no more jobs of a pool."),
     "resume": ("penstock.cli.resume", "Start jobs of a paused pool again."),
     "config": ("penstock.cli.settings", "Show the settings in force, and where each comes from."),

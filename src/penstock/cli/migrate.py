@@ -6,14 +6,13 @@ from typing import Any
 
 import click
 
-from penstock.app import App
+from penstock.app import App, Backend
 from penstock.cli.opening import complete, open_app, shown_url
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, say
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.store.migrate import Plan, push
-from penstock.store.open import make_store
 
 
 @click.command("migrate")
@@ -23,8 +22,8 @@ from penstock.store.open import make_store
 def command(options: Options, only_plan: bool) -> None:
     """Make the database fit the tables of the app.
 
-    Adds tables, columns, indexes and checks, and makes the limits of pools known. Whatever would lose or break data is
-    refused before anything is changed.
+    Adds tables, columns, indexes and checks, and makes the limits of pools and the crons known. Whatever would lose or
+    break data is refused before anything is changed.
     """
     app = open_app(options)
     config = app.config(database=options.database)
@@ -39,8 +38,9 @@ def command(options: Options, only_plan: bool) -> None:
 
 async def _migrate(app: App, config: Config, *, apply: bool) -> Plan:
     """Push, or only plan: a plan asks without opening the store, which would create a SQLite file."""
-    store = make_store(config, SystemClock())
-    definitions = app.definitions()
+    backend = Backend(app, config, SystemClock())
+    store = backend.engine.store
+    definitions, crons = app.definitions(), app.crons.plans(backend.job_calls)
     try:
         if apply:
             await store.open()
@@ -48,6 +48,7 @@ async def _migrate(app: App, config: Config, *, apply: bool) -> Plan:
         if apply:
             await store.pools.declare(app.pool_definitions())
             await store.programs.declare(app.registry.kinds())
+            await store.crons.declare(crons, backend.engine.clock.now())
         return plan
     finally:
         await store.close()

@@ -23,7 +23,8 @@ _ATTRIBUTE = re.compile(r"(\w+): (.+)")
 def command(options: Options) -> None:
     """Show the settings in force, where each comes from, and what it means."""
     config = open_app(options).config(database=options.database)
-    values = asdict(config) | {name: shown_url(getattr(config, name)) for name in ("database", "direct_database")}
+    hidden = {name: shown_url(getattr(config, name)) for name in ("database", "direct_database")}
+    values = asdict(config) | hidden | {"metrics_token": config.metrics_token and "***"}
     sources = _sources(options, config)
     meanings = _meanings()
     if options.json:

@@ -6,15 +6,16 @@ Owns how the process ends: a first signal lets running jobs finish, a second one
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from types import FrameType
 
 import click
 
-from penstock.app import SERVICES, App
+from penstock.app import SERVICES, App, Backend
 from penstock.cli.ending import end_process
 from penstock.cli.opening import complete_serving, open_app
 from penstock.cli.options import Options, pass_options
@@ -27,24 +28,36 @@ _BY_SIGNAL = 128  # to which the exit code of a process that a signal ends adds 
 
 @click.command("worker")
 @click.option("--jobs", type=click.IntRange(1), help="How many jobs to run at once; by default as worker_jobs says.")
+@click.option(
+    "--metrics-port", type=click.IntRange(1, 65535), help="Show metrics on this port; by default as metrics_port says."
+)
 @pass_options
-def command(options: Options, jobs: int | None) -> None:
+def command(options: Options, jobs: int | None, metrics_port: int | None) -> None:
     """Run the services: jobs, and whatever else runs by itself. Any number of workers may run on one database.
 
     SIGINT and SIGTERM let running jobs finish within the grace time; a second one does not wait.
     """
     app = open_app(options, log_level="info")
-    complete_serving(_work(app, app.config(database=options.database, worker_jobs=jobs)))
+    config = app.config(database=options.database, worker_jobs=jobs, metrics_port=metrics_port)
+    complete_serving(_work(app, config))
     end_process()
 
 
 async def _work(app: App, config: Config) -> None:
     with _told_to_stop() as stop:
-        async with app.open(config=config, services=SERVICES):
+        async with app.open(config=config, services=SERVICES) as backend, _metrics_served(backend):
             event("services.started", services=",".join(SERVICES), pid=os.getpid())
             await stop.wait()
             event("services.stopping")
     event("services.stopped")
+
+
+def _metrics_served(backend: Backend) -> AbstractAsyncContextManager[None]:
+    """The metrics on their port; only who wants them loads the server."""
+    if not backend.config.metrics_port:
+        return nullcontext()
+    served: AbstractAsyncContextManager[None] = importlib.import_module("penstock.server.run").metrics_served(backend)
+    return served
 
 
 @contextmanager

@@ -68,6 +68,7 @@ class Options:
         concurrency_key: Of its pool's jobs with the same one only so many run at once.
         key: Of its pool's jobs with the same one there is only one.
         until_start: Whether another job may have its key as soon as it starts, and not only when it has ended.
+        trace: The trace that it belongs to and the span that enqueued it, as W3C writes them.
     """
 
     retry: Retry | None = None
@@ -79,6 +80,7 @@ class Options:
     concurrency_key: str | None = None
     key: str | None = None
     until_start: bool | None = None
+    trace: str | None = None
 
 
 NO_OPTIONS = Options()

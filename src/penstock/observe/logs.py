@@ -1,15 +1,25 @@
 """Log events: one name and its facts, through the standard library's logging.
 
 Owns the form of an event. Which events exist is told where they are emitted; docs/reference/events.md lists them.
+Events of pools have the names and facts of Convex's Workpool, and as JSON also the form in which Convex streams its
+logs, so that monitors which are written for those work here.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 _log = logging.getLogger("penstock")
+_WORKPOOL = "workpool"
+
+
+def enabled(level: int = logging.INFO, /) -> bool:
+    """Whether events of a level are told at all; for those who would gather facts for many of them."""
+    return _log.isEnabledFor(level)
 
 
 def event(name: str, level: int = logging.INFO, /, *, exc_info: BaseException | None = None, **facts: Any) -> None:
@@ -24,7 +34,10 @@ def event(name: str, level: int = logging.INFO, /, *, exc_info: BaseException | 
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, event, and the event's facts beside them."""
+    """One JSON object a line: time, level, event, and the event's facts beside them.
+
+    Events of pools also have `_time` and `data`, as a stream of Convex's logs has them.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line of JSON."""
@@ -34,6 +47,22 @@ class JsonFormatter(logging.Formatter):
             "event": getattr(record, "event", record.name),
             **getattr(record, "facts", {"message": record.getMessage()}),
         }
+        if line["event"].startswith(f"{_WORKPOOL}."):
+            line |= _streamed(record, line["event"])
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
+
+
+def _streamed(record: logging.LogRecord, name: str) -> dict[str, Any]:
+    """An event of a pool as a line that a function has printed, which is what Workpool's monitors read."""
+    component, _, event_name = name.partition(".")
+    facts: Mapping[str, Any] = getattr(record, "facts", {})
+    message = {"component": component, "event": event_name, **facts}
+    return {
+        "_time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+        "data": {
+            "message": json.dumps(message, default=str),
+            "function": {"component_path": facts.get("pool")},
+        },
+    }

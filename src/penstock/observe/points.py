@@ -15,6 +15,7 @@ POINTS = frozenset(
         "commit.after",  # the commit is known to have succeeded
         "worker.claimed",  # jobs are claimed, none has started
         "worker.outcome",  # a job has an outcome, nothing is settled
+        "scheduler.decided",  # it is decided which crons run, nothing is committed
         "lease.renew",  # a worker is about to renew its lease
     }
 )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal, get_args
 
 from penstock.errors import DeclarationError
 from penstock.jobs.job import DEFAULT_POOL
 from penstock.jobs.order import NO_AGEING
 from penstock.jobs.retry import Retry
 from penstock.pools.rates import FixedWindow, RateLimit, TokenBucket
+
+LogLevel = Literal["debug", "info", "report", "warning", "error"]
 
 MOST_PARALLEL = 1_000_000
 _SHORTEST_AGEING = timedelta(milliseconds=1)
@@ -32,6 +35,7 @@ class PoolDefinition:
         key_rate_limit: How many of its jobs with one concurrency key start in a time; None for any number.
         group: Name of the pools that lend it what they do not use; None for no such pools.
         ageing: How long a job waits until it is as urgent as one of the next higher priority; None for ever.
+        log_level: Which events of it are told: all with debug and info, only reports with report, none beyond that.
     """
 
     name: str
@@ -44,6 +48,7 @@ class PoolDefinition:
     key_rate_limit: RateLimit | None = None
     group: str | None = None
     ageing: timedelta | None = None
+    log_level: LogLevel = "report"
 
     def __post_init__(self) -> None:
         name: object = self.name
@@ -60,7 +65,22 @@ class PoolDefinition:
             raise DeclarationError(
                 f"Pool {self.name}: status_ttl must be a timedelta greater than 0, or None for ever, not {ttl!r}."
             )
+        if self.log_level not in get_args(LogLevel):
+            raise DeclarationError(
+                f"Pool {self.name}: log_level must be one of {', '.join(get_args(LogLevel))}, not {self.log_level!r}.",
+                fix="debug and info tell of each job, report tells how the pool does about once a minute.",
+            )
         _check_keys_and_rates(self)
+
+    @property
+    def tells_of_jobs(self) -> bool:
+        """Whether it has an event for each thing that happens to a job."""
+        return self.log_level in {"debug", "info"}
+
+    @property
+    def reports(self) -> bool:
+        """Whether it is reported on."""
+        return self.log_level in {"debug", "info", "report"}
 
 
 def _check_keys_and_rates(pool: PoolDefinition) -> None:

@@ -23,7 +23,7 @@ from penstock.server.opening import Opening
 REQUEST_ID = "x-request-id"
 _KEY = "penstock.exchange"
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_PROBES = ("/healthz", "/readyz")
+_PROBES = ("/healthz", "/readyz", "/metrics")
 _LONGEST_PATH = 200
 
 

@@ -21,6 +21,7 @@ from penstock.app import App, Backend, ServiceName
 from penstock.config import Config
 from penstock.server.access import REQUEST_ID, Access
 from penstock.server.http import Api, health_routes, not_routed
+from penstock.server.metrics import metrics_route
 from penstock.server.opening import Opening
 
 _PREFLIGHT_SECONDS = 86_400
@@ -35,7 +36,7 @@ class Asgi(Starlette):
 
     def __init__(self, opening: Opening) -> None:
         super().__init__(
-            routes=[Mount("/api", app=_api(opening)), *health_routes(opening)],
+            routes=[Mount("/api", app=_api(opening)), *health_routes(opening), metrics_route(opening)],
             middleware=[Middleware(Access, opening=opening)],
             exception_handlers={HTTPException: not_routed},
             lifespan=opening.lifespan,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -103,8 +104,10 @@ class Api:
         """An endpoint that answers a request which cannot be read, or cannot be served now."""
 
         async def guarded(request: Request) -> Response:
+            tracing = self._opening.tracing
             try:
-                return await endpoint(request)
+                with nullcontext() if tracing is None else tracing.incoming(request.headers):
+                    return await endpoint(request)
             except (Refused, TryAgain) as error:
                 return _response(answer_error(error, exchange_of(request), Format.CLEAN, dev=self._config.dev))
 
@@ -141,6 +144,8 @@ async def not_routed(request: Request, error: Exception) -> Response:
         if request.method == "OPTIONS":
             return Response(status_code=204, headers=headers)
         return _response(refusal(405, "MethodNotAllowed", f"This path takes {headers.get('Allow', '')}.", headers))
+    if status == 401:  # noqa: PLR2004 - HTTP's number
+        return _response(refusal(401, "Unauthorized", "This path takes a bearer token.", headers))
     if status == 404:  # noqa: PLR2004 - HTTP's number
         return _response(refusal(404, "NotFound", "There is nothing at this path."))
     return _response(refusal(status, "BadRequest", "This request cannot be served.", headers))

@@ -16,6 +16,7 @@ from penstock.app import App, Backend, ServiceName
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.observe.logs import event
+from penstock.observe.tracing import Tracing
 from penstock.server.requests import Refused
 
 
@@ -56,6 +57,11 @@ class Opening:
             await self._open()
         assert self._backend is not None  # noqa: S101 - opened, or raised
         return self._backend
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """What makes spans, once the backend is open and if the program has set up OpenTelemetry."""
+        return None if self._backend is None else self._backend.engine.journal.tracing
 
     @asynccontextmanager
     async def lifespan(self, _app: Any = None) -> AsyncIterator[None]:

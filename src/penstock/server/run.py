@@ -13,10 +13,12 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.server import HANDLED_SIGNALS
 
 from penstock.app import App, Backend, ServiceName
@@ -25,6 +27,7 @@ from penstock.errors import ConfigError
 from penstock.observe.logs import event
 from penstock.server.asgi import Asgi, asgi_app
 from penstock.server.connections import limited_connections, most_connections
+from penstock.server.metrics import metrics_app
 
 _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep a connection, so that none sends into a closed one
@@ -58,9 +61,32 @@ async def serve(
         url = _url(listener)
         async with app.open(config=config, services=services) as backend:
             asgi = asgi_app(app, backend=backend)
-            await _Server(asgi, backend, url, ready).serve(sockets=[listener])
+            async with metrics_served(backend):
+                await _Server(asgi, backend, url, ready).serve(sockets=[listener])
             await asgi.opening.idle()  # a call that was cut off takes a moment to undo what it did
     event("server.stopped", logging.INFO, url=url)
+
+
+@asynccontextmanager
+async def metrics_served(backend: Backend) -> AsyncIterator[None]:
+    """Show the metrics of a backend on the port that the settings name, if they name one, for the time of a block.
+
+    Raises:
+        ConfigError: The address cannot be listened on.
+    """
+    config = backend.config
+    if not config.metrics_port:
+        yield
+        return
+    with closing(_bind(config.metrics_host, config.metrics_port)) as listener:
+        server = _MetricsServer(_listening(metrics_app(backend), timeout_graceful_shutdown=1))
+        serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]), name="penstock-metrics")
+        event("server.metrics_started", logging.INFO, url=f"{_url(listener)}/metrics")
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await serving
 
 
 class _Server(uvicorn.Server):
@@ -69,14 +95,9 @@ class _Server(uvicorn.Server):
     def __init__(self, asgi: Asgi, backend: Backend, url: str, ready: Callable[[str], None] | None) -> None:
         config = asgi.opening.config
         super().__init__(
-            uvicorn.Config(
+            _listening(
                 asgi,
                 http=limited_connections(most_connections(config)),
-                lifespan="off",
-                log_config=None,
-                log_level=logging.WARNING,
-                access_log=False,
-                server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=math.ceil(config.grace),
                 backlog=_BACKLOG,
@@ -116,6 +137,22 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class _MetricsServer(uvicorn.Server):
+    """Leaves signals to those beside whom it runs."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Capture none."""
+        yield
+
+
+def _listening(web: ASGIApp, **how: Any) -> uvicorn.Config:
+    """How uvicorn serves an application of penstock's: it says nothing by itself."""
+    return uvicorn.Config(
+        web, lifespan="off", log_config=None, log_level=logging.WARNING, access_log=False, server_header=False, **how
+    )
 
 
 def _bind(host: str, port: int) -> socket.socket:

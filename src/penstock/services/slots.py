@@ -53,6 +53,10 @@ class Slots:
         self._held = {pool: _Held() for pool in self._held}
         self._looked_at = -1e9
 
+    def held(self) -> dict[str, float]:
+        """How many slots of each pool it holds."""
+        return {pool: held.number for pool, held in self._held.items()}
+
     def rooms(self, places: int, running: Counter[str]) -> list[Room]:
         """For how many more jobs of each pool there is room now.
 

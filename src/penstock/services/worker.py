@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import cast
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from penstock.jobs.settle import settle, settle_cancel
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
+from penstock.services.reports import Reports
 from penstock.services.service import Service
 from penstock.services.slots import Slots
 from penstock.store.contract import Claim, Room
@@ -74,6 +76,9 @@ class Worker(Service):
         self._astray = False
         self._slots = Slots(self._store, self.clock, pools)
         self._busy: Counter[str] = Counter()
+        self._journal = runner.engine.journal
+        self._journal.watch(self._busy, self._slots.held)
+        self._reports = Reports(self._journal, self._store, self.clock)
 
     async def tick(self) -> float:
         """Keep the lease, settle what has ended, claim and start what may run."""
@@ -82,6 +87,7 @@ class Worker(Service):
             async with asyncio.timeout(self._bound * _TICK_PART):  # by then the lease is to be renewed again
                 await self._look_after_others()
                 pause = await self._settle_and_claim()
+                await self._reports.tell(self._busy)
         except TimeoutError as error:
             raise DatabaseUnavailable("The database did not answer in time to find work.") from error
         return min(pause, self._until_renewal())
@@ -215,6 +221,7 @@ class Worker(Service):
         except BaseException:
             self._outcomes = outcomes + self._outcomes
             raise
+        self._journal.settled(zip((job for job, _ in outcomes), settlements, strict=True), won)
         for settlement in settlements:
             if settlement.id not in won:
                 log_event("job.lost", logging.WARNING, job=job_id(settlement.id), lease=self.lease)
@@ -233,27 +240,31 @@ class Worker(Service):
         now = self.clock.now()
         for lease in await self._store.leases.expired(now):
             if lease != self.lease:
-                count = await self._store.leases.rescue(lease, now, self._settle_lost)
+                lost: list[tuple[Job, Settlement]] = []
+                count = await self._store.leases.rescue(lease, now, partial(self._settle_lost, lost))
+                self._journal.settled(lost)
                 log_event("worker.rescued", logging.WARNING, lease=lease, jobs=count)
 
     async def _cancel(self) -> bool:
         """Carry out what anybody asked to be canceled; whether any pending jobs were, of which there may be more."""
         now, kept = self.clock.now(), self._runner.engine.keep
-        canceled: list[Job] = []
+        canceled: list[tuple[Job, Settlement]] = []
 
         def decide(jobs: list[Job]) -> list[Settlement]:
-            canceled.extend(jobs)
-            return [settle_cancel(job, now, kept) for job in jobs]
+            canceled[:] = [(job, settle_cancel(job, now, kept)) for job in jobs]
+            return [settlement for _, settlement in canceled]
 
         for asked in await self._store.jobs.cancel_pending(now, _CANCELS_AT_ONCE, decide):
             if asked in self.running:
                 self.running[asked].cancelled.set()
+        self._journal.settled(canceled)
         return bool(canceled)
 
-    def _settle_lost(self, jobs: list[Job]) -> list[Settlement]:
+    def _settle_lost(self, settled: list[tuple[Job, Settlement]], jobs: list[Job]) -> list[Settlement]:
         now, kept = self.clock.now(), self._runner.engine.keep
         lost = Outcome(JobEvent.LOST, error="WorkerLost: the worker that ran this job died or lost its lease")
-        return [settle(job, lost, now, self.clock.random(), kept) for job in jobs]
+        settled[:] = [(job, settle(job, lost, now, self.clock.random(), kept)) for job in jobs]
+        return [settlement for _, settlement in settled]
 
     # ----- claim and run
 
@@ -287,6 +298,7 @@ class Worker(Service):
         self.next_run_at = self._next_of(claim)
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
+        self._journal.started(claim.jobs)
         for job in claim.jobs:
             self._start_job(job, lease)
         self._astray = False
@@ -313,6 +325,7 @@ class Worker(Service):
         for job in await self._store.leases.jobs(lease):
             if job.id not in known:
                 log_event("job.adopted", logging.WARNING, job=job_id(job.id), function=job.function, lease=lease)
+                self._journal.started([job])
                 self._start_job(job, lease)
 
     def _start_job(self, job: Job, lease: int) -> None:
@@ -322,7 +335,7 @@ class Worker(Service):
         self._busy[job.pool] += job.ending is None
 
     async def _run_job(self, running: Running) -> None:
-        claimed, running.begun = running.job, True
+        claimed, running.begun, begun = running.job, True, self.clock.monotonic()
         outcome: Outcome | None
         try:
             outcome = await run_job(self._runner, running)
@@ -330,6 +343,7 @@ class Worker(Service):
             if running.stopped and isinstance(error, asyncio.CancelledError):
                 raise
             outcome = failure(error)
+        self._journal.ran(claimed, self.clock.monotonic() - begun)
         job = running.job
         if points.armed:
             await points.reach("worker.outcome", job=job, outcome=outcome)

@@ -20,6 +20,7 @@ from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import RateLimit, RateState
 from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
+from penstock.store.crons import Crons
 from penstock.store.dialect import Dialect
 
 Row = Sequence[Any]
@@ -143,6 +144,26 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True)
+class Backlog:
+    """How much work of a pool waits.
+
+    Attributes:
+        max_parallelism: The limit that holds, 0 while it is paused; None for jobs without a pool, which have none.
+        granted: How many slots all workers hold together.
+        ready: How many jobs may start now; counted no further than asked.
+        oldest: Since when the oldest of those is due.
+        scheduled: How many start later; counted no further than asked, over all pools.
+    """
+
+    pool: str
+    max_parallelism: int | None
+    granted: int
+    ready: int
+    oldest: datetime | None
+    scheduled: int
+
+
+@dataclass(frozen=True, slots=True)
 class PoolRow:
     """How a pool stands, as seen from outside.
 
@@ -186,6 +207,9 @@ class Pools(Protocol):
 
     async def release(self, lease: int, pool: str, count: int) -> int:
         """Give this many slots back, and want none; how many the worker holds then."""
+
+    async def backlog(self, most: int) -> Sequence[Backlog]:
+        """How much work of each pool waits, and of the jobs without one, counted up to `most`."""
 
     async def list(self, session: Session) -> list[PoolRow]:
         """All pools, by name."""
@@ -404,6 +428,7 @@ class Store(Protocol):
     rates: Rates
     pools: Pools
     programs: Programs
+    crons: Crons
     leases: Leases
     catalog: Catalog
     signals: Signals

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from penstock.app import App, Backend
 from penstock.jobs.job import JobStatus
+from penstock.services.scheduler import CronScheduler
 from penstock.services.worker import Worker
 from penstock.testing.clock import TestClock
 
@@ -45,12 +46,14 @@ class TestApp(Backend):
     Attributes:
         clock: Move it with ``clock.advance(timedelta(…))``.
         worker: The worker whose ticks `run_until_idle` makes.
+        cron_scheduler: The scheduler whose ticks `run_until` makes.
     """
 
     __test__ = False
 
     clock: TestClock
     worker: Worker
+    cron_scheduler: CronScheduler
 
     def __init__(
         self, app: App, database: str | None = None, *, clock: TestClock | None = None, **settings: Any
@@ -64,9 +67,9 @@ class TestApp(Backend):
 
     async def __aenter__(self) -> Self:
         await self.start()
-        worker = self.make_service("worker")
-        assert isinstance(worker, Worker)  # noqa: S101 - for type checkers
-        self.worker = worker
+        worker, scheduler = self.make_service("worker"), self.make_service("scheduler")
+        assert isinstance(worker, Worker) and isinstance(scheduler, CronScheduler)  # noqa: PT018, S101 - for type checkers
+        self.worker, self.cron_scheduler = worker, scheduler
         return self
 
     async def __aexit__(
@@ -111,6 +114,31 @@ class TestApp(Backend):
             failed = [job for job in await self.jobs("failed", _MOST_JOBS) if job.id not in known]
             if failed:
                 raise JobsFailed(failed)
+        return attempts
+
+    async def run_until(self, time: datetime, *, raise_errors: bool = True) -> int:
+        """Let the time pass: crons and jobs run when they are due, and then it is `time`; how many attempts were made.
+
+        Args:
+            time: Until when; aware. What is due at this very time runs.
+            raise_errors: Raise if a job failed meanwhile.
+
+        Raises:
+            JobsFailed: A job failed.
+            ValueError: The time is past.
+        """
+        attempts = 0
+        while True:
+            while await self.cron_scheduler.tick() == 0:
+                pass
+            ran = await self.run_until_idle(advance=False, raise_errors=raise_errors)
+            attempts += ran
+            due = [at for at in (self.cron_scheduler.next_at, self.worker.next_run_at) if at is not None and at <= time]
+            if due:
+                self.clock.advance(max(min(due) - self.clock.now(), timedelta(0)))
+            elif not ran:
+                break
+        self.clock.advance(time - self.clock.now())
         return attempts
 
     async def assert_scheduled(self, function: Any, /, **args: Any) -> JobStatus:

@@ -35,3 +35,5 @@ async def commit(transaction: Transaction, lease: int | None = None, settlement:
         await points.reach("commit.after", transaction=transaction)
     if transaction.jobs or transaction.cancels or transaction.wakes:
         store.signals.notify()
+    for tell in transaction.committed:
+        tell()

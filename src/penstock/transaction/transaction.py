@@ -7,7 +7,7 @@ and `scan`, and ending to `commit`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -47,12 +47,13 @@ class Transaction:
         now: The time of this execution; a retry has the same.
         rows: Rows known in this transaction, by table and key, as the store holds them; None where there is none.
         wakes: Whether workers are to be woken after the commit.
+        committed: What is done once it has committed; never raises.
     """
 
     __slots__ = (
         "_bytes_read", "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written",
-        "_savepoints", "_seed", "cancels", "clock", "failure", "jobs", "now", "read_set", "rows", "session",
-        "statements", "store", "wakes", "write_set",
+        "_savepoints", "_seed", "cancels", "clock", "committed", "failure", "jobs", "now", "read_set", "rows",
+        "session", "statements", "store", "wakes", "write_set",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +78,7 @@ class Transaction:
         self.rows: dict[tuple[type[Table], Any], Row | None] = {}
         self.failure: Exception | None = None
         self.wakes = False
+        self.committed: list[Callable[[], None]] = []
         self._config = config
         self._seed = seed
         self._random: Random | None = None
@@ -233,6 +235,11 @@ class Transaction:
         self.wakes = True
         return count
 
+    async def change_cron(self, change: Awaitable[T]) -> T:
+        """Change a cron now, in this transaction; schedulers are told once it commits."""
+        self.wakes = True
+        return await self._remembering(change)
+
     def add_cancel(self, job_id: UUID) -> None:
         """Ask that a job be canceled when this transaction commits.
 
@@ -258,6 +265,7 @@ class Transaction:
         self._savepoints += 1
         name = f"branch_{self._savepoints}"
         changes, jobs, cancels = len(self.write_set.changes), len(self.jobs), len(self.cancels)
+        told = len(self.committed)
         await self.session.savepoint(name)
         try:
             yield
@@ -265,6 +273,7 @@ class Transaction:
             del self.write_set.changes[changes:]
             del self.jobs[jobs:]
             del self.cancels[cancels:]
+            del self.committed[told:]
             await self._undo(name)
             raise
         await self.session.release(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.shares import Member, lent
-from penstock.store.contract import PoolRow, PoolView, Row, Session
+from penstock.store.contract import Backlog, PoolRow, PoolView, Row, Session
 from penstock.store.poolrows import declared_of, declared_values, views_of
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
@@ -71,6 +71,10 @@ class PostgresPools:
     async def list(self, session: Session) -> builtins.list[PoolRow]:
         """All pools, by name."""
         return [PoolRow(*row) for row in await self._fetch(session, "list")]
+
+    async def backlog(self, most: int) -> builtins.list[Backlog]:
+        """How much work of each pool waits, counted up to `most`."""
+        return [Backlog(*row) for row in await self._run("backlog", most=most)]
 
     async def _run(self, name: str, **values: Any) -> Sequence[Row]:
         return await run(self._connections, self._queries[name], values)

@@ -12,6 +12,7 @@ from penstock.store.contract import OpenTransaction, Row
 from penstock.store.dialect import Dialect
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.crons import PostgresCrons
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import translate
 from penstock.store.postgres.gates import PostgresGates
@@ -52,6 +53,7 @@ class PostgresStore:
         self.jobs = PostgresJobs(for_services, PostgresGates(for_services, self.rates))
         self.pools = PostgresPools(for_services)
         self.programs = PostgresPrograms(for_services)
+        self.crons = PostgresCrons(for_services, self.jobs)
         self.leases = PostgresLeases(for_services, self.jobs)
         self.catalog = PostgresCatalog(self._connections, self._direct)
         self.signals = PostgresSignals(self._connections, self._direct, self._queries)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.shares import Member, lent
-from penstock.store.contract import PoolRow, PoolView, Row, Session
+from penstock.store.contract import Backlog, PoolRow, PoolView, Row, Session
 from penstock.store.poolrows import declared_of, declared_values, views_of
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.jobs import fetch
@@ -76,6 +77,15 @@ class SqlitePools:
         return [
             PoolRow(name, declared, limit, bool(paused), granted, ready, scheduled, running)
             for name, declared, limit, paused, granted, ready, scheduled, running in rows
+        ]
+
+    async def backlog(self, most: int) -> builtins.list[Backlog]:
+        """How much work of each pool waits, counted up to `most`."""
+        async with reading(self._begin_read) as session:
+            rows = await self._fetch(session, "backlog", most=most)
+        return [
+            Backlog(pool, limit, granted, ready, None if oldest is None else datetime.fromisoformat(oldest), scheduled)
+            for pool, limit, granted, ready, oldest, scheduled in rows
         ]
 
     async def _members(self, session: Session, group: str) -> builtins.list[Member]:

@@ -17,6 +17,7 @@ from penstock.store.dialect import Dialect
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.catalog import SqliteCatalog
 from penstock.store.sqlite.connection import connect
+from penstock.store.sqlite.crons import SqliteCrons
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.errors import is_busy, translate
 from penstock.store.sqlite.extensions import Extensions
@@ -58,6 +59,7 @@ class SqliteStore:
         self.jobs = SqliteJobs(self._begin_service_read, self.begin_write, SqliteGates(self.rates))
         self.pools = SqlitePools(self._begin_service_read, self.begin_write)
         self.programs = SqlitePrograms(self._begin_service_read, self.begin_write)
+        self.crons = SqliteCrons(self._begin_service_read, self.begin_write, self.jobs)
         self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)

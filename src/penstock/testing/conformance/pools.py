@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 from penstock.clock import random_of
 from penstock.jobs.job import Ending, job_id
 from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent, JobState
-from penstock.store.contract import PoolRow, PoolView, Room, Session, Store
+from penstock.store.contract import Backlog, PoolRow, PoolView, Room, Session, Store
 from penstock.testing.conformance.bench import (
     KEEP,
     NOW,
@@ -62,6 +63,26 @@ class Pools(Suite):
         assert (view.max_parallelism, view.epoch) == (0, 2)
         rows = await bench.reading(bench.store.pools.list)
         assert rows[0] == PoolRow("p", 5, 5, paused=True, granted=5, ready=7, scheduled=1, running=0)
+
+    @story
+    async def test_the_backlog_of_each_pool_is_counted_up_to_a_number(self, bench: Bench) -> None:
+        pools = bench.store.pools
+        await pools.declare(definitions({"p": 5, "q": 2}))
+        await bench.enqueue(*(new_job(pool="p") for _ in range(4)), new_job(pool="p", delay=9), new_job(pool="q"))
+        told = new_job("action", pool="q", on_complete="conformance:told")
+        await bench.enqueue(new_job(), told, replace(new_job(pool="p"), concurrency_key="k"))
+        lease = await bench.lease()
+        await pools.acquire(lease, "q", 2)
+        claim = await bench.store.jobs.claim(lease, 5, [Room("q", 2, 1)], NOW)
+        await bench.settle(lease, *(ended(job, result="1", now=after(1)) for job in claim.jobs))
+        await pools.change("q", paused=True)
+        expected = [
+            Backlog("default", None, granted=0, ready=1, oldest=NOW, scheduled=0),
+            Backlog("p", 5, granted=0, ready=5, oldest=NOW, scheduled=1),
+            Backlog("q", 0, granted=2, ready=0, oldest=None, scheduled=0),
+        ]
+        assert list(await pools.backlog(100)) == expected
+        assert [row.ready for row in await pools.backlog(3)] == [1, 4, 0], "three, and one at the gate"
 
     # ----- slots
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.testing.conformance.cancels import Cancels
 from penstock.testing.conformance.catalog import Catalog
+from penstock.testing.conformance.crons import Crons
 from penstock.testing.conformance.isolation import Isolation
 from penstock.testing.conformance.jobs import Jobs
 from penstock.testing.conformance.leases import Leases
@@ -14,5 +15,5 @@ from penstock.testing.conformance.settlements import Settlements
 from penstock.testing.conformance.signals import Signals
 
 
-class StoreSuite(Sessions, Isolation, Jobs, Settlements, Cancels, Pools, Leases, Signals, Catalog, AnyOrder):
+class StoreSuite(Sessions, Isolation, Jobs, Settlements, Cancels, Pools, Crons, Leases, Signals, Catalog, AnyOrder):
     """What `store.contract` promises, as tests: inherit from it, and say what `Suite` asks."""

@@ -182,6 +182,27 @@ create table penstock.rate_limit (
 );
 create index rate_limit_full_at on penstock.rate_limit (full_at);
 
+-- Crons: what is to be run when, and how far each has come. Written by backends that start (what their program declares),
+-- by transactions that create, pause or remove one, and by schedulers; read by schedulers. All planned times up to
+-- last_at are decided on; whoever holds the row decides on the next. job_id is its last run, of planned_at.
+create table penstock.cron (
+    name text primary key,
+    schedule text not null,
+    catch_up text not null check (catch_up in ('skip', 'one', 'all')),
+    overlap text not null check (overlap in ('skip', 'wait')),
+    jitter double precision not null,
+    function text not null,
+    job text not null,
+    takes_planned_at boolean not null,
+    declared boolean not null,
+    paused boolean not null default false,
+    last_at timestamptz not null,
+    next_at timestamptz not null,
+    job_id uuid,
+    planned_at timestamptz
+);
+create index cron_next_at on penstock.cron (next_at, name) where not paused;
+
 -- The functions of the programs that run on this database, and what kind they are. Written by backends that start; read
 -- by penstock.enqueue. A name stays when no program has it any more: its jobs are parked, and shown.
 create table penstock.function (

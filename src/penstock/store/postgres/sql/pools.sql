@@ -82,3 +82,28 @@ select p.name, p.declared, p.max_parallelism, p.paused,
        (select count(*) from penstock.scheduled_job j where not j.waiting and j.pool = p.name),
        (select count(*) from penstock.running_job j where j.pool = p.name)
 from penstock.pool p order by p.name;
+
+-- backlog: how much work of each pool waits, at its gate too, and of the jobs without one; of many it counts only some.
+-- Unbounded: it counts jobs.
+select p.name, p.max_parallelism, p.granted, ready.number, ready.oldest, coalesce(later.number, 0)
+from (
+    select l.name, case when l.paused then 0 else l.max_parallelism end as max_parallelism,
+           (select coalesce(sum(s.held), 0)::integer from penstock.slot s where s.pool = l.name) as granted
+    from penstock.pool l
+    union all select 'default', null, 0
+) p cross join lateral (
+    select count(*) as number, min(few.run_at) as oldest from (
+        (select r.run_at from penstock.ready_job r where r.pool = p.name and r.ending is null
+         order by r.rank, r.seq limit :most)
+        union all
+        (select w.run_at from penstock.scheduled_job w where w.pool = p.name and w.waiting
+         order by w.concurrency_key, w.rank, w.id limit :most)
+    ) few
+) ready left join (
+    select few.pool, count(*) as number from (
+        select s.pool from penstock.scheduled_job s where s.ending is null and not s.waiting
+        order by s.run_at, s.id limit :most
+    ) few
+    group by few.pool
+) later on later.pool = p.name
+order by p.name;

@@ -170,6 +170,27 @@ create table penstock_rate_limit (
 ) strict, without rowid;
 create index penstock_rate_limit_full_at on penstock_rate_limit (full_at);
 
+-- Crons: what is to be run when, and how far each has come. Written by backends that start (what their program declares),
+-- by transactions that create, pause or remove one, and by schedulers; read by schedulers. All planned times up to
+-- last_at are decided on; whoever holds the row decides on the next. job_id is its last run, of planned_at.
+create table penstock_cron (
+    name text primary key,
+    schedule text not null,
+    catch_up text not null check (catch_up in ('skip', 'one', 'all')),
+    overlap text not null check (overlap in ('skip', 'wait')),
+    jitter real not null,
+    function text not null,
+    job text not null,
+    takes_planned_at integer not null,
+    declared integer not null,
+    paused integer not null default 0,
+    last_at text not null,
+    next_at text not null,
+    job_id blob,
+    planned_at text
+) strict;
+create index penstock_cron_next_at on penstock_cron (next_at, name) where not paused;
+
 -- The functions of the programs that run on this database, and what kind they are. Written by backends that start; read
 -- by penstock_enqueue. A name stays when no program has it any more: its jobs are parked, and shown.
 create table penstock_function (

@@ -67,3 +67,40 @@ select p.name, p.declared, p.max_parallelism, p.paused,
        (select count(*) from penstock_scheduled_job j where not j.waiting and j.pool = p.name),
        (select count(*) from penstock_running_job j where j.pool = p.name)
 from penstock_pool p order by p.name;
+
+-- backlog: how much work of each pool waits, at its gate too, and of the jobs without one; of many it counts only some.
+-- Unbounded: it counts jobs.
+-- Differs: no lateral join, so it reads the ready jobs twice.
+select p.name, p.max_parallelism, p.granted,
+       (select count(*) from (
+            select 1 from penstock_ready_job r where r.pool = p.name and r.ending is null
+            order by r.rank, r.seq limit :most
+       )) + (select count(*) from (
+            select 1 from penstock_scheduled_job w where w.pool = p.name and w.waiting
+            order by w.concurrency_key, w.rank, w.id limit :most
+       )),
+       (select min(few.run_at) from (
+            select * from (
+                select r.run_at from penstock_ready_job r where r.pool = p.name and r.ending is null
+                order by r.rank, r.seq limit :most
+            )
+            union all
+            select * from (
+                select w.run_at from penstock_scheduled_job w where w.pool = p.name and w.waiting
+                order by w.concurrency_key, w.rank, w.id limit :most
+            )
+       ) few),
+       coalesce(later.number, 0)
+from (
+    select l.name, case when l.paused then 0 else l.max_parallelism end as max_parallelism,
+           (select coalesce(sum(s.held), 0) from penstock_slot s where s.pool = l.name) as granted
+    from penstock_pool l
+    union all select 'default', null, 0
+) p left join (
+    select few.pool, count(*) as number from (
+        select s.pool from penstock_scheduled_job s where s.ending is null and not s.waiting
+        order by s.run_at, s.id limit :most
+    ) few
+    group by few.pool
+) later on later.pool = p.name
+order by p.name;

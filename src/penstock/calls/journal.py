@@ -1,0 +1,244 @@
+"""The journal: tells what happens to jobs and calls, in log events, in meters and in spans.
+
+Owns what each of them says. Leaves when it is told to those to whom it happens, and their forms to `observe`. What
+nobody wants to see costs a comparison: a pool's level is asked once, and meters are only moved if they are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from penstock.clock import profile_timer
+from penstock.functions.function import AnyFunction
+from penstock.jobs.job import Job, NewJob, Options, Outcome, Settlement, job_id
+from penstock.jobs.states import FINISHED, JobEvent, JobState
+from penstock.observe.logs import enabled
+from penstock.observe.logs import event as log_event
+from penstock.observe.meters import Meters
+from penstock.observe.tracing import Tracing
+from penstock.pools.pool import PoolDefinition
+from penstock.pools.report import Status, Tally
+from penstock.transaction.transaction import Transaction
+
+_UNSEEN: AbstractContextManager[None] = nullcontext()
+_FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
+_STATUS: dict[JobState, Status] = {
+    JobState.SUCCESS: "success",
+    JobState.FAILED: "failed",
+    JobState.CANCELED: "canceled",
+}
+
+
+class Journal:
+    """The journal of one backend.
+
+    Args:
+        meters: What it moves; None if nobody looks at them.
+
+    Attributes:
+        meters: The same.
+        tracing: What makes spans; None if the program has not set up OpenTelemetry.
+        tallies: What ended since the last report, of each pool that is reported on.
+    """
+
+    def __init__(self, meters: Meters | None = None) -> None:
+        self.meters = meters
+        self.tracing: Tracing | None = None
+        self.tallies: dict[str, Tally] = {}
+        self._talkative: frozenset[str] = frozenset()
+
+    def follow(self, pools: Iterable[PoolDefinition], tracing: Tracing | None) -> None:
+        """Begin to tell of pools as their levels say, and to make spans."""
+        known = list(pools)
+        self.tallies = {pool.name: Tally() for pool in known if pool.reports}
+        self._talkative = frozenset(pool.name for pool in known if pool.tells_of_jobs)
+        self.tracing = tracing
+
+    # ----- jobs are enqueued
+
+    def sending(self, transaction: Transaction, jobs: Sequence[NewJob]) -> None:
+        """A transaction enqueues jobs of one pool, of which is told once it has committed."""
+        if jobs and (self.meters is not None or jobs[0].pool in self._talking()):
+            transaction.committed.append(partial(self._enqueued, jobs, transaction.now))
+
+    def _enqueued(self, jobs: Sequence[NewJob], now: datetime) -> None:
+        talkative = self._talking()
+        for job in jobs:
+            if self.meters is not None:
+                self.meters.add("penstock_jobs_enqueued", job.pool)
+            if job.pool in talkative:
+                log_event(
+                    "workpool.enqueued",
+                    pool=job.pool,
+                    workId=job_id(job.id),
+                    fnName=job.options.name or job.function,
+                    runAt=_ms(job.run_at),
+                    enqueuedAt=_ms(now),
+                )
+
+    def traced(self, options: Options) -> Options:
+        """What a new job is asked for, with the current trace, of which it will be a part."""
+        if self.tracing is None:
+            return options
+        trace = self.tracing.current()
+        return replace(options, trace=trace) if trace else options
+
+    # ----- jobs start and end
+
+    def started(self, jobs: Iterable[Job]) -> None:
+        """A worker starts attempts."""
+        talkative, meters = self._talking(), self.meters
+        if meters is None and not talkative:
+            return
+        for job in jobs:
+            if job.ending is not None:
+                continue
+            lag = max(0.0, (job.started_at - job.run_at).total_seconds())
+            if meters is not None:
+                meters.add("penstock_jobs_started", job.pool)
+                meters.observe("penstock_start_lag_seconds", lag, job.pool)
+            if job.pool in talkative:
+                log_event(
+                    "workpool.started",
+                    pool=job.pool,
+                    workId=job_id(job.id),
+                    fnName=job.options.name or job.function,
+                    enqueuedAt=_ms(job.enqueued_at),
+                    startedAt=_ms(job.started_at),
+                    startLag=round(lag * 1000),
+                    attempt=job.attempt,
+                )
+
+    def ran(self, job: Job, seconds: float) -> None:
+        """An attempt took so long."""
+        if self.meters is not None and job.ending is None:
+            self.meters.observe("penstock_run_seconds", seconds, job.pool)
+
+    def settled(self, settled: Iterable[tuple[Job, Settlement]], won: Collection[UUID] | None = None) -> None:
+        """What became of jobs was written.
+
+        Args:
+            settled: The jobs, and what was written about each.
+            won: The ids of those that were still this worker's; all if not given.
+        """
+        if self.meters is None and not self.tallies:
+            return
+        for job, settlement in settled:
+            if won is None or settlement.id in won:
+                self._settled(job, settlement)
+
+    def _settled(self, job: Job, settlement: Settlement) -> None:
+        if job.ending is None:
+            self.attempted(job, settlement.event)
+        elif self.meters is not None and (settlement.event in _FAILED or settlement.on_complete_error):
+            self.meters.add("penstock_on_complete_failed", job.pool)
+        if settlement.state in FINISHED:
+            self.completed(job, _STATUS[settlement.state], settlement.finished_at)
+        elif settlement.state is JobState.PENDING and settlement.event in _FAILED:
+            self.completed(job, "retrying", settlement.finished_at)
+
+    def attempted(self, job: Job, event: JobEvent) -> None:
+        """An attempt has ended; what follows from it is told when it is written."""
+        if self.meters is not None and event in _FAILED:
+            self.meters.add("penstock_attempts_failed", job.pool)
+
+    def ended(self, job: Job, state: JobState, at: datetime) -> None:
+        """A job has ended in the transaction that was its last."""
+        self.completed(job, _STATUS[state], at)
+
+    def completed(self, job: Job, status: Status, at: datetime) -> None:
+        """A job has ended, or is tried again."""
+        tally = self.tallies.get(job.pool)
+        if tally is not None:
+            tally.add(status)
+        if self.meters is not None and status != "retrying":
+            self.meters.add("penstock_jobs_completed", job.pool, status)
+        if self._talkative and job.pool in self._talking():
+            log_event(
+                "workpool.completed",
+                pool=job.pool,
+                workId=job_id(job.id),
+                fnName=job.options.name or job.function,
+                completedAt=_ms(at),
+                attempts=job.attempt,
+                status=status,
+            )
+
+    def report(self, pool: str, since: datetime, running: int, backlog: int) -> None:
+        """Tell how a pool does, and begin to count anew."""
+        tally, self.tallies[pool] = self.tallies[pool], Tally()
+        log_event(
+            "workpool.report",
+            pool=pool,
+            completed=tally.completed,
+            succeeded=tally.succeeded,
+            failed=tally.failed,
+            retries=tally.retries,
+            canceled=tally.canceled,
+            lastReportTs=_ms(since),
+            running=running,
+            backlog=backlog,
+            failureRate=tally.failure_rate(),
+            permanentFailureRate=tally.permanent_failure_rate(),
+        )
+
+    def watch(self, running: Mapping[str, int], held: Any) -> None:
+        """Have gauges read what a worker runs, and how many slots it holds."""
+        if self.meters is not None:
+            self.meters.gauges["penstock_jobs_running"] = lambda: running
+            self.meters.gauges["penstock_slots_held"] = held
+
+    # ----- calls
+
+    def call(self, function: AnyFunction) -> AbstractContextManager[None]:
+        """The run of a function, for a block."""
+        if self.meters is None and self.tracing is None:
+            return _UNSEEN
+        return self._call(function)
+
+    @contextmanager
+    def _call(self, function: AnyFunction) -> Iterator[None]:
+        begun, outcome, kind = profile_timer(), "canceled", function.kind.value
+        try:
+            with _UNSEEN if self.tracing is None else self.tracing.call(kind, function.name):
+                yield
+            outcome = "success"
+        except Exception:
+            outcome = "error"
+            raise
+        finally:
+            if self.meters is not None:
+                self.meters.add("penstock_calls", function.name, outcome)
+                self.meters.observe("penstock_call_seconds", profile_timer() - begun, kind)
+
+    def conflicted(self, what: str) -> None:
+        """A transaction has conflicted with others, and runs again."""
+        if self.meters is not None:
+            self.meters.add("penstock_conflicts", what)
+
+    @contextmanager
+    def attempt(self, job: Job) -> Iterator[list[Outcome | None]]:
+        """The span of a job's attempt, for a block that puts what became of it into the list."""
+        tracing, outcomes = self.tracing, list[Outcome | None]()
+        if tracing is None:
+            yield outcomes
+            return
+        with tracing.work(job.options.trace, job_id(job.id), job.pool, job.function, job.attempt) as span:
+            yield outcomes
+            for outcome in outcomes:
+                if outcome is not None and outcome.event in _FAILED:
+                    tracing.failed(span, outcome.error or "")
+
+    def _talking(self) -> frozenset[str]:
+        """The pools of whose jobs is told, if anybody hears it."""
+        return self._talkative if self._talkative and enabled() else frozenset()
+
+
+def _ms(time: datetime) -> int:
+    return int(time.timestamp() * 1000)

@@ -1,0 +1,97 @@
+"""``penstock crons``: what is run at which times, when it is due next, and what became of the last run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import TypeVar
+
+import click
+
+from penstock.app import App, Backend
+from penstock.calls.crons import CronStatus
+from penstock.cli.opening import complete, open_app, open_backend
+from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.output import print_json, print_table, readable_time, say
+
+T = TypeVar("T")
+
+
+@click.group("crons", invoke_without_command=True)
+@json_option()
+@pass_options
+@click.pass_context
+def command(context: click.Context, options: Options) -> None:
+    """Show the crons that the database knows: when each is due next, and what became of its last run."""
+    if context.invoked_subcommand is not None:
+        return
+    app = open_app(options)
+    crons = complete(_with_backend(app, options, app.crons.list))
+    if options.json:
+        print_json({"crons": [_as_data(cron) for cron in crons]})
+    elif not crons:
+        click.echo("no crons")
+    else:
+        headers = ("cron", "schedule", "time zone", "next due", "last run", "state")
+        print_table(headers, [_row(cron) for cron in crons])
+
+
+@command.command("run")
+@click.argument("cron")
+@pass_options
+def run(options: Options, cron: str) -> None:
+    """Run a cron now, beside its schedule; print the id of the job. Refused while a run of it is under way."""
+    app = open_app(options)
+    click.echo(complete(_with_backend(app, options, lambda backend: app.crons.run(backend, cron))))
+
+
+@command.command("pause")
+@click.argument("cron")
+@pass_options
+def pause(options: Options, cron: str) -> None:
+    """Run a cron no more, on all machines, until it is resumed."""
+    app = open_app(options)
+    complete(_with_backend(app, options, lambda backend: app.crons.pause(backend, cron)))
+    say(f"{cron} is paused: a run under way goes on, and no other one is started.")
+
+
+@command.command("resume")
+@click.argument("cron")
+@pass_options
+def resume(options: Options, cron: str) -> None:
+    """Run a paused cron again, from its next planned time on."""
+    app = open_app(options)
+    complete(_with_backend(app, options, lambda backend: app.crons.resume(backend, cron)))
+    say(f"{cron} runs again.")
+
+
+@command.command("remove")
+@click.argument("cron")
+@pass_options
+def remove(options: Options, cron: str) -> None:
+    """Remove a cron that was created at run time, or that no program declares any more."""
+    app = open_app(options)
+    found = complete(_with_backend(app, options, lambda backend: app.crons.remove(backend, cron)))
+    say(f"{cron} is removed." if found else f"The database knows no cron {cron!r}.")
+
+
+async def _with_backend(app: App, options: Options, use: Callable[[Backend], Awaitable[T]]) -> T:
+    async with open_backend(app, options) as backend:
+        return await use(backend)
+
+
+def _row(cron: CronStatus) -> tuple[str, ...]:
+    due = readable_time(cron.next_at) if cron.kept else "not of this program"
+    last = "" if cron.planned_at is None else readable_time(cron.planned_at)
+    return (
+        cron.name,
+        cron.schedule,
+        cron.timezone,
+        "paused" if cron.paused else due,
+        last,
+        "" if cron.state is None else cron.state.value,
+    )
+
+
+def _as_data(cron: CronStatus) -> dict[str, object]:
+    return {**asdict(cron), "state": None if cron.state is None else cron.state.value}

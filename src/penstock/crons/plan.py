@@ -1,0 +1,155 @@
+"""A cron as it is kept: what was declared or created of it, how far it has come, and its schedule as text.
+
+Owns the form in which schedules are stored, and from when on a changed or resumed cron counts. Leaves what it runs,
+which is kept beside it as text, to whoever enqueues that.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from penstock.crons.catchup import CatchUp, Overlap
+from penstock.crons.cron import Cron
+from penstock.crons.expression import CronExpression
+from penstock.crons.schedule import Interval, Schedule, next_due
+from penstock.crons.wall import in_utc
+from penstock.errors import DeclarationError
+
+_UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1)))
+
+
+@dataclass(frozen=True, slots=True)
+class CronPlan:
+    """What is to be run when, as it is stored: a row that cannot be understood is one row, and stops no other.
+
+    Attributes:
+        schedule: See `schedule_text`.
+        jitter: In seconds.
+        function: Name of the function that it runs.
+        job: The job that a run is, as text.
+        takes_planned_at: Whether the function is given the planned time.
+        declared: Whether a program declares it; if not, it was created at run time.
+    """
+
+    name: str
+    schedule: str
+    catch_up: CatchUp
+    overlap: Overlap
+    jitter: float
+    function: str
+    job: str
+    takes_planned_at: bool
+    declared: bool
+
+    def cron(self) -> Cron:
+        """The cron that it is.
+
+        Raises:
+            DeclarationError: It cannot be understood, such as a time zone that this machine does not know.
+        """
+        jitter = timedelta(seconds=self.jitter)
+        return Cron(self.name, schedule_of(self.schedule), self.catch_up, self.overlap, jitter)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCron:
+    """A plan, and how far it has come.
+
+    Attributes:
+        paused: Whether nothing is run until it is resumed.
+        last_at: All planned times up to here are decided on.
+        next_at: The planned time after that.
+        job_id: The job of its last run, if there was one.
+        planned_at: The planned time of that run.
+    """
+
+    plan: CronPlan
+    paused: bool
+    last_at: datetime
+    next_at: datetime
+    job_id: UUID | None = None
+    planned_at: datetime | None = None
+
+
+def plan_of(cron: Cron, *, function: str, job: str, takes_planned_at: bool = False, declared: bool = False) -> CronPlan:
+    """A cron and what it runs, as they are stored."""
+    return CronPlan(
+        name=cron.name,
+        schedule=schedule_text(cron.schedule),
+        catch_up=cron.catch_up,
+        overlap=cron.overlap,
+        jitter=cron.jitter.total_seconds(),
+        function=function,
+        job=job,
+        takes_planned_at=takes_planned_at,
+        declared=declared,
+    )
+
+
+def begun(plan: CronPlan, now: datetime) -> KeptCron:
+    """A new cron: nothing that was planned before now is run."""
+    return _from(plan, now)
+
+
+def changed(kept: KeptCron, plan: CronPlan, now: datetime) -> KeptCron:
+    """A cron with another plan; as it is if the schedule is the same.
+
+    Another schedule counts from now, so that it does not run again what the one before has run. If that one was late,
+    it counts from the planned time that was to come, so that what was missed is caught up.
+    """
+    since = kept.last_at
+    if plan.schedule != kept.plan.schedule:
+        since = max(since, min(now, kept.next_at - timedelta.resolution))
+    return _from(plan, since, kept.paused, kept.job_id, kept.planned_at)
+
+
+def paused(kept: KeptCron, now: datetime, *, pause: bool) -> KeptCron:
+    """A cron that is paused, or resumed: what was planned meanwhile is not run."""
+    since = max(kept.last_at, now) if kept.paused else kept.last_at
+    return _from(kept.plan, since, pause, kept.job_id, kept.planned_at)
+
+
+def _from(
+    plan: CronPlan,
+    since: datetime,
+    paused: bool = False,
+    job_id: UUID | None = None,
+    planned_at: datetime | None = None,
+) -> KeptCron:
+    return KeptCron(plan, paused, in_utc(since), next_due(schedule_of(plan.schedule), since), job_id, planned_at)
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """A schedule as JSON: ``{"expression", "timezone"}``, or ``{"every", "anchor"}`` with seconds and a time."""
+    if isinstance(schedule, CronExpression):
+        return json.dumps({"expression": schedule.expression, "timezone": schedule.timezone})
+    return json.dumps({"every": schedule.every.total_seconds(), "anchor": in_utc(schedule.anchor).isoformat()})
+
+
+def schedule_of(text: str) -> Schedule:
+    """The schedule that `schedule_text` wrote.
+
+    Raises:
+        DeclarationError: It is none, or names a time zone that this machine does not know.
+    """
+    try:
+        given: dict[str, Any] = json.loads(text)
+        if "expression" in given:
+            return CronExpression(given["expression"], given["timezone"])
+        return Interval(timedelta(seconds=given["every"]), datetime.fromisoformat(given["anchor"]))
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise DeclarationError(f"{text} is no schedule: {error}.") from error
+
+
+def schedule_words(schedule: Schedule) -> tuple[str, str]:
+    """A schedule as people read it, and its time zone."""
+    if isinstance(schedule, CronExpression):
+        return schedule.expression, schedule.timezone
+    every = schedule.every
+    unit, length = next((unit for unit in _UNITS if not every % unit[1]), ("second", timedelta(seconds=1)))
+    count = every / length
+    return f"every {unit}" if count == 1 else f"every {count:g} {unit}s", "UTC"

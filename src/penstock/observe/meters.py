@@ -1,0 +1,118 @@
+"""Meters: what a process counts and times, as plain numbers that cost little to move.
+
+Owns the list of meters. Leaves what moves them to `calls/journal`, and showing them to `exposition`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Labels = tuple[str, ...]
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """One meter.
+
+    Attributes:
+        labels: What tells its values apart. They are names that a program declares, so there are few of them.
+        meaning: What it says.
+    """
+
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: Labels
+    meaning: str
+
+
+METERS = {
+    "penstock_jobs_enqueued": Meter("counter", ("pool",), "Jobs that this process has enqueued and committed."),
+    "penstock_jobs_started": Meter("counter", ("pool",), "Attempts that this process has started."),
+    "penstock_jobs_completed": Meter(
+        "counter", ("pool", "status"), "Jobs that have ended in this process: as success, failed or canceled."
+    ),
+    "penstock_attempts_failed": Meter("counter", ("pool",), "Attempts that raised or were lost, the last ones too."),
+    "penstock_on_complete_failed": Meter("counter", ("pool",), "Calls of an on_complete that raised or were lost."),
+    "penstock_start_lag_seconds": Meter("histogram", ("pool",), "From when a job was due to the start of its attempt."),
+    "penstock_run_seconds": Meter(
+        "histogram", ("pool",), "How long an attempt took, with an on_complete that follows."
+    ),
+    "penstock_jobs_running": Meter("gauge", ("pool",), "Jobs that run in this process now."),
+    "penstock_slots_held": Meter("gauge", ("pool",), "Slots of the pool that the worker of this process holds."),
+    "penstock_jobs_ready": Meter("gauge", ("pool",), "Backlog: jobs in the database that may start, up to 100,000."),
+    "penstock_jobs_scheduled": Meter(
+        "gauge", ("pool",), "Jobs in the database that start later; counted up to 100,000 of all pools."
+    ),
+    "penstock_oldest_ready_seconds": Meter("gauge", ("pool",), "For how long the oldest job that may start is due."),
+    "penstock_max_parallelism": Meter("gauge", ("pool",), "The pool's own limit; 0 while it is paused."),
+    "penstock_database_up": Meter("gauge", (), "Whether the database has answered what is asked here: 1 or 0."),
+    "penstock_calls": Meter(
+        "counter", ("function", "outcome"), "Runs of functions, as jobs too: success, error or canceled."
+    ),
+    "penstock_call_seconds": Meter(
+        "histogram", ("kind",), "How long runs of functions took, by query, mutation, action."
+    ),
+    "penstock_conflicts": Meter("counter", ("function",), "Transactions that conflicted with others and ran again."),
+}
+
+
+class Histogram:
+    """How values are spread.
+
+    Attributes:
+        bounds: The upper bounds of the buckets, without the last one, which has none.
+        counts: How many values fell into each.
+        total: Their sum.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...] = _SECONDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Add a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Meters:
+    """The meters of one process.
+
+    Attributes:
+        counters: For each counter its numbers, by labels.
+        histograms: For each histogram its values, by labels.
+        gauges: For each gauge that this process knows by itself: what reads it, by the one label it has.
+    """
+
+    def __init__(self) -> None:
+        self.counters: dict[str, Counter[Labels]] = {name: Counter() for name in _names("counter")}
+        self.histograms: dict[str, dict[Labels, Histogram]] = {name: {} for name in _names("histogram")}
+        self.gauges: dict[str, Callable[[], Mapping[str, float]]] = {}
+
+    def add(self, name: str, *labels: str, number: int = 1) -> None:
+        """Count."""
+        self.counters[name][labels] += number
+
+    def observe(self, name: str, value: float, *labels: str) -> None:
+        """Add a value to a histogram."""
+        values = self.histograms[name]
+        histogram = values.get(labels)
+        if histogram is None:
+            histogram = values[labels] = Histogram()
+        histogram.observe(value)
+
+    def read_gauges(self) -> dict[str, dict[Labels, float]]:
+        """What its gauges say now."""
+        return {name: {(label,): value for label, value in read().items()} for name, read in self.gauges.items()}
+
+
+def _names(kind: str) -> list[str]:
+    return [name for name, meter in METERS.items() if meter.kind == kind]

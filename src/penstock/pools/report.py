@@ -1,0 +1,49 @@
+"""What is reported of a pool about once a minute: what has ended since the last report, and at which rates.
+
+The names and the rates are those of Convex's Workpool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+EVERY = 60.0
+_DIGITS = 4
+
+Status = Literal["success", "failed", "canceled", "retrying"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Attempts that have ended since the last report; those that are retried count as well."""
+
+    succeeded: int = 0
+    failed: int = 0
+    retries: int = 0
+    canceled: int = 0
+
+    @property
+    def completed(self) -> int:
+        """How many have ended."""
+        return self.succeeded + self.failed + self.retries + self.canceled
+
+    def add(self, status: Status) -> None:
+        """Count one."""
+        if status == "success":
+            self.succeeded += 1
+        elif status == "failed":
+            self.failed += 1
+        elif status == "retrying":
+            self.retries += 1
+        else:
+            self.canceled += 1
+
+    def failure_rate(self) -> float | None:
+        """Which part of the attempts has failed; None if none has ended, so that no average counts it as a good one."""
+        return round((self.failed + self.retries) / self.completed, _DIGITS) if self.completed else None
+
+    def permanent_failure_rate(self) -> float | None:
+        """Which part of the jobs that have ended for good has failed; None if none has."""
+        ended = self.completed - self.retries
+        return round(self.failed / ended, _DIGITS) if ended else None

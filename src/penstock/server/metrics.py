@@ -1,0 +1,107 @@
+"""``/metrics``: what this process has counted, and how the pools stand in the database, as Prometheus reads it.
+
+Owns who may see it: on the server's own port who sends the token, or anybody in development; on a port of its own
+whoever reaches that. Leaves the metrics to `observe/meters`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import importlib
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.app import Backend
+from penstock.config import Config
+from penstock.errors import TryAgain
+from penstock.observe.meters import Labels, Meters
+from penstock.server.access import exchange_of
+from penstock.server.answers import answer_error
+from penstock.server.opening import Opening
+from penstock.server.requests import Refused
+from penstock.store.contract import Backlog
+from penstock.wire.outgoing import Format
+
+_MOST = 100_000
+_SECONDS = 5.0
+_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+def metrics_route(opening: Opening) -> Route:
+    """The metrics on the server's own port."""
+
+    async def metrics(request: Request) -> Response:
+        _admit(request, opening.config)
+        try:
+            backend = await opening.backend()
+        except (Refused, TryAgain) as error:
+            answer = answer_error(error, exchange_of(request), Format.CLEAN, dev=False)
+            return Response(answer.body, answer.status, {**_HEADERS, **answer.headers}, "application/json")
+        return await _answer(request, backend)
+
+    return Route("/metrics", metrics)
+
+
+def metrics_app(backend: Backend) -> Starlette:
+    """The metrics as an application of their own, for a port that only those reach who may see them."""
+
+    async def metrics(request: Request) -> Response:
+        return await _answer(request, backend)
+
+    return Starlette(routes=[Route("/metrics", metrics)])
+
+
+def _admit(request: Request, config: Config) -> None:
+    """Refuse who may not see metrics.
+
+    Raises:
+        HTTPException: With 404 if nobody may, with 401 if the token is missing or wrong.
+    """
+    if not config.metrics_token:
+        if not config.dev:
+            raise HTTPException(404)
+        return
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(token.encode(), config.metrics_token.encode()):
+        raise HTTPException(401, headers={"www-authenticate": "Bearer"})
+
+
+async def _answer(request: Request, backend: Backend) -> Response:
+    gauges = await _gauges(backend)
+    # It imports prometheus-client, which takes a while the first time.
+    exposition: Any = await asyncio.to_thread(importlib.import_module, "penstock.observe.exposition")
+    meters = backend.engine.journal.meters or Meters()
+    text, content_type = exposition.exposed(meters, gauges, request.headers.get("accept", ""))
+    return Response(text, 200, {**_HEADERS, "content-type": content_type})
+
+
+async def _gauges(backend: Backend) -> dict[str, dict[Labels, float]]:
+    """What the gauges of the process and of the database say; of the latter only whether it answers if it does not."""
+    meters = backend.engine.journal.meters
+    gauges = meters.read_gauges() if meters is not None else {}
+    try:
+        async with asyncio.timeout(_SECONDS):
+            found = await backend.engine.store.pools.backlog(_MOST)
+    except (TryAgain, TimeoutError):
+        return gauges | {"penstock_database_up": {(): 0.0}}
+    return gauges | _of_database(list(found), backend) | {"penstock_database_up": {(): 1.0}}
+
+
+def _of_database(found: list[Backlog], backend: Backend) -> dict[str, dict[Labels, float]]:
+    now = backend.engine.clock.now()
+    return {
+        "penstock_jobs_ready": {(one.pool,): one.ready for one in found},
+        "penstock_jobs_scheduled": {(one.pool,): one.scheduled for one in found},
+        "penstock_oldest_ready_seconds": {
+            (one.pool,): max(0.0, (now - one.oldest).total_seconds()) if one.oldest else 0.0 for one in found
+        },
+        "penstock_max_parallelism": {
+            (one.pool,): one.max_parallelism for one in found if one.max_parallelism is not None
+        },
+    }

@@ -1,0 +1,272 @@
+"""Metrics over HTTP: who sees them, and that they say what happened."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock import ActionCtx, App, ConfigError, MutationCtx, WorkId, WorkResult, asgi_app
+from penstock.clock import SystemClock
+from penstock.observe.meters import METERS, Histogram, Meters
+from penstock.server.run import metrics_served
+from penstock.testing import TestApp, gate
+
+if TYPE_CHECKING:
+    from doors.cli_fixtures import Console
+
+pytest_plugins = ("doors.cli_fixtures",)
+
+app = App()
+sms = app.workpool("sms", max_parallelism=4)
+quiet = app.workpool("quiet", max_parallelism=2, log_level="error")
+
+TOKEN = {"authorization": "Bearer let-me-in"}
+
+failures: list[Exception] = []
+
+
+@app.internal_action
+async def send(ctx: ActionCtx) -> None:
+    if failures:
+        raise failures.pop(0)
+
+
+@app.internal_mutation
+async def told(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None:
+    if failures:
+        raise failures.pop(0)
+
+
+@app.mutation
+async def book(ctx: MutationCtx) -> None:
+    await sms.enqueue(ctx, send)
+
+
+def samples(text: str) -> dict[str, float]:
+    """Values of metrics by their names and labels."""
+    found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {f"{one.name}{{{labels(one.labels)}}}": one.value for one in found}
+
+
+def labels(given: dict[str, str]) -> str:
+    return ",".join(f"{name}={value}" for name, value in sorted(given.items()))
+
+
+@asynccontextmanager
+async def scraped(database: str, **settings: Any) -> AsyncIterator[tuple[TestApp, httpx.AsyncClient]]:
+    async with TestApp(app, database, **settings) as backend:
+        web = asgi_app(app, backend=backend)
+        async with httpx.AsyncClient(base_url="http://shop", transport=httpx.ASGITransport(web)) as http:
+            yield backend, http
+
+
+# ----- what they say
+
+
+async def test_metrics_say_what_happened(database_url: str) -> None:
+    async with scraped(database_url, metrics_token="let-me-in") as (backend, http):
+        await backend.run_mutation(book)
+        await sms.enqueue_batch(backend, send, [{}] * 2)
+        backend.clock.advance(timedelta(seconds=3))
+        await backend.run_until_idle()
+        failures[:] = [ValueError("no"), ValueError("not now")]
+        await quiet.with_options(on_complete=told).enqueue(backend, send)
+        await quiet.set_max_parallelism(backend, 1)
+        await backend.run_until_idle(raise_errors=False)
+        await sms.pause(backend)
+        await sms.enqueue_batch(backend, send, [{}] * 5)
+        await sms.with_options(run_after=timedelta(hours=1)).enqueue(backend, send)
+        backend.clock.advance(timedelta(seconds=7))
+
+        answer = await http.get("/metrics", headers=TOKEN)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/plain; version=")
+        found = samples(answer.text)
+    expected = {
+        "penstock_jobs_enqueued_total{pool=sms}": 9,
+        "penstock_jobs_enqueued_total{pool=quiet}": 1,
+        "penstock_jobs_started_total{pool=sms}": 3,
+        "penstock_jobs_started_total{pool=quiet}": 1,
+        "penstock_jobs_completed_total{pool=sms,status=success}": 3,
+        "penstock_jobs_completed_total{pool=quiet,status=failed}": 1,
+        "penstock_attempts_failed_total{pool=quiet}": 1,
+        "penstock_on_complete_failed_total{pool=quiet}": 1,
+        "penstock_calls_total{function=test_metrics:told,outcome=success}": 1,
+        "penstock_calls_total{function=test_metrics:told,outcome=error}": 1,
+        "penstock_start_lag_seconds_count{pool=sms}": 3,
+        "penstock_start_lag_seconds_sum{pool=sms}": 9,
+        "penstock_start_lag_seconds_bucket{le=2.5,pool=sms}": 0,
+        "penstock_start_lag_seconds_bucket{le=5.0,pool=sms}": 3,
+        "penstock_start_lag_seconds_bucket{le=+Inf,pool=sms}": 3,
+        "penstock_run_seconds_count{pool=sms}": 3,
+        "penstock_jobs_running{pool=sms}": 0,
+        "penstock_jobs_ready{pool=sms}": 5,
+        "penstock_jobs_ready{pool=quiet}": 0,
+        "penstock_jobs_ready{pool=default}": 0,
+        "penstock_jobs_scheduled{pool=sms}": 1,
+        "penstock_oldest_ready_seconds{pool=sms}": 7,
+        "penstock_oldest_ready_seconds{pool=quiet}": 0,
+        "penstock_max_parallelism{pool=sms}": 0,
+        "penstock_max_parallelism{pool=quiet}": 1,
+        "penstock_database_up{}": 1,
+        "penstock_calls_total{function=test_metrics:book,outcome=success}": 1,
+        "penstock_call_seconds_count{kind=mutation}": 3,
+        "penstock_call_seconds_count{kind=action}": 4,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert not [name for name in found if "penstock_max_parallelism{pool=default}" in name]
+
+
+async def test_conflicts_are_counted(database_url: str) -> None:
+    async with scraped(database_url, dev=True) as (backend, http):
+        backend.engine.journal.conflicted("m:f")
+        found = samples((await http.get("/metrics")).text)
+        assert found["penstock_conflicts_total{function=m:f}"] == 1
+
+
+async def test_every_metric_is_shown_and_no_other(database_url: str) -> None:
+    async with scraped(database_url, dev=True) as (_, http):
+        shown = set(re.findall(r"^# TYPE (\w+) (\w+)$", (await http.get("/metrics")).text, re.MULTILINE))
+    assert shown == {
+        (f"{name}_total" if meter.kind == "counter" else name, meter.kind) for name, meter in METERS.items()
+    }
+
+
+async def test_who_asks_for_openmetrics_gets_it(sqlite_url: str) -> None:
+    async with scraped(sqlite_url, dev=True) as (_, http):
+        answer = await http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+        assert answer.headers["content-type"].startswith("application/openmetrics-text")
+        assert answer.text.endswith("# EOF\n")
+
+
+async def test_a_database_that_does_not_answer_is_told_beside_what_the_process_knows(sqlite_url: str) -> None:
+    async with scraped(sqlite_url, dev=True) as (backend, http):
+        await backend.run_mutation(book)
+
+        async def away(most: int) -> Any:
+            raise TimeoutError
+
+        backend.engine.store.pools.backlog = away  # type: ignore[method-assign]
+        found = samples((await http.get("/metrics")).text)
+        assert found["penstock_database_up{}"] == 0
+        assert found["penstock_jobs_enqueued_total{pool=sms}"] == 1
+        assert not [name for name in found if name.startswith("penstock_jobs_ready")]
+
+
+async def test_nothing_is_counted_if_nobody_may_look(sqlite_url: str) -> None:
+    async with TestApp(app, sqlite_url) as backend:
+        assert backend.engine.journal.meters is None
+
+
+def test_a_histogram_counts_each_value_once() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.0, 1.0, 1.5, 2.0, 99.0):
+        histogram.observe(value)
+    assert (histogram.counts, histogram.total) == ([2, 2, 1], 103.5)
+
+
+def test_labels_are_names_of_what_a_program_declares() -> None:
+    assert {label for meter in METERS.values() for label in meter.labels} == {
+        "function",
+        "kind",
+        "outcome",
+        "pool",
+        "status",
+    }
+    assert set(Meters().counters) | set(Meters().histograms) < set(METERS)
+
+
+# ----- who sees them
+
+
+async def test_metrics_are_not_public(sqlite_url: str) -> None:
+    async with scraped(sqlite_url) as (_, http):
+        answer = await http.get("/metrics")
+        assert (answer.status_code, answer.json()["code"]) == (404, "NotFound")
+    async with scraped(sqlite_url, metrics_token="let-me-in", dev=True) as (_, http):
+        for headers in ({}, {"authorization": "Bearer let-me-in2"}, {"authorization": "Basic let-me-in"}):
+            answer = await http.get("/metrics", headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (401, "Unauthorized")
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert "penstock_" not in answer.text
+        assert (await http.get("/metrics", headers=TOKEN)).status_code == 200
+        assert (await http.post("/metrics", headers=TOKEN)).status_code == 405
+        odd = [(b"authorization", b"Bearer \xff\xfe")]
+        assert (await http.get("/metrics", headers=odd)).status_code == 401
+
+
+async def test_metrics_have_a_port_of_their_own_if_asked_for(database_url: str) -> None:
+    port = free_port()
+    async with TestApp(app, database_url, metrics_port=port) as backend:
+        async with metrics_served(backend), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+            await backend.run_mutation(book)
+            found = samples((await until_up(http)).text)
+            assert found["penstock_jobs_enqueued_total{pool=sms}"] == 1
+            assert (await http.get("/api/query")).status_code == 404
+            with pytest.raises(ConfigError, match=f"Cannot listen on 127.0.0.1 port {port}"):
+                async with metrics_served(backend):
+                    raise AssertionError("there is one already")
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+            with pytest.raises(httpx.ConnectError):
+                await http.get("/metrics")
+
+
+async def until_up(http: httpx.AsyncClient) -> httpx.Response:
+    while True:
+        try:
+            return await http.get("/metrics")
+        except httpx.ConnectError:
+            await SystemClock().sleep(0)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+async def test_what_runs_is_seen_while_it_runs(database_url: str) -> None:
+    async with scraped(database_url, dev=True) as (backend, http):
+        await sms.enqueue_batch(backend, send, [{}] * 3)
+        with gate("worker.outcome") as held:
+            await backend.worker.tick()
+            await held.arrived(3)
+            found = samples((await http.get("/metrics")).text)
+            assert found["penstock_jobs_running{pool=sms}"] == 3
+            assert found["penstock_slots_held{pool=sms}"] == 3
+            held.open()
+        await backend.run_until_idle()
+
+
+# ----- processes
+
+
+def test_a_worker_shows_metrics_on_a_port(console: Console) -> None:
+    console.write_bookings()
+    port = free_port()
+    with console.start("worker", "--metrics-port", str(port)) as process:
+        url = process.wait_for(r"server.metrics_started url=(\S+)")[1]
+        assert url == f"http://127.0.0.1:{port}/metrics"
+        process.wait_for("services.started")
+        with httpx.Client(transport=httpx.HTTPTransport(retries=5)) as http:
+            assert "penstock_database_up 1.0" in http.get(url).text
+        process.tell(signal.SIGTERM)
+        assert process.end() == 0
+
+
+def test_a_token_is_not_shown_among_the_settings(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    console.write_bookings()
+    monkeypatch.setenv("PENSTOCK_METRICS_TOKEN", "let-me-in")
+    for arguments in (("config",), ("config", "--json")):
+        shown = console.ok(*arguments).out
+        assert "metrics_token" in shown
+        assert "let-me-in" not in shown

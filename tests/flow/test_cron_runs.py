@@ -1,0 +1,494 @@
+"""Crons: declared or created at run time, run at the times of their schedules, one run at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import penstock.calls.syncctx
+from penstock import (
+    ActionCtx,
+    App,
+    ArgumentsInvalid,
+    ContextError,
+    CronExpression,
+    CronStatus,
+    DataError,
+    DeclarationError,
+    Id,
+    Interval,
+    JobState,
+    MutationCtx,
+    NonRetryableError,
+    QueryCtx,
+    Retry,
+    Table,
+    UsageError,
+    ValueInvalid,
+    daily,
+    hourly,
+)
+from penstock import MutationCtx as SomeCtx
+from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
+from penstock.testing import TestApp, TestClock
+
+NIGHT = datetime(2030, 3, 30, 22, tzinfo=UTC)  # before the night in which Prague's clocks jump over 2 o'clock
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+
+app = App()
+pool = app.workpool("slow", max_parallelism=1, default_retry=Retry(max_attempts=3, initial_backoff=600, base=2))
+ran: list[tuple[str, datetime]] = []
+failures: list[Exception] = []
+
+
+class Tick(Table, name="tick"):
+    what: str
+    planned_at: datetime | None = None
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    ran.clear()
+    failures.clear()
+
+
+@app.cron("30 2 * * *", timezone="Europe/Prague", name="in Prague")
+async def in_prague(ctx: MutationCtx, planned_at: datetime) -> None:
+    await ctx.db.insert(Tick(what="prague", planned_at=planned_at))
+
+
+@app.cron(timedelta(hours=6))
+async def every_six_hours(ctx: ActionCtx) -> None:
+    ran.append(("six", ctx.now()))
+
+
+@app.internal_mutation
+async def tick(ctx: MutationCtx, what: str, planned_at: datetime | None = None) -> Id[Tick]:
+    return await ctx.db.insert(Tick(what=what, planned_at=planned_at))
+
+
+@app.internal_action
+async def work(ctx: ActionCtx, what: str = "work") -> None:
+    ran.append((what, ctx.now()))
+    if failures:
+        raise failures.pop(0)
+
+
+@app.query
+async def ticks(ctx: QueryCtx) -> list[Tick]:
+    return await ctx.db.query(Tick).collect()
+
+
+@app.mutation
+async def subscribe(ctx: MutationCtx, who: str, fail: bool = False) -> None:
+    await app.crons.create(ctx, f"digest of {who}", "0 8 * * *", tick, {"what": who})
+    if fail:
+        raise RuntimeError("no")
+
+
+@app.mutation
+async def unsubscribe(ctx: MutationCtx, who: str) -> bool:
+    return await app.crons.remove(ctx, f"digest of {who}")
+
+
+@app.internal_action
+async def from_an_action(ctx: ActionCtx) -> int:
+    await app.crons.create(ctx, "a", timedelta(hours=1), work, {"what": "a"})
+    return len(await app.crons.list(ctx))
+
+
+@app.internal_action
+def from_a_thread(ctx: SyncActionCtx) -> int:
+    app.crons.create(ctx, "b", Interval(timedelta(hours=1)), work, {"what": "b"})
+    app.crons.pause(ctx, "b")
+    app.crons.resume(ctx, "b")
+    return len(app.crons.list(ctx))
+
+
+@app.internal_mutation
+def from_a_thread_in_a_transaction(ctx: SyncMutationCtx) -> list[str]:
+    app.crons.create(ctx, "c", hourly("c", 0), work, {"what": "c"})
+    names = [cron.name for cron in app.crons.list(ctx)]
+    app.crons.remove(ctx, "a")
+    return names
+
+
+@app.internal_query
+async def read(ctx: QueryCtx) -> None:
+    await app.crons.create(ctx, "q", "0 9 * * *", work)  # type: ignore[call-overload]
+
+
+@app.internal_mutation
+async def run_within(ctx: MutationCtx) -> None:
+    await app.crons.run(ctx, "report")  # type: ignore[call-overload]
+
+
+app.crons.declare("report", daily("report", 7, 0), tick, {"what": "report"})
+
+
+async def cron_named(backend: TestApp, name: str) -> CronStatus:
+    (found,) = [cron for cron in await backend.app.crons.list(backend) if cron.name == name]
+    return found
+
+
+def clock(start: datetime = NIGHT) -> TestClock:
+    return TestClock(start)
+
+
+# ----- declared
+
+
+async def test_declared_crons_run_at_their_times(database_url: str) -> None:
+    async with TestApp(app, database_url, clock=clock()) as backend:
+        await backend.run_until(NIGHT + DAY)
+        rows = [(row.what, row.creation_time, row.planned_at) for row in await backend.run_query(ticks)]
+        jump = datetime(2030, 3, 31, 1, tzinfo=UTC)  # from 2:00 to 3:00 in Prague
+        seven = datetime(2030, 3, 31, 7, tzinfo=UTC)
+        assert rows == [("prague", jump, jump), ("report", seven, seven)]
+        assert ran == [("six", NIGHT.replace(hour=0) + DAY + hours * HOUR) for hours in (0, 6, 12, 18)]
+        assert backend.clock.now() == NIGHT + DAY
+
+
+async def test_a_cron_is_seen_with_its_last_run(database_url: str) -> None:
+    async with TestApp(app, database_url, clock=clock()) as backend:
+        before = await cron_named(backend, "report")
+        assert (before.job, before.state, before.planned_at) == (None, None, None)
+        await backend.run_until(NIGHT + DAY)
+        found = await cron_named(backend, "report")
+        seven = datetime(2030, 3, 31, 7, tzinfo=UTC)
+        assert found.job is not None
+        assert found == CronStatus(
+            "report", "0 7 * * *", "UTC", tick.name, declared=True, kept=True, paused=False, next_at=seven + DAY,
+            planned_at=seven, job=found.job, state=JobState.SUCCESS,
+        )  # fmt: skip
+        six = await cron_named(backend, every_six_hours.name)
+        assert (six.schedule, six.timezone) == ("every 6 hours", "UTC")
+        assert [cron.name for cron in await app.crons.list(backend)] == sorted(
+            ["in Prague", every_six_hours.name, "report"]
+        )
+
+
+async def test_clocks_that_are_set_back_run_a_daily_cron_once(database_url: str) -> None:
+    night = datetime(2030, 10, 26, 22, tzinfo=UTC)
+    async with TestApp(app, database_url, clock=clock(night)) as backend:
+        await backend.run_until(night + 2 * DAY)
+        rows = [row.planned_at for row in await backend.run_query(ticks) if row.what == "prague"]
+        assert rows == [datetime(2030, 10, 27, 0, 30, tzinfo=UTC), datetime(2030, 10, 28, 1, 30, tzinfo=UTC)]
+
+
+# ----- at run time
+
+
+async def test_a_cron_is_created_and_removed_with_a_transaction(database_url: str) -> None:
+    async with TestApp(app, database_url, clock=clock()) as backend:
+        with pytest.raises(RuntimeError):
+            await backend.run_mutation(subscribe, "ada", fail=True)
+        await backend.run_mutation(subscribe, "bob")
+        await backend.run_until(NIGHT + 2 * DAY)
+        whats = [row.what for row in await backend.run_query(ticks)]
+        assert (whats.count("ada"), whats.count("bob")) == (0, 2)
+        with pytest.raises(DataError, match="There is a cron called 'digest of bob'"):
+            await backend.run_mutation(subscribe, "bob")
+        assert await backend.run_mutation(unsubscribe, "bob")
+        assert not await backend.run_mutation(unsubscribe, "bob")
+        await backend.run_until(NIGHT + 4 * DAY)
+        assert [row.what for row in await backend.run_query(ticks)].count("bob") == 2
+
+
+async def test_a_cron_of_arguments_is_made_from_anywhere(database_url: str) -> None:
+    async with TestApp(app, database_url, clock=clock()) as backend:
+        assert await backend.run_action(from_an_action) == 4
+        assert await backend.run_action(from_a_thread) == 5
+        assert {"a", "b", "c"} <= set(await backend.run_mutation(from_a_thread_in_a_transaction))
+        await app.crons.create(backend, "d", CronExpression("0 * * * *", "Asia/Kolkata"), work, {"what": "d"})
+        await backend.run_until(NIGHT + HOUR)
+        assert ran == [("d", NIGHT + HOUR / 2), ("b", NIGHT + HOUR), ("c", NIGHT + HOUR)]
+
+
+async def test_a_paused_cron_does_not_run_and_catches_nothing_up(database_url: str) -> None:
+    async with TestApp(app, database_url, clock=clock()) as backend:
+        await app.crons.create(backend, "w", timedelta(hours=1), work)
+        await app.crons.pause(backend, "w")
+        assert (await cron_named(backend, "w")).paused
+        await backend.run_until(NIGHT + HOUR * 1.9)
+        await app.crons.resume(backend, "w")
+        assert ran == []
+        await backend.run_until(NIGHT + 2 * HOUR)
+        assert ran == [("six", NIGHT + 2 * HOUR), ("work", NIGHT + 2 * HOUR)]
+
+
+async def test_a_cron_is_run_now(database_url: str) -> None:
+    async with TestApp(app, database_url, clock=clock()) as backend:
+        await app.crons.create(backend, "t", "0 * * * *", tick, {"what": "now"})
+        await app.crons.pause(backend, "t")
+        job = await app.crons.run(backend, "t")
+        with pytest.raises(DataError, match=f"A run of the cron 't' is under way: {job}"):
+            await app.crons.run(backend, "t")
+        await backend.run_until_idle()
+        assert [(row.what, row.planned_at) for row in await backend.run_query(ticks)] == [("now", NIGHT)]
+        assert await app.crons.run(backend, "t") != job
+        found = await cron_named(backend, "t")
+        assert (found.state, found.next_at) == (JobState.PENDING, NIGHT + HOUR)
+
+
+# ----- late and too soon
+
+
+async def stop_for_a_while(database_url: str, hours: float, **options: Any) -> list[datetime]:
+    """When an hourly cron ran whose processes were stopped for a while; then it is half past."""
+    own = App()
+    own.registry.add(work)
+    own.crons.declare("w", "0 * * * *", work, **options)
+    async with TestApp(own, database_url, clock=clock(NIGHT + HOUR / 2)) as backend:
+        await backend.run_until(NIGHT + HOUR)
+    ran.clear()
+    async with TestApp(own, database_url, clock=clock(NIGHT + HOUR * (1.5 + hours))) as backend:
+        await backend.run_until(backend.clock.now())
+        assert (await cron_named(backend, "w")).next_at == NIGHT + HOUR * (2 + hours)
+    return [at for _, at in ran]
+
+
+async def test_after_a_stop_one_run_makes_up_for_all(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert await stop_for_a_while(database_url, 5) == [NIGHT + HOUR * 6.5]
+    (skipped,) = [record.facts for record in caplog.records if getattr(record, "event", "") == "cron.skipped"]  # type: ignore[attr-defined]
+    assert skipped == {"cron": "w", "first": NIGHT + 2 * HOUR, "last": NIGHT + 5 * HOUR, "reason": "missed"}
+
+
+async def test_after_a_stop_nothing_is_made_up_for(database_url: str) -> None:
+    assert await stop_for_a_while(database_url, 5, catch_up="skip") == []
+
+
+async def test_after_a_stop_each_run_is_made_up_for_one_after_another(database_url: str) -> None:
+    assert len(await stop_for_a_while(database_url, 5, catch_up="all")) == 5
+
+
+async def test_a_run_under_way_makes_the_next_one_be_skipped(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with TestApp(app, database_url, clock=clock()) as backend:
+        failures.extend([OSError("no"), OSError("no")])  # it waits 10 minutes, then 20, each times 0.5 to 1.5
+        await app.crons.create(backend, "w", timedelta(minutes=5), work, pool=pool.with_options(retry=True))
+        await backend.run_until(NIGHT + timedelta(minutes=50))
+        times = [at - NIGHT for what, at in ran if what == "work"]
+        minutes = [round(time / timedelta(minutes=1), 1) for time in times]
+        first, second, third, *later = minutes
+        assert first == 5
+        assert 10 <= second <= 20
+        assert 20 <= third <= 50
+        assert later
+        assert later[0] == 5 * int(third // 5 + 1), "the next planned time after that run has ended"
+        skipped = [record for record in caplog.records if getattr(record, "event", "") == "cron.skipped"]
+        assert {record.facts["reason"] for record in skipped} == {"under way"}  # type: ignore[attr-defined]
+        assert len(skipped) >= 3
+
+
+async def test_a_planned_time_waits_for_the_run_under_way(database_url: str) -> None:
+    async with TestApp(app, database_url, clock=clock()) as backend:
+        await app.crons.create(
+            backend, "w", timedelta(minutes=5), work, overlap="wait", retry=Retry(max_attempts=3, initial_backoff=600)
+        )
+        failures.append(OSError("no"))
+        await backend.run_until(NIGHT + timedelta(minutes=30), raise_errors=False)
+        times = [at - NIGHT for what, at in ran if what == "work"]
+        assert times[0] == timedelta(minutes=5)
+        assert times[2] - times[1] < timedelta(seconds=1), "as soon as that has ended"
+        assert times[3] == timedelta(minutes=5) * int(times[1] / timedelta(minutes=5) + 1)
+
+
+async def test_a_run_that_failed_has_ended(database_url: str) -> None:
+    async with TestApp(app, database_url, clock=clock()) as backend:
+        failures.append(NonRetryableError("no"))
+        await app.crons.create(backend, "w", timedelta(minutes=5), work)
+        await backend.run_until(NIGHT + timedelta(minutes=10), raise_errors=False)
+        assert len(ran) == 2
+        assert (await cron_named(backend, "w")).state is JobState.SUCCESS
+
+
+async def test_jitter_begins_a_run_later_and_always_by_the_same(database_url: str) -> None:
+    async with TestApp(app, database_url, clock=clock()) as backend:
+        for name in "abc":
+            await app.crons.create(backend, name, "0 * * * *", work, {"what": name}, jitter=timedelta(minutes=10))
+        await backend.run_until(NIGHT + 3 * HOUR)
+        late = {(what, (at - NIGHT) % HOUR) for what, at in ran if what != "six"}
+        assert len(ran) == 3 * 2 + 1, "those of the third hour come later"
+        assert len(late) == 3
+        assert all(timedelta(0) <= by < timedelta(minutes=10) for _, by in late)
+
+
+# ----- another release
+
+
+async def declare_and_run(database_url: str, schedule: Any, start: datetime, until: datetime, **options: Any) -> int:
+    """A release that declares a cron so: how often it ran."""
+    own = App()
+    own.registry.add(work)
+    own.crons.declare("w", schedule, work, **options)
+    ran.clear()
+    async with TestApp(own, database_url, clock=clock(start)) as backend:
+        await backend.run_until(until)
+    return len(ran)
+
+
+async def test_a_changed_schedule_holds_from_the_deploy_on(database_url: str) -> None:
+    assert await declare_and_run(database_url, "0 9 * * *", NIGHT, NIGHT + HOUR * 12) == 1
+    ten = NIGHT + HOUR * 12
+    assert await declare_and_run(database_url, "30 9 * * *", ten, ten + HOUR) == 0, "today's has run"
+    assert await declare_and_run(database_url, "0 12 * * *", ten + HOUR, ten + 3 * HOUR) == 1
+    assert await declare_and_run(database_url, "0 12 * * *", ten + 3 * HOUR, ten + 4 * HOUR) == 0, "nor again"
+    assert await declare_and_run(database_url, "0 12 * * *", ten + 4 * HOUR, ten + 5 * HOUR, jitter=HOUR) == 0
+
+
+async def test_what_was_missed_is_made_up_for_by_a_changed_schedule(database_url: str) -> None:
+    assert await declare_and_run(database_url, "0 9 * * *", NIGHT, NIGHT + HOUR) == 0
+    ten = NIGHT + HOUR * 12
+    assert await declare_and_run(database_url, "30 9 * * *", ten, ten) == 1
+
+
+async def test_a_cron_that_is_not_declared_any_more_is_left_alone(database_url: str) -> None:
+    await declare_and_run(database_url, "0 9 * * *", NIGHT, NIGHT + HOUR)
+    own = App()
+    own.registry.add(work)
+    async with TestApp(own, database_url, clock=clock(NIGHT + HOUR)) as backend:
+        await backend.run_until(NIGHT + 2 * DAY)
+        assert ran == []
+        assert not (await cron_named(backend, "w")).kept
+        assert await own.crons.remove(backend, "w")
+        assert await own.crons.list(backend) == []
+
+
+async def test_two_programs_keep_their_own_crons(database_url: str) -> None:
+    other = App()
+
+    @other.cron("0 * * * *", name="theirs")
+    async def theirs(ctx: ActionCtx) -> None:
+        ran.append(("theirs", ctx.now()))
+
+    async with TestApp(other, database_url, clock=clock()) as backend:
+        await other.crons.create(backend, "made there", "0 * * * *", theirs)
+    async with TestApp(app, database_url, clock=clock()) as backend:
+        await backend.run_until(NIGHT + 2 * HOUR)
+        assert [what for what, _ in ran] == ["six"]
+    async with TestApp(other, database_url, clock=clock(NIGHT + 2 * HOUR)) as backend:
+        await backend.run_until(NIGHT + 2 * HOUR)
+        assert [what for what, _ in ran] == ["six", "theirs", "theirs"]
+
+
+# ----- refused
+
+
+def test_what_cannot_be_declared_is_refused() -> None:
+    own = App()
+
+    @own.internal_action
+    async def act(ctx: ActionCtx) -> None: ...
+
+    @own.internal_mutation
+    async def change(ctx: MutationCtx) -> None: ...
+
+    @own.internal_query
+    async def look(ctx: QueryCtx) -> None: ...
+
+    own.crons.declare("a", "0 9 * * *", act)
+    slow = own.workpool("slow")
+    for options, words in (
+        ({"name": "a"}, "There are two crons called 'a'"),
+        ({"name": " "}, "has 1 to 100 characters"),
+        ({"schedule": "0 25 * * *"}, "cannot be read"),
+        ({"schedule": "0 0 30 2 *"}, "never comes"),
+        ({"schedule": 5}, "5 is no schedule"),
+        ({"schedule": timedelta(0)}, "from a second to"),
+        ({"timezone": "Europe/Prag"}, "Did you mean 'Europe/Prague'"),
+        ({"schedule": timedelta(1), "timezone": "Europe/Prague"}, "only a cron expression given as text"),
+        ({"function": look}, "it runs a mutation or an action"),
+        ({"function": print}, "it runs a mutation or an action"),
+        ({"function": work}, "is not a function of this app"),
+        ({"catch_up": "some"}, "catch_up cannot be 'some'"),
+        ({"overlap": "some"}, "overlap cannot be 'some'"),
+        ({"catch_up": "all", "overlap": "skip"}, "contradict each other"),
+        ({"jitter": 5}, "jitter must be a timedelta"),
+        ({"pool": "slow"}, "pool takes a Workpool"),
+        ({"retry": True}, "retry takes a Retry"),
+        ({"pool": slow, "retry": Retry()}, "pool and retry were both given"),
+        ({"function": change, "retry": Retry()}, "is not retried when it raises"),
+        ({"every": 5}, "there is no option 'every'"),
+    ):
+        given: Any = {"name": "b", "schedule": "0 9 * * *", "function": act, **options}
+        with pytest.raises(DeclarationError, match=words):
+            own.crons.declare(**given)
+
+
+def test_a_decorator_has_to_know_what_it_decorates() -> None:
+    own = App()
+
+    @own.cron("0 9 * * *")
+    async def by_another_name(ctx: SomeCtx) -> None: ...
+
+    @own.cron("0 9 * * *", name="twice a day")
+    @own.cron(timedelta(days=1), name="also")
+    @own.action
+    async def declared_below(ctx: ActionCtx) -> None: ...
+
+    @own.cron("0 9 * * *")
+    def in_a_thread(ctx: penstock.calls.syncctx.SyncActionCtx) -> None: ...
+
+    functions: list[Any] = [by_another_name, declared_below, in_a_thread]
+    assert [(function.kind.value, function.public) for function in functions] == [
+        ("mutation", False), ("action", True), ("action", False),
+    ]  # fmt: skip
+    assert own.crons.scope().names == [by_another_name.name, "also", "twice a day", in_a_thread.name]
+    with pytest.raises(DeclarationError, match="does not say whether it is a mutation or an action"):
+        own.cron("0 9 * * *")(lambda ctx: None)
+    with pytest.raises(DeclarationError, match="does not say whether it is a mutation or an action"):
+        own.cron("0 9 * * *")(5)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("declare", "error", "words"),
+    [
+        ({"args": {"what": 5}}, ArgumentsInvalid, "valid string"),
+        ({"args": {}}, ArgumentsInvalid, "what"),
+        ({"args": {"what": "x", "more": 1}}, ArgumentsInvalid, "more"),
+        ({"args": {"what": "x"}, "pool": pool.with_options(run_after=HOUR)}, UsageError, "contradict its schedule"),
+        ({"args": {"what": "x"}, "pool": pool.with_options(key="x")}, UsageError, "the key of its pool is of no use"),
+        ({"args": {"what": "x"}, "pool": pool.with_options(retry=True)}, UsageError, "is a mutation"),
+    ],
+)
+async def test_a_program_with_a_wrong_cron_does_not_start(
+    database_url: str, declare: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    own = App()
+    own.registry.add(tick)
+    own.crons.declare("wrong", "0 9 * * *", tick, **declare)
+    with pytest.raises(error, match=words):
+        async with TestApp(own, database_url):
+            raise AssertionError("it started")
+    async with TestApp(app, database_url) as backend:
+        assert "wrong" not in [cron.name for cron in await app.crons.list(backend)]
+
+
+async def test_what_cannot_be_done_at_run_time_is_refused(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        create = app.crons.create
+        before = await app.crons.list(backend)
+        for call, error, words in (
+            (lambda: backend.run_query(read), ContextError, "A query only reads"),
+            (lambda: backend.run_mutation(run_within), ContextError, "outside of transactions"),
+            (lambda: create(backend, "x", "0 9 * * *", tick, {"what": 5}), ArgumentsInvalid, "valid string"),
+            (lambda: create(backend, "x", "0 9 * * *", tick, {"what": "\0"}), ValueInvalid, "NUL"),
+            (lambda: create(backend, "x", "soon", work), DeclarationError, "five or six fields"),
+            (lambda: create(backend, "x", "0 9 * * *", ticks), DeclarationError, "a mutation or an action"),
+            (lambda: create(backend, "report", "0 9 * * *", work), DataError, "There is a cron called 'report'"),
+            (lambda: create(5, "x", "0 9 * * *", work), ContextError, "neither a ctx nor a backend"),  # type: ignore[call-overload]
+            (lambda: app.crons.remove(backend, "report"), UsageError, "is declared by this program"),
+            (lambda: app.crons.pause(backend, "none"), DataError, "knows no cron 'none'"),
+            (lambda: app.crons.resume(backend, "none"), DataError, "knows no cron 'none'"),
+            (lambda: app.crons.run(backend, "none"), DataError, "knows no cron 'none'"),
+        ):
+            with pytest.raises(error, match=words):
+                await call()
+        assert await app.crons.list(backend) == before
+        assert await backend.jobs() == []

@@ -1,0 +1,213 @@
+"""Spans: one trace from the call that enqueues to the job, to its on_complete, and to what that enqueues."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from penstock import ActionCtx, App, MutationCtx, QueryCtx, Retry, WorkId, WorkResult, asgi_app
+from penstock.calls.syncctx import SyncMutationCtx
+from penstock.observe.tracing import find_tracing
+from penstock.store.jobrows import options_of, options_text
+from penstock.testing import TestApp
+
+app = App()
+sms = app.workpool("sms", default_retry=Retry(max_attempts=2, initial_backoff=1, base=2))
+
+failures: list[Exception] = []
+
+
+@app.internal_query
+async def look(ctx: QueryCtx) -> int:
+    return 1
+
+
+@app.internal_action
+async def send(ctx: ActionCtx, text: str) -> str:
+    if failures:
+        raise failures.pop(0)
+    await ctx.run_query(look)
+    return text
+
+
+@app.internal_mutation
+async def told(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None:
+    await sms.enqueue(ctx, note)
+
+
+@app.internal_mutation
+async def note(ctx: MutationCtx) -> None: ...
+
+
+@app.mutation
+async def book(ctx: MutationCtx, text: str) -> WorkId:
+    return await sms.with_options(on_complete=told, retry=True).enqueue(ctx, send, text=text)
+
+
+@app.mutation
+def book_in_a_thread(ctx: SyncMutationCtx, text: str) -> list[WorkId]:
+    return sms.enqueue_batch(ctx, send, [{"text": text}, {"text": text}])
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """The spans that have ended, with an SDK that is set up for one test."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    yield exporter
+    provider.shutdown()
+    failures.clear()
+
+
+def tree(exporter: InMemorySpanExporter) -> list[str]:
+    """All spans, each below and behind its parent, in the order in which they began."""
+    found = sorted(exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
+
+    def below(parent: ReadableSpan | None, depth: int) -> Iterator[str]:
+        for span in found:
+            if (span.parent and span.parent.span_id) == (parent and parent.context and parent.context.span_id):
+                yield f"{'  ' * depth}{span.name}"
+                yield from below(span, depth + 1)
+
+    return list(below(None, 0))
+
+
+def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    return [span for span in exporter.get_finished_spans() if span.name == name]
+
+
+async def test_a_trace_leads_from_the_call_to_the_job_to_its_callback(
+    database_url: str, spans: InMemorySpanExporter
+) -> None:
+    async with TestApp(app, database_url) as backend:
+        work = await backend.run_mutation(book, "a")
+        await backend.run_until_idle()
+    assert tree(spans) == [
+        "mutation test_tracing:book",
+        "  enqueue sms",
+        "    run sms",
+        "      action test_tracing:send",
+        "        query test_tracing:look",
+        "      mutation test_tracing:told",
+        "        enqueue sms",
+        "          run sms",
+        "            mutation test_tracing:note",
+    ]
+    assert len({span.context.trace_id for span in spans.get_finished_spans() if span.context}) == 1
+    sent, run = named(spans, "enqueue sms")[0], named(spans, "run sms")[0]
+    assert (sent.kind, run.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    shared = {
+        "messaging.system": "penstock",
+        "messaging.destination.name": "sms",
+        "messaging.message.id": work,
+        "penstock.job.function": "test_tracing:send",
+    }
+    assert sent.attributes == shared | {"messaging.operation.type": "send", "messaging.operation.name": "enqueue"}
+    assert run.attributes == shared | {
+        "messaging.operation.type": "process",
+        "messaging.operation.name": "run",
+        "penstock.job.attempt": 1,
+    }
+    assert named(spans, "mutation test_tracing:book")[0].attributes == {
+        "code.function.name": "test_tracing:book",
+        "penstock.kind": "mutation",
+    }
+
+
+async def test_each_attempt_is_a_span_and_errors_are_recorded(database_url: str, spans: InMemorySpanExporter) -> None:
+    failures[:] = [ValueError("no")]
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(book, "a")
+        await backend.run_until_idle()
+    first, second, _ = named(spans, "run sms")
+    assert (first.attributes or {})["penstock.job.attempt"] == 1
+    assert (second.attributes or {})["penstock.job.attempt"] == 2
+    assert first.parent == second.parent
+    assert (first.status.status_code, first.status.description) == (StatusCode.ERROR, "ValueError: no")
+    assert (first.attributes or {})["error.type"] == "ValueError"
+    assert second.status.status_code is StatusCode.UNSET
+    call = named(spans, "action test_tracing:send")[0]
+    assert call.status.status_code is StatusCode.ERROR
+    assert [event.name for event in call.events] == ["exception"]
+
+
+async def test_a_batch_from_a_thread_is_one_span_with_its_jobs_below(
+    database_url: str, spans: InMemorySpanExporter
+) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(book_in_a_thread, "a")
+        await backend.run_until_idle()
+    job = ["    run sms", "      action test_tracing:send", "        query test_tracing:look"]
+    assert sorted(tree(spans)) == sorted(["mutation test_tracing:book_in_a_thread", "  enqueue sms", *job, *job])
+    (sent,) = named(spans, "enqueue sms")
+    assert (sent.attributes or {})["messaging.batch.message_count"] == 2
+
+
+async def test_a_scheduled_function_and_a_program_have_traces_too(
+    database_url: str, spans: InMemorySpanExporter
+) -> None:
+    async with TestApp(app, database_url) as backend:
+        tracer = trace.get_tracer_provider().get_tracer("program")
+        with tracer.start_as_current_span("program"):
+            await sms.enqueue(backend, send, "a")
+        await asyncio.gather(sms.enqueue(backend, note), sms.enqueue(backend, note))
+        await backend.run_until_idle()
+    roots = [line for line in tree(spans) if not line.startswith(" ")]
+    assert sorted(roots) == ["enqueue sms", "enqueue sms", "program"]
+
+
+async def test_without_an_sdk_nothing_is_stored_and_no_span_is_made(database_url: str) -> None:
+    assert find_tracing() is None
+    async with TestApp(app, database_url) as backend:
+        assert backend.engine.journal.tracing is None
+        job = backend.job_calls.new_job(note, {}, backend.clock.now())
+        assert options_text(job.options) is None
+        await backend.run_mutation(book, "a")
+        await backend.run_until_idle()
+
+
+def test_a_trace_with_a_state_travels_whole(spans: InMemorySpanExporter) -> None:
+    tracing = find_tracing()
+    assert tracing is not None
+    state = "a=1,b=2"
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with tracing.work(f"{parent} {state}", "job_1", "sms", "m:f", 1) as span:
+        assert span.parent.trace_state.to_header() == state
+        current = tracing.current()
+    assert current is not None
+    assert current.startswith("00-0af7651916cd43dd8448eb211c80319c-")
+    assert current.endswith(f" {state}")
+    with tracing.work("nonsense", "job_1", "sms", "m:f", 1) as span:
+        assert span.parent is None, "what nobody can read begins a trace of its own"
+
+
+def test_a_trace_is_an_option_of_a_job() -> None:
+    stored = options_text(options_of('{"trace": "00-1-2-01"}'))
+    assert stored == '{"trace": "00-1-2-01"}'
+
+
+async def test_a_call_over_http_goes_on_with_the_trace_of_its_caller(
+    sqlite_url: str, spans: InMemorySpanExporter
+) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with TestApp(app, sqlite_url) as backend:
+        web = httpx.ASGITransport(asgi_app(app, backend=backend))
+        async with httpx.AsyncClient(base_url="http://shop", transport=web) as http:
+            body = {"path": "test_tracing:book", "args": {"text": "a"}}
+            for headers in ({"traceparent": parent}, {}, {"traceparent": "nonsense"}):
+                answer = await http.post("/api/mutation", json=body, headers=headers)
+                assert answer.json()["status"] == "success"
+    first, second, third = named(spans, "mutation test_tracing:book")
+    assert first.parent is not None
+    assert f"{first.parent.trace_id:032x}-{first.parent.span_id:016x}" == parent[3:-3]
+    assert second.parent is third.parent is None

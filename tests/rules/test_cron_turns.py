@@ -1,0 +1,154 @@
+"""A cron's turn, the plan that is kept of it, and the job of a run: pure rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from penstock import DeclarationError, Retry
+from penstock.crons.cron import Cron
+from penstock.crons.expression import CronExpression
+from penstock.crons.plan import begun, changed, paused, plan_of, schedule_of, schedule_text, schedule_words
+from penstock.crons.schedule import Interval, Schedule
+from penstock.crons.turn import Skip, Turn, take_turn
+from penstock.jobs.job import NewJob, Options
+from penstock.jobs.order import rank
+from penstock.store.cronrows import job_text, run_of
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def at(minutes: float) -> datetime:
+    return NOON + minutes * MINUTE
+
+
+def cron(minutes: int = 10, **policies: Any) -> Cron:
+    return Cron("c", Interval(minutes * MINUTE), **policies)
+
+
+# ----- turns
+
+
+@pytest.mark.parametrize(
+    ("policies", "minutes", "under_way", "turn"),
+    [
+        ({}, 9, False, Turn(None, at(0), at(10))),
+        ({}, 10, False, Turn(at(10), at(10), at(20))),
+        ({}, 10, True, Turn(None, at(10), at(20), (Skip(at(10), at(10), "under way"),))),
+        ({}, 35, False, Turn(at(30), at(30), at(40), (Skip(at(10), at(20), "missed"),))),
+        (
+            {},
+            35,
+            True,
+            Turn(None, at(30), at(40), (Skip(at(10), at(20), "missed"), Skip(at(30), at(30), "under way"))),
+        ),
+        ({"catch_up": "skip"}, 35, False, Turn(None, at(30), at(40), (Skip(at(10), at(30), "missed"),))),
+        ({"catch_up": "skip"}, 30.5, True, Turn(
+            None, at(30), at(40), (Skip(at(10), at(20), "missed"), Skip(at(30), at(30), "under way")),
+        )),
+        ({"overlap": "wait"}, 10, False, Turn(at(10), at(10), at(20))),
+        ({"overlap": "wait"}, 10, True, None),
+        ({"overlap": "wait"}, 9, True, Turn(None, at(0), at(10))),
+        ({"catch_up": "all", "overlap": "wait"}, 35, False, Turn(at(10), at(10), at(20))),
+        ({"catch_up": "all", "overlap": "wait"}, 35, True, None),
+    ],
+)  # fmt: skip
+def test_a_turn(policies: dict[str, Any], minutes: float, under_way: bool, turn: Turn | None) -> None:
+    assert take_turn(cron(**policies), NOON, at(minutes), under_way=under_way) == turn
+
+
+def test_a_clock_that_runs_behind_decides_nothing() -> None:
+    assert take_turn(cron(), at(10), at(9), under_way=False) == Turn(None, at(10), at(20))
+
+
+# ----- plans
+
+SCHEDULES: list[tuple[Schedule, str, tuple[str, str]]] = [
+    (
+        CronExpression("0 9 * * *", "Europe/Prague"),
+        '{"expression": "0 9 * * *", "timezone": "Europe/Prague"}',
+        ("0 9 * * *", "Europe/Prague"),
+    ),
+    (
+        Interval(timedelta(hours=1.5), NOON),
+        '{"every": 5400.0, "anchor": "2030-01-01T12:00:00+00:00"}',
+        ("every 90 minutes", "UTC"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("schedule", "text", "words"), SCHEDULES)
+def test_a_schedule_is_kept_as_text(schedule: Schedule, text: str, words: tuple[str, str]) -> None:
+    assert schedule_text(schedule) == text
+    assert schedule_of(text) == schedule
+    assert schedule_words(schedule) == words
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "7", '{"every": "x", "anchor": "y"}', '{"expression": "0 9 * * *", "timezone": "Mars"}']
+)
+def test_a_text_that_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(DeclarationError):
+        schedule_of(text)
+
+
+def test_a_plan_gives_back_its_cron() -> None:
+    given = cron(catch_up="all", overlap="wait", jitter=timedelta(seconds=2.5))
+    assert plan_of(given, function="m:f", job="{}").cron() == given
+
+
+def test_a_changed_schedule_counts_from_now() -> None:
+    ten, other = (plan_of(cron(minutes), function="m:f", job="{}") for minutes in (10, 7))
+    kept = replace(begun(ten, NOON), job_id=UUID(int=1), planned_at=NOON)
+    assert (kept.last_at, kept.next_at) == (NOON, at(10))
+    assert changed(kept, replace(ten, jitter=5.0), at(3)) == replace(kept, plan=replace(ten, jitter=5.0))
+    now = changed(kept, other, at(7.5))
+    assert (now.plan, now.last_at, now.next_at) == (other, at(7.5), schedule_of(other.schedule).next(at(7.5)))
+    assert (now.job_id, now.planned_at) == (kept.job_id, kept.planned_at)
+
+
+def test_a_changed_schedule_makes_up_for_what_the_one_before_has_missed() -> None:
+    ten, other = (plan_of(cron(minutes), function="m:f", job="{}") for minutes in (10, 4))
+    late = changed(begun(ten, NOON), other, at(30))
+    assert late.last_at == at(10) - timedelta.resolution
+    assert late.next_at == at(12)
+
+
+def test_a_changed_schedule_never_goes_back() -> None:
+    ten, other = (plan_of(cron(minutes), function="m:f", job="{}") for minutes in (10, 1))
+    ahead = replace(begun(ten, NOON), last_at=at(10), next_at=at(20))  # decided by a clock that ran ahead
+    assert changed(ahead, other, at(9)).next_at == at(11)
+
+
+def test_what_was_planned_while_a_cron_was_paused_is_not_run() -> None:
+    kept = begun(plan_of(cron(), function="m:f", job="{}"), NOON)
+    stopped = paused(kept, at(5), pause=True)
+    assert stopped == replace(kept, paused=True)
+    assert paused(stopped, at(7), pause=True).next_at == at(10)
+    assert paused(stopped, at(35), pause=False) == replace(kept, last_at=at(35), next_at=at(40))
+    assert paused(kept, at(35), pause=False) == kept, "it was not paused, and is late"
+
+
+# ----- the job of a run
+
+
+def test_the_job_of_a_run_is_as_it_was_asked_for() -> None:
+    options = Options(retry=Retry(3, 1.0, 2), name="c", timeout=5.0, context='{"é": 1}')
+    place = rank(NOON, 7, timedelta(hours=1))
+    job = NewJob(UUID(int=1), "m:f", "action", '{"a": [1]}', NOON, place, "p", 7, options, "m:told", "")
+    plan = plan_of(cron(), function="m:f", job=job_text(job))
+    run = run_of(plan, at(1), at(2), UUID(int=2))
+    assert run == replace(job, id=UUID(int=2), run_at=at(2), rank=rank(at(2), 7, timedelta(hours=1)))
+    told = run_of(replace(plan, takes_planned_at=True), at(1), at(2), UUID(int=2))
+    assert told.args == '{"a":[1],"planned_at":"2030-01-01T12:01:00Z"}'
+
+
+def test_what_a_later_version_writes_beside_it_is_left_out() -> None:
+    job = NewJob(UUID(int=1), "m:f", "action", "{}", NOON, rank(NOON))
+    text = job_text(job).replace("{", '{"colour": "red", ', 1)
+    assert run_of(plan_of(cron(), function="m:f", job=text), NOON, NOON, UUID(int=1)) == job
