@@ -9,17 +9,18 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from types import ModuleType
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from penstock.calls.crons import Crons
 from penstock.calls.decorators import ActionDeclaration, MutationDecorator, QueryDecorator
 from penstock.calls.dispatch import Dispatch
 from penstock.calls.engine import Engine
+from penstock.calls.guestcalls import Guests
 from penstock.calls.jobcalls import JobCalls
 from penstock.calls.ratelimits import RateLimiter, RateLimiters
 from penstock.calls.run import Runner
 from penstock.calls.scheduler import Scheduler
+from penstock.calls.syncbackend import SyncApp
 from penstock.calls.workpool import Workpool
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config, check_settings, load_config, unknown_variables
@@ -27,6 +28,7 @@ from penstock.errors import DeclarationError
 from penstock.functions.batch import Batch
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
 from penstock.functions.registry import Registry
+from penstock.functions.tables import distinct, tables_of
 from penstock.jobs.filter import ALL_JOBS, JobFilter
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.retry import Retry
@@ -58,6 +60,8 @@ class App:
         **settings: Settings of `Config` that this program fixes; see there for those that are left open.
 
     Attributes:
+        sync: The same for programs that do not await: opens a backend, or shares one.
+        guests: Its work in transactions of the user's own.
         crons: What is run at the times of a schedule.
         cron: Decorates a mutation or an action that is run at the times of a schedule; see `Crons.cron`.
 
@@ -71,6 +75,8 @@ class App:
         self._settings = settings
         self.pools: dict[str, Workpool] = {}
         self.rate_limits = RateLimiters()
+        self.guests = Guests(self.registry, self.rate_limits, self.config)
+        self.sync = SyncApp(self.open)
         self.crons = Crons(self.registry)
         self.cron = self.crons.cron
         check_settings("App(…)", settings)
@@ -206,7 +212,8 @@ class App:
                 group,
                 ageing,
                 log_level,
-            )
+            ),
+            self.guests,
         )
         self.pools[name] = pool
         return pool
@@ -235,12 +242,8 @@ class App:
         Raises:
             DeclarationError: Two of them have one name, or a field cannot be stored.
         """
-        found: dict[str, type[Table]] = {}
-        for table in (*self._tables, *_tables_of(self.registry)):
-            known = found.setdefault(table.__declared__.sql_name, table)
-            if known is not table:
-                raise _same_name(known, table)
-        return [definition_of(table) for table in found.values()]
+        tables = distinct((*self._tables, *tables_of(self.registry)))
+        return [definition_of(table) for table in tables]
 
     # ----- running
 
@@ -324,15 +327,18 @@ class Backend:
                 await push(store, definitions)
             if push_schema or services:
                 await store.pools.declare(self.app.pool_definitions())
+                await store.programs.declare(self.app.registry.kinds())
                 await store.crons.declare(crons, self.engine.clock.now())
         except BaseException:
             await store.close()
             raise
         self.services = Group([self.make_service(name) for name in services], store.signals)
         self.services.start()
+        self.app.guests.opened(self.runner)
 
     async def stop(self) -> None:
         """Stop services, then close the database; what runs has the grace time to end, and no more."""
+        self.app.guests.closed(self.runner)
         self.engine.begin_stop()
         try:
             await self.services.stop()
@@ -342,6 +348,7 @@ class Backend:
 
     async def kill(self) -> None:
         """End at once, leaving jobs and leases as they are, as a crash does."""
+        self.app.guests.closed(self.runner)
         await self.services.kill()
         await self.engine.abandon()
         await self.engine.store.close()
@@ -372,6 +379,10 @@ class Backend:
     async def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an action."""
         return await self.runner.run_action(function, args, kwargs)
+
+    def wake(self) -> None:
+        """Tell the workers of all processes that there is work, which a transaction of your own has committed."""
+        self.engine.store.signals.notify()
 
     async def job(self, job: JobId) -> JobStatus | None:
         """How a job stands; None if it is unknown, or its status has expired."""
@@ -407,33 +418,3 @@ class Backend:
             return await self.engine.store.jobs.count(session, self.engine.clock.now())
         finally:
             await session.rollback()
-
-
-def _tables_of(registry: Registry) -> list[type[Table]]:
-    """Tables that the modules of functions name: directly, or through modules of the same package."""
-    found: dict[type[Table], None] = {}
-    for function in registry:
-        module = function.declared.__globals__
-        root = str(module.get("__name__", "")).partition(".")[0]
-        for value in list(module.values()):
-            if isinstance(value, ModuleType) and value.__name__.partition(".")[0] == root:
-                found.update(dict.fromkeys(_tables_in(vars(value))))
-        found.update(dict.fromkeys(_tables_in(module)))
-    return list(found)
-
-
-def _tables_in(namespace: Mapping[str, Any]) -> list[type[Table]]:
-    return [
-        value
-        for value in list(namespace.values())
-        if isinstance(value, type) and issubclass(value, Table) and value is not Table and "__declared__" in vars(value)
-    ]
-
-
-def _same_name(first: type[Table], second: type[Table]) -> Exception:
-
-    return DeclarationError(
-        f"Two tables are named {first.__declared__.sql_name}: {first.__module__}.{first.__qualname__} and "
-        f"{second.__module__}.{second.__qualname__}.",
-        fix='Give one of them another name="…".',
-    )

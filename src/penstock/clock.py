@@ -87,15 +87,15 @@ class SystemClock:
     def uuid7(self) -> int:
         """The 128 bits of a UUIDv7, rising within this process even inside one millisecond."""
         ms = time.time_ns() // 1_000_000
+        # What is given stands in names of this call's own: another thread may come between any two lines.
         if ms > self._last_ms:
-            self._last_ms = ms
-            self._last_random = int.from_bytes(os.urandom(10), "big") >> 6
+            chance = int.from_bytes(os.urandom(10), "big") >> 6
         else:
-            self._last_random += 1 + (int.from_bytes(os.urandom(4), "big"))
-            if self._last_random >> _RANDOM_BITS:
-                self._last_ms += 1
-                self._last_random &= (1 << _RANDOM_BITS) - 1
-        return layout_uuid7(self._last_ms, self._last_random)
+            ms, chance = self._last_ms, self._last_random + 1 + int.from_bytes(os.urandom(4), "big")
+            if chance >> _RANDOM_BITS:
+                ms, chance = ms + 1, chance & (1 << _RANDOM_BITS) - 1
+        self._last_ms, self._last_random = ms, chance
+        return layout_uuid7(ms, chance)
 
 
 def layout_uuid7(ms: int, chance: int) -> int:

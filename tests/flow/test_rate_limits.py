@@ -17,7 +17,7 @@ app = App()
 slow = app.workpool("slow", rate_limit=TokenBucket(rate=10, period=10 * SECOND, capacity=2))
 windows = app.workpool("windows", key_rate_limit=FixedWindow(rate=2, period=60 * SECOND))
 
-slow_before = Workpool(PoolDefinition("slow"))  # as an older release knows it
+slow_before = Workpool(PoolDefinition("slow"), app.guests)  # as an older release knows it
 
 started: list[tuple[str, datetime]] = []
 fail: list[Exception] = []

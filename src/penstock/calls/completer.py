@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from penstock.calls.engine import Engine
-from penstock.calls.jobcalls import JobCalls, calls_of
+from penstock.calls.jobcalls import calls_of
 from penstock.pools.results import Completion
 
 if TYPE_CHECKING:
-    from penstock.calls.context import ActionCtx
-    from penstock.calls.syncctx import SyncActionCtx
-
-
-class _Program(Protocol):
-    """A backend."""
-
-    job_calls: JobCalls
-    engine: Engine
+    from penstock.calls.callers import AsyncWaiter, SyncWaiter
 
 
 class Completer:
     """Ends work by the token that ``ctx.work.complete_later()`` gave, in whichever pool it is."""
 
     @overload
-    def complete(
-        self, ctx: ActionCtx | _Program, token: str, result: Any = None
-    ) -> Coroutine[Any, Any, Completion]: ...
+    def complete(self, ctx: AsyncWaiter, token: str, result: Any = None) -> Coroutine[Any, Any, Completion]: ...
     @overload
-    def complete(self, ctx: SyncActionCtx, token: str, result: Any = None) -> Completion: ...
+    def complete(self, ctx: SyncWaiter, token: str, result: Any = None) -> Completion: ...
     def complete(self, ctx: Any, token: str, result: Any = None) -> Any:
         """End work with success; what counts, if it has ended before.
 
@@ -49,10 +38,10 @@ class Completer:
 
     @overload
     def fail(
-        self, ctx: ActionCtx | _Program, token: str, error: str, *, retryable: bool = True
+        self, ctx: AsyncWaiter, token: str, error: str, *, retryable: bool = True
     ) -> Coroutine[Any, Any, Completion]: ...
     @overload
-    def fail(self, ctx: SyncActionCtx, token: str, error: str, *, retryable: bool = True) -> Completion: ...
+    def fail(self, ctx: SyncWaiter, token: str, error: str, *, retryable: bool = True) -> Completion: ...
     def fail(self, ctx: Any, token: str, error: str, *, retryable: bool = True) -> Any:
         """End the attempt with failure: it is tried again if its retry policy says so.
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
+from penstock.calls.callers import Program
 from penstock.calls.cronplans import AnySchedule, CronOptions, DeclaredCron, declared_cron, kind_of, plan_of_declared
 from penstock.calls.decorators import CronDecorator
 from penstock.calls.jobcalls import JobCalls
-from penstock.calls.retrying import Program
 from penstock.crons.plan import CronPlan, KeptCron, schedule_of, schedule_words
 from penstock.errors import ContextError, DataError, DeclarationError, UsageError
 from penstock.functions.function import AnyFunction, Function, FunctionKind

@@ -27,6 +27,7 @@ from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import decode_json, encode_json, text_bytes
 
 if TYPE_CHECKING:
+    from penstock.calls.engine import Engine
     from penstock.calls.run import Runner
 
 T = TypeVar("T")
@@ -60,6 +61,11 @@ class JobCalls:
     def waiting(self, wait: Answer) -> JobCalls:
         """The same for a caller in a thread."""
         return JobCalls(self._runner, self._scope, lambda call: wait(self.answer(call)))
+
+    @property
+    def engine(self) -> Engine:
+        """The parts of the app in which the jobs are."""
+        return self._runner.engine
 
     @property
     def store(self) -> Store:
@@ -365,13 +371,20 @@ def _as_it_is(call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
     return call
 
 
-def calls_of(ctx: Any, *, writes: bool = False) -> JobCalls:
+def calls_of(ctx: Any, *, writes: bool = False, otherwise: Callable[[Any], JobCalls] | None = None) -> JobCalls:
     """What a ctx or a backend may do with jobs and rate limits.
+
+    Args:
+        ctx: The one or the other.
+        writes: Whether something is to be written.
+        otherwise: What gives that for what is neither.
 
     Raises:
         ContextError: It is neither, or one of a query, and something is to be written.
     """
     calls = getattr(ctx, "job_calls", None)
+    if not isinstance(calls, JobCalls) and otherwise is not None:
+        calls = otherwise(ctx)
     if not isinstance(calls, JobCalls):
         raise ContextError(
             f"{type(ctx).__name__} is neither a ctx nor a backend.", fix="Pass the ctx of the function, or the backend."

@@ -18,8 +18,9 @@ from penstock.store.contract import OpenTransaction, RateRow
 from penstock.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
+    from penstock.calls.callers import Program
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
-    from penstock.calls.retrying import Program
+    from penstock.calls.syncbackend import SyncWords
     from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 
 _LONGEST_KEY = 200
@@ -64,7 +65,7 @@ class RateLimiter:
     ) -> Coroutine[Any, Any, RateStatus]: ...
     @overload
     def take(
-        self, ctx: SyncMutationCtx | SyncActionCtx, key: str = "", *, count: int = 1, reserve: bool = False
+        self, ctx: SyncMutationCtx | SyncActionCtx | SyncWords, key: str = "", *, count: int = 1, reserve: bool = False
     ) -> RateStatus: ...
     def take(self, ctx: Any, key: str = "", *, count: int = 1, reserve: bool = False) -> Any:
         """Take tokens, if there are enough.
@@ -86,7 +87,7 @@ class RateLimiter:
     @overload
     def peek(self, ctx: QueryCtx | ActionCtx | Program, key: str = "") -> Coroutine[Any, Any, int]: ...
     @overload
-    def peek(self, ctx: SyncQueryCtx | SyncActionCtx, key: str = "") -> int: ...
+    def peek(self, ctx: SyncQueryCtx | SyncActionCtx | SyncWords, key: str = "") -> int: ...
     def peek(self, ctx: Any, key: str = "") -> Any:
         """How many tokens are left; below zero if some are reserved."""
         calls = calls_of(ctx)
@@ -95,7 +96,7 @@ class RateLimiter:
     @overload
     def reset(self, ctx: MutationCtx | ActionCtx | Program, key: str = "") -> Coroutine[Any, Any, None]: ...
     @overload
-    def reset(self, ctx: SyncMutationCtx | SyncActionCtx, key: str = "") -> None: ...
+    def reset(self, ctx: SyncMutationCtx | SyncActionCtx | SyncWords, key: str = "") -> None: ...
     def reset(self, ctx: Any, key: str = "") -> Any:
         """Forget what was taken."""
         calls = calls_of(ctx, writes=True)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from penstock.calls.engine import Engine
 from penstock.calls.jobcalls import JobCalls
 from penstock.errors import ContextError, UsageError
 from penstock.functions.function import Function
@@ -18,15 +17,7 @@ from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, job_uuid
 
 if TYPE_CHECKING:
-    from penstock.calls.context import ActionCtx
-    from penstock.calls.syncctx import SyncActionCtx
-
-
-class Program(Protocol):
-    """A backend, as pools need it."""
-
-    job_calls: JobCalls
-    engine: Engine
+    from penstock.calls.callers import AsyncWaiter, SyncWaiter
 
 
 class Where(TypedDict, total=False):
@@ -45,9 +36,9 @@ class Retrying:
     name: Any
 
     @overload
-    def retry(self, ctx: ActionCtx | Program, work_id: JobId) -> Coroutine[Any, Any, bool]: ...
+    def retry(self, ctx: AsyncWaiter, work_id: JobId) -> Coroutine[Any, Any, bool]: ...
     @overload
-    def retry(self, ctx: SyncActionCtx, work_id: JobId) -> bool: ...
+    def retry(self, ctx: SyncWaiter, work_id: JobId) -> bool: ...
     def retry(self, ctx: Any, work_id: JobId) -> Any:
         """Run work again that has failed or was canceled; False if it is in another state, or its status has expired.
 
@@ -68,13 +59,13 @@ class Retrying:
     @overload
     def retry_all(
         self,
-        ctx: ActionCtx | Program,
+        ctx: AsyncWaiter,
         function: Function[Any, Any, Any, Any] | None = None,
         **where: Unpack[Where],
     ) -> Coroutine[Any, Any, int]: ...
     @overload
     def retry_all(
-        self, ctx: SyncActionCtx, function: Function[Any, Any, Any, Any] | None = None, **where: Unpack[Where]
+        self, ctx: SyncWaiter, function: Function[Any, Any, Any, Any] | None = None, **where: Unpack[Where]
     ) -> int: ...
     def retry_all(self, ctx: Any, function: Any = None, **where: Any) -> Any:
         """Run all work of this pool again that has failed, the oldest first; how much.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.ratelimits import RateStatus
@@ -32,6 +32,13 @@ from penstock.transaction.segments import Direction
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", bound=Table)
+
+
+class Wait(Protocol):
+    """Waits for a call."""
+
+    def __call__(self, call: Coroutine[Any, Any, R], /) -> R:
+        """Its result."""
 
 
 class Bridge:
@@ -304,7 +311,7 @@ class SyncGroups:
 class SyncScheduler:
     """`ctx.scheduler` of a function written with def; see `Scheduler`."""
 
-    def __init__(self, scheduler: Scheduler, wait: Bridge) -> None:
+    def __init__(self, scheduler: Scheduler, wait: Wait) -> None:
         self._scheduler = scheduler
         self._wait = wait
 

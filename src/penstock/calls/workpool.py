@@ -10,9 +10,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from penstock.calls.completer import Completer
-from penstock.calls.engine import Engine
+from penstock.calls.guestcalls import Guests
 from penstock.calls.jobcalls import JobCalls, calls_of
-from penstock.calls.retrying import Program, Retrying, Where, filter_of
+from penstock.calls.limits import change_pool
+from penstock.calls.retrying import Retrying, Where, filter_of
 from penstock.clock import SystemClock
 from penstock.errors import CallTimeout, ContextError, DataError, UsageError
 from penstock.functions.function import AnyFunction, Function, FunctionKind
@@ -20,12 +21,20 @@ from penstock.jobs.job import JobId, NewJob, Options, job_id, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.jobs.settle import FOR_EVER
 from penstock.pools.options import WorkOptions
-from penstock.pools.pool import PoolDefinition, check_max_parallelism
+from penstock.pools.pool import PoolDefinition
 from penstock.pools.results import Finished, WorkResult, WorkStatus, work_status
 
 if TYPE_CHECKING:
-    from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
-    from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+    from penstock.calls.callers import (
+        AsyncReader,
+        AsyncWaiter,
+        AsyncWriter,
+        Program,
+        SyncReader,
+        SyncWaiter,
+        SyncWriter,
+    )
+    from penstock.calls.syncbackend import SyncWords
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,8 +53,9 @@ class Workpool(Retrying, Completer):
         definition: What was declared.
     """
 
-    def __init__(self, definition: PoolDefinition, options: WorkOptions | None = None) -> None:
+    def __init__(self, definition: PoolDefinition, guests: Guests, options: WorkOptions | None = None) -> None:
         self.definition = definition
+        self._guests = guests
         self._options = options or WorkOptions()
 
     def __repr__(self) -> str:
@@ -84,14 +94,14 @@ class Workpool(Retrying, Completer):
             ValueInvalid: An option cannot have this value.
             DeclarationError: ``on_complete`` is no mutation that takes these arguments.
         """
-        return Workpool(self.definition, self._options.changed(options))
+        return Workpool(self.definition, self._guests, self._options.changed(options))
 
     # ----- enqueue
 
     @overload
     def enqueue(
         self,
-        ctx: MutationCtx | ActionCtx | Program,
+        ctx: AsyncWriter,
         function: Function[Any, P, Any, Any],
         /,
         *args: P.args,
@@ -100,7 +110,7 @@ class Workpool(Retrying, Completer):
     @overload
     def enqueue(
         self,
-        ctx: SyncMutationCtx | SyncActionCtx,
+        ctx: SyncWriter,
         function: Function[Any, P, Any, Any],
         /,
         *args: P.args,
@@ -111,32 +121,37 @@ class Workpool(Retrying, Completer):
 
         In a mutation the job exists if and only if the transaction commits.
 
+        In a transaction of your own likewise, if its connection is passed: one of psycopg, psycopg2, asyncpg,
+        SQLAlchemy, Django, sqlite3 or aiosqlite. On a sync connection the id is given at once, without ``await``.
+
         Args:
-            ctx: The ctx of the mutation or action that enqueues, or the backend of a program.
+            ctx: The ctx of the mutation or action that enqueues, the backend of a program, or a connection.
             function: A mutation, an action or a query of this app.
             *args: Its arguments.
             **kwargs: Its arguments by name.
 
         Raises:
             ArgumentsInvalid: The function does not take these arguments.
-            ContextError: The function is of no app or of another one; or the ctx is one of a query.
+            ContextError: The function is of no app or of another one; the ctx is one of a query; or the connection is
+                closed, its transaction has failed, or it leads to another kind of database than the app's.
+            ConfigError: The database of the connection has no tables of penstock.
             UsageError: An option does not fit the function, such as ``retry`` for a mutation.
             LimitExceeded: The arguments or the context are too large, or one transaction enqueues too much.
         """
-        calls = calls_of(ctx, writes=True)
+        calls = self._calls(ctx, writes=True)
         return calls.answer(calls.sending(self.name, function, self._enqueue(calls, function, args, kwargs)))
 
     @overload
     def enqueue_batch(
         self,
-        ctx: MutationCtx | ActionCtx | Program,
+        ctx: AsyncWriter,
         function: Function[Any, Any, Any, Any],
         arguments: Iterable[Mapping[str, Any]],
     ) -> Coroutine[Any, Any, list[JobId]]: ...
     @overload
     def enqueue_batch(
         self,
-        ctx: SyncMutationCtx | SyncActionCtx,
+        ctx: SyncWriter,
         function: Function[Any, Any, Any, Any],
         arguments: Iterable[Mapping[str, Any]],
     ) -> list[JobId]: ...
@@ -151,41 +166,41 @@ class Workpool(Retrying, Completer):
         Raises:
             ArgumentsInvalid: The function does not take some of them; then none is enqueued.
         """
-        calls = calls_of(ctx, writes=True)
+        calls = self._calls(ctx, writes=True)
         return calls.answer(calls.sending(self.name, function, self._enqueue_batch(calls, function, arguments)))
 
     # ----- look
 
     @overload
-    def status(self, ctx: QueryCtx | ActionCtx | Program, work_id: JobId) -> Coroutine[Any, Any, WorkStatus | None]: ...
+    def status(self, ctx: AsyncReader, work_id: JobId) -> Coroutine[Any, Any, WorkStatus | None]: ...
     @overload
-    def status(self, ctx: SyncQueryCtx | SyncActionCtx, work_id: JobId) -> WorkStatus | None: ...
+    def status(self, ctx: SyncReader, work_id: JobId) -> WorkStatus | None: ...
     def status(self, ctx: Any, work_id: JobId) -> Any:
         """Where work stands: `Pending`, `Running` or `Finished`; None if it is unknown, or its status has expired.
 
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        calls = calls_of(ctx)
+        calls = self._calls(ctx)
         return calls.answer(self._status(calls, work_id))
 
     @overload
     def status_batch(
-        self, ctx: QueryCtx | ActionCtx | Program, work_ids: Iterable[JobId]
+        self, ctx: AsyncReader, work_ids: Iterable[JobId]
     ) -> Coroutine[Any, Any, list[WorkStatus | None]]: ...
     @overload
-    def status_batch(self, ctx: SyncQueryCtx | SyncActionCtx, work_ids: Iterable[JobId]) -> list[WorkStatus | None]: ...
+    def status_batch(self, ctx: SyncReader, work_ids: Iterable[JobId]) -> list[WorkStatus | None]: ...
     def status_batch(self, ctx: Any, work_ids: Iterable[JobId]) -> Any:
         """Where each of them stands, in order; see `status`."""
-        calls = calls_of(ctx)
+        calls = self._calls(ctx)
         return calls.answer(self._status_batch(calls, work_ids))
 
     @overload
     def result(
-        self, ctx: ActionCtx | Program, work_id: JobId, timeout: timedelta | None = None
+        self, ctx: AsyncWaiter, work_id: JobId, timeout: timedelta | None = None
     ) -> Coroutine[Any, Any, WorkResult[Any]]: ...
     @overload
-    def result(self, ctx: SyncActionCtx, work_id: JobId, timeout: timedelta | None = None) -> WorkResult[Any]: ...
+    def result(self, ctx: SyncWaiter, work_id: JobId, timeout: timedelta | None = None) -> WorkResult[Any]: ...
     def result(self, ctx: Any, work_id: JobId, timeout: timedelta | None = None) -> Any:
         """How work has ended, once it has.
 
@@ -198,7 +213,7 @@ class Workpool(Retrying, Completer):
             CallTimeout: It has not ended in time.
             DataError: It is unknown, or its status has expired.
         """
-        calls = calls_of(ctx)
+        calls = self._calls(ctx)
         if calls.in_transaction:
             raise ContextError(
                 "A transaction sees nothing end while it waits.", fix="Wait in an action, or use on_complete."
@@ -208,9 +223,9 @@ class Workpool(Retrying, Completer):
     # ----- cancel and change
 
     @overload
-    def cancel(self, ctx: MutationCtx | ActionCtx | Program, work_id: JobId) -> Coroutine[Any, Any, None]: ...
+    def cancel(self, ctx: AsyncWriter, work_id: JobId) -> Coroutine[Any, Any, None]: ...
     @overload
-    def cancel(self, ctx: SyncMutationCtx | SyncActionCtx, work_id: JobId) -> None: ...
+    def cancel(self, ctx: SyncWriter, work_id: JobId) -> None: ...
     def cancel(self, ctx: Any, work_id: JobId) -> Any:
         """Ask for work to be canceled: if it is pending it never starts; if it runs, ``ctx.cancelled`` is true there.
 
@@ -219,22 +234,16 @@ class Workpool(Retrying, Completer):
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        calls = calls_of(ctx, writes=True)
+        calls = self._calls(ctx, writes=True)
         return calls.answer(calls.cancel([job_uuid(work_id)]))
 
     @overload
     def cancel_all(
-        self,
-        ctx: MutationCtx | ActionCtx | Program,
-        function: Function[Any, Any, Any, Any] | None = None,
-        **where: Unpack[Where],
+        self, ctx: AsyncWriter, function: Function[Any, Any, Any, Any] | None = None, **where: Unpack[Where]
     ) -> Coroutine[Any, Any, int]: ...
     @overload
     def cancel_all(
-        self,
-        ctx: SyncMutationCtx | SyncActionCtx,
-        function: Function[Any, Any, Any, Any] | None = None,
-        **where: Unpack[Where],
+        self, ctx: SyncWriter, function: Function[Any, Any, Any, Any] | None = None, **where: Unpack[Where]
     ) -> int: ...
     def cancel_all(self, ctx: Any, function: Any = None, **where: Any) -> Any:
         """Ask for all work of this pool to be canceled that is enqueued by now; how much had not ended.
@@ -248,10 +257,14 @@ class Workpool(Retrying, Completer):
             UsageError: Work has nothing by this name to be told apart by.
             ValueInvalid: It asks for work that has ended, or with a value that cannot be.
         """
-        calls = calls_of(ctx, writes=True)
+        calls = self._calls(ctx, writes=True)
         return calls.answer(calls.cancel_all(filter_of(self.name, function, where)))
 
-    async def set_max_parallelism(self, backend: Program, number: int) -> None:
+    @overload
+    def set_max_parallelism(self, backend: SyncWords, number: int) -> None: ...
+    @overload
+    def set_max_parallelism(self, backend: Program, number: int) -> Coroutine[Any, Any, None]: ...
+    def set_max_parallelism(self, backend: Any, number: int) -> Any:
         """Change the limit, on all machines at once. It holds until another one is set or declared.
 
         What runs is not stopped: nothing more is started until less runs than the new limit allows.
@@ -259,17 +272,34 @@ class Workpool(Retrying, Completer):
         Raises:
             DeclarationError: It is no whole number from 0 to a million.
         """
-        await change_pool(backend.engine, self.name, max_parallelism=number)
+        return self._change(backend, max_parallelism=number)
 
-    async def pause(self, backend: Program) -> None:
+    @overload
+    def pause(self, backend: SyncWords) -> None: ...
+    @overload
+    def pause(self, backend: Program) -> Coroutine[Any, Any, None]: ...
+    def pause(self, backend: Any) -> Any:
         """Start nothing more, on all machines, until `resume`. Work is accepted, and what runs goes on."""
-        await change_pool(backend.engine, self.name, paused=True)
+        return self._change(backend, paused=True)
 
-    async def resume(self, backend: Program) -> None:
+    @overload
+    def resume(self, backend: SyncWords) -> None: ...
+    @overload
+    def resume(self, backend: Program) -> Coroutine[Any, Any, None]: ...
+    def resume(self, backend: Any) -> Any:
         """Start work again."""
-        await change_pool(backend.engine, self.name, paused=False)
+        return self._change(backend, paused=False)
 
     # ----- steps
+
+    def _calls(self, ctx: Any, *, writes: bool = False) -> JobCalls:
+        return calls_of(ctx, writes=writes, otherwise=self._guests.calls)
+
+    def _change(self, ctx: Any, **changes: Any) -> Any:
+        calls = self._calls(ctx, writes=True)
+        if calls.in_transaction:
+            raise ContextError("A limit is changed for all at once, in no transaction.", fix="Pass the backend.")
+        return calls.answer(change_pool(calls.engine, self.name, **changes))
 
     async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
         make = self._maker(calls, function)
@@ -367,22 +397,6 @@ class Workpool(Retrying, Completer):
                 raise CallTimeout(f"{work_id} has not ended within {timeout}.", fix="Ask again, or wait longer.")
             await clock.sleep(pause)
             pause = min(pause * 1.5, _LAST_LOOK)
-
-
-async def change_pool(
-    engine: Engine, name: str, *, max_parallelism: int | None = None, paused: bool | None = None
-) -> None:
-    """Change the limit of a pool, or pause it, on all machines at once.
-
-    Raises:
-        DeclarationError: The limit is no whole number from 0 to a million.
-        DataError: The database knows no such pool.
-    """
-    if max_parallelism is not None:
-        check_max_parallelism(name, max_parallelism)
-    if not await engine.store.pools.change(name, max_parallelism=max_parallelism, paused=paused):
-        raise DataError(f"The database knows no pool {name!r}.", fix="Start the program that declares it once.")
-    engine.store.signals.notify()
 
 
 class _Maker(Protocol):

@@ -47,6 +47,7 @@ async def _migrate(app: App, config: Config, *, apply: bool) -> Plan:
         plan = await push(store, definitions, apply=apply)
         if apply:
             await store.pools.declare(app.pool_definitions())
+            await store.programs.declare(app.registry.kinds())
             await store.crons.declare(crons, backend.engine.clock.now())
         return plan
     finally:

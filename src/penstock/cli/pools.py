@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from penstock.app import App
-from penstock.calls.workpool import change_pool
+from penstock.calls.limits import change_pool
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import print_json, print_table, say

@@ -41,5 +41,9 @@ class Registry:
         """The function of this name; slashes in the module part stand for dots."""
         return self._functions.get(path) or self._functions.get(path.replace("/", "."))
 
+    def kinds(self) -> dict[str, str]:
+        """The kind of each function, by name."""
+        return {function.name: function.kind.value for function in self}
+
     def __iter__(self) -> Iterator[AnyFunction]:
         return iter(self._functions.values())

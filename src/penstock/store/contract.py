@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -227,16 +227,26 @@ class Pools(Protocol):
         """What goes on in each pool, that without a limit too, and what has ended since a time."""
 
 
-class Jobs(Protocol):
-    """Jobs at rest. Transactions of users only insert here; services move."""
+class Programs(Protocol):
+    """What the programs that run on a database have declared, for those who enqueue in plain SQL."""
 
-    async def enqueue(self, session: Session, jobs: Sequence[NewJob], now: datetime) -> None:
+    async def declare(self, kinds: Mapping[str, str]) -> None:
+        """Make functions known: the kind of each by its name. Those of other programs stay."""
+
+
+class Jobs(Protocol):
+    """Jobs at rest. Transactions of users only insert here; services move.
+
+    What takes an `OpenTransaction` runs in a transaction of the user's own as well, and waits for nothing else.
+    """
+
+    async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         """Store jobs in a transaction, in one statement on Postgres."""
 
-    async def request_cancel(self, session: Session, ids: Sequence[UUID], now: datetime) -> None:
+    async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled; once it commits, those pending never start."""
 
-    async def request_cancel_all(self, session: Session, where: JobFilter, now: datetime) -> int:
+    async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
         """The same for all jobs that meet a filter and have not ended; how many."""
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
@@ -444,6 +454,7 @@ class Store(Protocol):
     keys: Keys
     rates: Rates
     pools: Pools
+    programs: Programs
     crons: Crons
     leases: Leases
     tokens: Tokens
@@ -462,8 +473,12 @@ class Store(Protocol):
     async def begin_write(self) -> Session:
         """A serializable transaction."""
 
-    async def synchronize(self) -> None:
-        """Set the clock by the database's, so that all machines on it agree on the time."""
+    async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
+        """Set the clock by the database's, so that all machines on it agree on the time.
+
+        Args:
+            transaction: In which to ask; one of its own by default.
+        """
 
     async def ping(self) -> None:
         """Raise unless the database answers."""

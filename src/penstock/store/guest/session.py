@@ -61,8 +61,7 @@ def guest_session(connection: Any) -> GuestSession:
         ContextError: It is none of these, or closed, or its transaction has failed, or it is one of another thread.
         DatabaseUnavailable: It broke.
     """
-    names = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(connection).__mro__)
-    name = next((name for name in names if name in _DRIVERS), None)
+    name = _name_of(connection)
     if name is None:
         raise unknown(connection)
     try:
@@ -72,6 +71,16 @@ def guest_session(connection: Any) -> GuestSession:
             raise refused(name.partition(".")[0], error) from error
         raise
     return GuestSession(driver)
+
+
+def is_connection(given: object) -> bool:
+    """Whether it is a connection of a kind that penstock can work in, whatever its state."""
+    return _name_of(given) is not None
+
+
+def _name_of(connection: object) -> str | None:
+    names = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(connection).__mro__)
+    return next((name for name in names if name in _DRIVERS), None)
 
 
 class GuestSession:
@@ -113,6 +122,11 @@ class GuestSession:
         """Run a statement once for each of many rows."""
         await self._awaited().execute_many(statement, rows)
 
+    @property
+    def transaction(self) -> OpenTransaction:
+        """The same for verbs of a store, whoever runs them: on a sync connection they never wait, see `finish`."""
+        return self._inside
+
     def sync(self) -> SyncGuestSession:
         """The same without ``await``.
 
@@ -143,15 +157,15 @@ class SyncGuestSession:
 
     def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
         """Run a statement; its rows, in the form in which penstock's own driver gives them."""
-        return _finish(self._inside.fetch(statement, args))
+        return finish(self._inside.fetch(statement, args))
 
     def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
         """Run a statement; the number of rows it changed."""
-        return _finish(self._inside.execute(statement, args))
+        return finish(self._inside.execute(statement, args))
 
     def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each of many rows."""
-        _finish(self._inside.execute_many(statement, rows))
+        finish(self._inside.execute_many(statement, rows))
 
     def run(self, verb: Callable[[OpenTransaction], Coroutine[Any, Any, T]]) -> T:
         """Run a verb of a store, which awaits nothing but the transaction it is given, to its end.
@@ -159,7 +173,7 @@ class SyncGuestSession:
         Args:
             verb: For example ``lambda inside: store.jobs.enqueue(inside, jobs, now)``.
         """
-        return _finish(verb(self._inside))
+        return finish(verb(self._inside))
 
 
 class _Inside:
@@ -215,8 +229,8 @@ def _meaning_of(driver: Driver, error: Exception) -> BaseException:
     return cast("BaseException", lite.sqlite_meaning(driver.name, error))
 
 
-def _finish(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits."""
+def finish(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that awaits nothing but the transaction of a sync connection, and so never waits."""
     try:
         work.send(None)
     except StopIteration as end:

@@ -52,7 +52,7 @@ class PostgresJobs:
         self._left_out = GatesLeftOut()
         self._queries = load_queries("penstock.store.postgres", "jobs", "$")
 
-    async def enqueue(self, session: Session, jobs: Sequence[NewJob], now: datetime) -> None:
+    async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         """Store jobs in a transaction."""
         if len(jobs) >= _COPY_FROM and isinstance(session, PostgresSession):
             await _copy(session, jobs, now)
@@ -74,12 +74,12 @@ class PostgresJobs:
         }
         await session.execute(query.statement, query.args(values))
 
-    async def request_cancel(self, session: Session, ids: Sequence[UUID], now: datetime) -> None:
+    async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled."""
         query = self._queries["request_cancel"]
         await session.execute(query.statement, query.args({"ids": list(ids), "now": now}))
 
-    async def request_cancel_all(self, session: Session, where: JobFilter, now: datetime) -> int:
+    async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
         """The same for all jobs that meet a filter and have not ended; how many."""
         query = self._queries["request_cancel_all"]
         return await session.execute(query.statement, query.args({**filter_values(where), "now": now}))

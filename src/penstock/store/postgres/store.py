@@ -8,7 +8,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import Row
+from penstock.store.contract import OpenTransaction, Row
 from penstock.store.dialect import Dialect
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
@@ -20,6 +20,7 @@ from penstock.store.postgres.jobs import PostgresJobs
 from penstock.store.postgres.keys import PostgresKeys
 from penstock.store.postgres.leases import PostgresLeases
 from penstock.store.postgres.pools import PostgresPools
+from penstock.store.postgres.programs import PostgresPrograms
 from penstock.store.postgres.rates import PostgresRates
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
@@ -52,6 +53,7 @@ class PostgresStore:
         self.rates = PostgresRates(for_services)
         self.jobs = PostgresJobs(for_services, PostgresGates(for_services, self.rates))
         self.pools = PostgresPools(for_services)
+        self.programs = PostgresPrograms(for_services)
         self.crons = PostgresCrons(for_services, self.jobs)
         self.leases = PostgresLeases(for_services, self.jobs)
         self.tokens = PostgresTokens(for_services, self._connections, self.jobs)
@@ -117,20 +119,26 @@ class PostgresStore:
         finally:
             await session.rollback()
 
-    async def synchronize(self) -> None:
+    async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
         """Set the clock by the database's, to within the time of a round trip, so that all machines agree."""
         if not isinstance(self._clock, SystemClock):
             return
+        if transaction is not None:
+            await self._set_clock(self._clock, transaction)
+            return
         session = await begin(self._for_services, BEGIN_READ)
         try:
-            before = datetime_of(self._clock)
-            rows = await session.fetch(self._queries["time"].statement)
-            after = datetime_of(self._clock)
+            await self._set_clock(self._clock, session)
         finally:
             await session.rollback()
+
+    async def _set_clock(self, clock: SystemClock, transaction: OpenTransaction) -> None:
+        before = datetime_of(clock)
+        rows = await transaction.fetch(self._queries["time"].statement)
+        after = datetime_of(clock)
         skew: timedelta = rows[0][0] - (before + (after - before) / 2)
-        if abs(skew - self._clock.offset) > (after - before) / 2:
-            self._clock.offset = skew
+        if abs(skew - clock.offset) > (after - before) / 2:
+            clock.offset = skew
 
     def check_definition(self, definition: TableDefinition) -> None:
         """Every table can be held."""

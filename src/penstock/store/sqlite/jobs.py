@@ -54,7 +54,7 @@ class SqliteJobs:
         self._left_out = GatesLeftOut()
         self._queries = load_queries("penstock.store.sqlite", "jobs", "?")
 
-    async def enqueue(self, session: Session, jobs: Sequence[NewJob], now: datetime) -> None:
+    async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         """Store jobs in a transaction."""
         for job in jobs:
             values = {
@@ -80,12 +80,12 @@ class SqliteJobs:
                 values["concurrency_key"] = job.concurrency_key or ""
             await self._execute(session, "enqueue_scheduled" if gated or job.run_at > now else "enqueue", values)
 
-    async def request_cancel(self, session: Session, ids: Sequence[UUID], now: datetime) -> None:
+    async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled."""
         for job_id in ids:
             await self._execute(session, "request_cancel", {"id": job_id.bytes, "now": encode_datetime(now)})
 
-    async def request_cancel_all(self, session: Session, where: JobFilter, now: datetime) -> int:
+    async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
         """The same for all jobs that meet a filter and have not ended; how many."""
         return await self._execute(session, "request_cancel_all", _filter(where) | {"now": encode_datetime(now)})
 
@@ -285,7 +285,7 @@ class SqliteJobs:
     async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
         return await fetch(session, self._queries[name], values)
 
-    async def _execute(self, session: Session, name: str, values: Mapping[str, Any]) -> int:
+    async def _execute(self, session: OpenTransaction, name: str, values: Mapping[str, Any]) -> int:
         query = self._queries[name]
         return await session.execute(query.statement, query.args(values))
 

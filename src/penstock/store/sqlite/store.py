@@ -12,7 +12,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import not_open
+from penstock.store.contract import OpenTransaction, not_open
 from penstock.store.dialect import Dialect
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.catalog import SqliteCatalog
@@ -26,6 +26,7 @@ from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.keys import SqliteKeys
 from penstock.store.sqlite.leases import SqliteLeases
 from penstock.store.sqlite.pools import SqlitePools
+from penstock.store.sqlite.programs import SqlitePrograms
 from penstock.store.sqlite.rates import SqliteRates
 from penstock.store.sqlite.readers import Readers
 from penstock.store.sqlite.session import SqliteSession
@@ -58,6 +59,7 @@ class SqliteStore:
         self.rates = SqliteRates(self._begin_service_read, self.begin_write)
         self.jobs = SqliteJobs(self._begin_service_read, self.begin_write, SqliteGates(self.rates))
         self.pools = SqlitePools(self._begin_service_read, self.begin_write)
+        self.programs = SqlitePrograms(self._begin_service_read, self.begin_write)
         self.crons = SqliteCrons(self._begin_service_read, self.begin_write, self.jobs)
         self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
         self.tokens = SqliteTokens(self._begin_service_read, self.begin_write, self.jobs)
@@ -111,7 +113,7 @@ class SqliteStore:
         await writer.take_turn()
         return WriteSession(writer, self._config.statement_timeout)
 
-    async def synchronize(self) -> None:
+    async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
         """Nothing to do: all processes are on one machine."""
 
     async def ping(self) -> None:

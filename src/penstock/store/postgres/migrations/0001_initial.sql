@@ -230,3 +230,118 @@ create table penstock.cron (
     planned_at timestamptz
 );
 create index cron_next_at on penstock.cron (next_at, name) where not paused;
+
+-- The functions of the programs that run on this database, and what kind they are. Written by backends that start; read
+-- by penstock.enqueue. A name stays when no program has it any more: its jobs are parked, and shown.
+create table penstock.function (
+    name text primary key,
+    kind text not null check (kind in ('query', 'mutation', 'action'))
+);
+
+-- ----- for plain SQL, in any language
+
+-- The public id of a job, as schema/ids.py spells it: its 128 bits in Crockford's base 32.
+create function penstock.job_id(id uuid) returns text language sql immutable strict parallel safe as $$
+    select 'job_' || string_agg(
+        substr(
+            '0123456789abcdefghjkmnpqrstvwxyz',
+            substring(b'00' || ('x' || replace(id::text, '-', ''))::bit(128) from place * 5 + 1 for 5)::bit(5)::integer + 1,
+            1
+        ), '' order by place
+    ) from generate_series(0, 25) place
+$$;
+
+-- A new id, as clock.py lays it out: a UUIDv7, here made of a UUIDv4 with milliseconds in its first six bytes.
+create function penstock.new_job_id() returns uuid language sql volatile as $$
+    select encode(set_byte(bytes, 6, get_byte(bytes, 6) | 48), 'hex')::uuid
+    from (
+        select overlay(
+            uuid_send(gen_random_uuid())
+            placing substring(int8send(floor(extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6
+        ) as bytes
+    ) made
+$$;
+
+-- Refuses what penstock.enqueue cannot take.
+create function penstock.refuse(message text, hint text) returns void language plpgsql as $$
+begin
+    raise exception using errcode = 'invalid_parameter_value', message = 'penstock: ' || refuse.message, hint = refuse.hint;
+end $$;
+
+-- Enqueues a call of a function in a pool, as part of the transaction; the id of its job. What has no value is as a pool
+-- of the program has it by default. Whether the arguments fit the function is seen when it is called.
+create function penstock.enqueue(
+    pool text,
+    function text,
+    args jsonb default '{}',
+    run_at timestamptz default null,
+    priority integer default 0,
+    max_attempts integer default 1,
+    initial_backoff double precision default 0.25,
+    base double precision default 2,
+    timeout interval default null,
+    on_complete text default null,
+    context jsonb default null,
+    keep interval default interval '1 day',
+    concurrency_key text default null
+) returns text language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    new_id uuid := penstock.new_job_id();
+    moment timestamptz := clock_timestamp();
+    function_kind text := (select f.kind from penstock.function f where f.name = enqueue.function);
+    known penstock.pool;
+    gated boolean;
+    starts timestamptz;
+    rank bigint;
+    asked text;
+begin
+    select * into known from penstock.pool p where p.name = enqueue.pool;
+    if known.name is null then
+        perform penstock.refuse(format('there is no pool %L', pool), 'Start the program that declares it on this database once.');
+    elsif function_kind is null then
+        perform penstock.refuse(
+            format('there is no function %L', function),
+            'Write module:name, and start the program that declares it on this database once.'
+        );
+    elsif jsonb_typeof(args) is distinct from 'object' then
+        perform penstock.refuse('args is no object', 'Name each argument, as in {"to": "Ada"}.');
+    elsif run_at > moment + interval '1830 days' then
+        perform penstock.refuse('run_at is more than five years ahead', 'Choose an earlier time.');
+    elsif priority is null or priority not between -32000 and 32000 then
+        perform penstock.refuse('priority is not between -32000 and 32000', 'Leave it away for 0.');
+    elsif max_attempts is null or max_attempts < 1 or (max_attempts > 1 and function_kind <> 'action') then
+        perform penstock.refuse('max_attempts is less than 1, or not 1 for what is no action', 'Leave it away for 1.');
+    elsif not coalesce(initial_backoff between 0 and 1e9 and base between 1 and 1e9, false) then
+        perform penstock.refuse('initial_backoff is not from 0 or base not from 1 to 1e9', 'Leave them away.');
+    elsif timeout <= interval '0' or not coalesce(keep > interval '0', false) then
+        perform penstock.refuse('timeout or keep is not greater than 0', 'Leave it away.');
+    elsif length(concurrency_key) not between 1 and 200 then
+        perform penstock.refuse('concurrency_key has not 1 to 200 characters', 'Leave it away for none.');
+    elsif on_complete is not null
+        and not exists (select from penstock.function f where f.name = enqueue.on_complete and f.kind = 'mutation') then
+        perform penstock.refuse(format('on_complete: there is no mutation %L', on_complete), 'Write module:name.');
+    end if;
+    starts := greatest(run_at, moment);
+    -- as jobs/order.py says; without ageing a step of priority is 2922 days
+    rank := floor(extract(epoch from starts) * 1000000)::bigint - priority * coalesce(known.ageing, 252460800000000);
+    gated := concurrency_key is not null or known.rate_limit is not null;
+    asked := json_strip_nulls(json_build_object(
+        'retry', case when max_attempts > 1 then json_build_array(max_attempts, initial_backoff, base, null) end,
+        'timeout', extract(epoch from timeout),
+        'keep', extract(epoch from keep),
+        'context', context::text,
+        'concurrency_key', concurrency_key
+    ))::text;
+    if gated or starts > moment then
+        insert into penstock.scheduled_job (id, pool, function, kind, args, priority, rank, run_at, options, on_complete,
+            attempt, enqueued_at, gated, waiting, concurrency_key)
+        values (new_id, pool, function, function_kind, args::text, priority, rank, starts, asked, on_complete,
+            0, moment, gated, gated and starts <= moment, coalesce(concurrency_key, ''));
+    else
+        insert into penstock.ready_job
+            (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at)
+        values (new_id, pool, function, function_kind, args::text, priority, rank, starts, asked, on_complete, 0, moment);
+    end if;
+    return penstock.job_id(new_id);
+end $$;

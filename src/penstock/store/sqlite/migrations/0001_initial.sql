@@ -218,3 +218,125 @@ create table penstock_cron (
     planned_at text
 ) strict;
 create index penstock_cron_next_at on penstock_cron (next_at, name) where not paused;
+
+-- The functions of the programs that run on this database, and what kind they are. Written by backends that start; read
+-- by penstock_enqueue. A name stays when no program has it any more: its jobs are parked, and shown.
+create table penstock_function (
+    name text primary key,
+    kind text not null check (kind in ('query', 'mutation', 'action'))
+) strict;
+
+-- ----- for plain SQL, in any language: SQLite has no functions of its own making, so here a view takes rows
+
+-- The id of the job that was enqueued last in plain SQL. Written and read by penstock_enqueue.
+create table penstock_enqueued (
+    one integer primary key check (one = 1),
+    id blob not null
+) strict;
+
+-- All bytes in order: numbers become bytes by their place.
+create view penstock_byte as
+select cast(
+    x'000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f'
+    || x'202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f'
+    || x'404142434445464748494a4b4c4d4e4f505152535455565758595a5b5c5d5e5f'
+    || x'606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f'
+    || x'808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f'
+    || x'a0a1a2a3a4a5a6a7a8a9aaabacadaeafb0b1b2b3b4b5b6b7b8b9babbbcbdbebf'
+    || x'c0c1c2c3c4c5c6c7c8c9cacbcccdcecfd0d1d2d3d4d5d6d7d8d9dadbdcdddedf'
+    || x'e0e1e2e3e4e5e6e7e8e9eaebecedeeeff0f1f2f3f4f5f6f7f8f9fafbfcfdfeff'
+    as blob
+) as bytes;
+
+-- Takes rows, each a call of a function in a pool, as part of the transaction. Read, it has one row: the public id, as
+-- schema/ids.py spells it, of the job that was enqueued last, which inside of a transaction is one's own.
+create view penstock_enqueue as
+with recursive letter (place, id, digits) as (
+    select 0, 'job_', '0' || hex(id) || '00' from penstock_enqueued
+    union all
+    select place + 1, id || substr('0123456789abcdefghjkmnpqrstvwxyz', 1 + ((
+        ((instr('0123456789ABCDEF', substr(digits, (5 * place + 2) / 4 + 1, 1)) - 1) << 8)
+        | ((instr('0123456789ABCDEF', substr(digits, (5 * place + 2) / 4 + 2, 1)) - 1) << 4)
+        | (instr('0123456789ABCDEF', substr(digits, (5 * place + 2) / 4 + 3, 1)) - 1)
+    ) >> (7 - (5 * place + 2) % 4) & 31), 1), digits
+    from letter where place < 26
+)
+select id, null as pool, null as function, null as args, null as run_at, null as priority, null as max_attempts,
+       null as initial_backoff, null as base, null as timeout, null as on_complete, null as context, null as keep,
+       null as concurrency_key
+from letter where place = 26;
+
+-- What has no value is as a pool of the program has it by default. Whether the arguments fit the function is seen when
+-- it is called. A new id is laid out as in clock.py: a UUIDv7.
+create trigger penstock_enqueue_insert instead of insert on penstock_enqueue begin
+    select raise(abort, 'penstock: there is no such pool. Start the program that declares it on this database once.')
+    where not exists (select 1 from penstock_pool p where p.name = new.pool);
+    select raise(abort, 'penstock: there is no such function. Write module:name, and start its program on this database once.')
+    where not exists (select 1 from penstock_function f where f.name = new.function);
+    select raise(abort, 'penstock: args is no JSON object. Name each argument, as in {"to": "Ada"}.')
+    where new.args is not null and not (json_valid(new.args) and json_type(new.args) is 'object');
+    select raise(abort, 'penstock: run_at is no time, or more than five years ahead. Write it as 2030-01-31T09:00:00Z.')
+    where new.run_at is not null and not ifnull(julianday(new.run_at) <= julianday('now', '+1830 days'), false);
+    select raise(abort, 'penstock: priority is no whole number between -32000 and 32000. Leave it away for 0.')
+    where new.priority is not null and not (typeof(new.priority) = 'integer' and new.priority between -32000 and 32000);
+    select raise(abort, 'penstock: max_attempts is no whole number from 1, or not 1 for what is no action.')
+    where new.max_attempts is not null and not (typeof(new.max_attempts) = 'integer' and (new.max_attempts = 1 or (
+        new.max_attempts > 1 and exists (select 1 from penstock_function f where f.name = new.function and f.kind = 'action')
+    )));
+    select raise(abort, 'penstock: initial_backoff is no number from 0 or base none from 1 to 1e9. Leave them away.')
+    where not (
+        typeof(ifnull(new.initial_backoff, 0)) in ('integer', 'real') and ifnull(new.initial_backoff, 0) between 0 and 1e9
+        and typeof(ifnull(new.base, 1)) in ('integer', 'real') and ifnull(new.base, 1) between 1 and 1e9
+    );
+    select raise(abort, 'penstock: timeout or keep is no number of seconds greater than 0. Leave it away.')
+    where not (
+        typeof(ifnull(new.timeout, 1)) in ('integer', 'real') and ifnull(new.timeout, 1) between 1e-9 and 1e15
+        and typeof(ifnull(new.keep, 1)) in ('integer', 'real') and ifnull(new.keep, 1) between 1e-9 and 1e15
+    );
+    select raise(abort, 'penstock: on_complete is the name of no mutation. Write module:name.')
+    where new.on_complete is not null
+      and not exists (select 1 from penstock_function f where f.name = new.on_complete and f.kind = 'mutation');
+    select raise(abort, 'penstock: context is no JSON. Write a text with its quotes, as in "Ada".')
+    where new.context is not null and not json_valid(new.context);
+    select raise(abort, 'penstock: concurrency_key is no text of 1 to 200 characters. Leave it away for none.')
+    where new.concurrency_key is not null
+      and not (typeof(new.concurrency_key) = 'text' and length(new.concurrency_key) between 1 and 200);
+    insert or replace into penstock_enqueued (one, id)
+    select 1, cast(
+        substr(b.bytes, 1 + ((t.ms >> 40) & 255), 1)
+            || substr(b.bytes, 1 + ((t.ms >> 32) & 255), 1)
+            || substr(b.bytes, 1 + ((t.ms >> 24) & 255), 1)
+            || substr(b.bytes, 1 + ((t.ms >> 16) & 255), 1)
+            || substr(b.bytes, 1 + ((t.ms >> 8) & 255), 1)
+            || substr(b.bytes, 1 + ((t.ms >> 0) & 255), 1)
+            || substr(b.bytes, 113 + (random() & 15), 1) || randomblob(1)
+            || substr(b.bytes, 129 + (random() & 63), 1) || randomblob(7)
+        as blob
+    ) from (select cast((julianday('now') - 2440587.5) * 86400000 as integer) as ms) t, penstock_byte b;
+    -- All are scheduled at first. The rank is as jobs/order.py says; without ageing a step of priority is 2922 days.
+    insert into penstock_scheduled_job (id, pool, function, kind, args, priority, rank, run_at, options, on_complete,
+        attempt, enqueued_at, gated, waiting, concurrency_key)
+    select e.id, p.name, f.name, f.kind, ifnull(new.args, '{}'), ifnull(new.priority, 0),
+           strftime('%s', t.starts) * 1000000 + substr(strftime('%f', t.starts), 4) * 1000
+               - ifnull(new.priority, 0) * ifnull(p.ageing, 252460800000000),
+           t.starts, json_patch('{}', json_object(
+               'retry', case when new.max_attempts > 1
+                   then json_array(new.max_attempts, ifnull(new.initial_backoff, 0.25), ifnull(new.base, 2), null) end,
+               'timeout', new.timeout, 'keep', ifnull(new.keep, 86400), 'context', new.context,
+               'concurrency_key', new.concurrency_key
+           )), new.on_complete, 0, t.moment, t.gated, t.gated and t.starts <= t.moment, ifnull(new.concurrency_key, '')
+    from penstock_enqueued e, penstock_function f, penstock_pool p, (
+        select strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') as moment,
+               max(strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
+                   strftime('%Y-%m-%dT%H:%M:%f000Z', ifnull(new.run_at, 'now'))) as starts,
+               new.concurrency_key is not null
+                   or (select o.rate_limit is not null from penstock_pool o where o.name = new.pool) as gated
+    ) t where f.name = new.function and p.name = new.pool;
+    insert into penstock_ready_job
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at)
+    select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at
+    from penstock_scheduled_job
+    where id = (select id from penstock_enqueued) and run_at <= enqueued_at and not gated;
+    delete from penstock_scheduled_job
+    where id = (select id from penstock_enqueued) and run_at <= enqueued_at and not gated;
+end;

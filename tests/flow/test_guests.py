@@ -1,0 +1,310 @@
+"""Work that is enqueued in transactions of the user's own, on connections of all kinds: with them, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from stage.guests import KINDS, Kind, Visit, play
+
+from penstock import (
+    ActionCtx,
+    App,
+    ArgumentsInvalid,
+    ConfigError,
+    ContextError,
+    Finished,
+    JobId,
+    LimitExceeded,
+    MutationCtx,
+    Pending,
+    QueryCtx,
+    Success,
+    UsageError,
+    WorkId,
+    WorkResult,
+)
+from penstock.clock import SystemClock
+from penstock.store.guest.drivers import answer
+from penstock.testing import TestApp, TestClock
+
+app = App()
+mail = app.workpool("mail", max_parallelism=2)
+
+sent: list[str] = []
+ended: list[tuple[WorkId, str]] = []
+
+
+@app.internal_action
+async def send(ctx: ActionCtx, to: str) -> str:
+    sent.append(to)
+    return f"sent to {to}"
+
+
+@app.internal_query
+async def look(ctx: QueryCtx) -> int:
+    return 0
+
+
+@app.internal_mutation
+async def note(ctx: MutationCtx, work_id: WorkId, result: WorkResult[str], context: Any) -> None:
+    ended.append((work_id, f"{result.kind} {context}"))
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    sent.clear()
+    ended.clear()
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture
+def url(kind: Kind, request: pytest.FixtureRequest) -> str:
+    """URL of an empty database of the kind that the connection leads to."""
+    found: str = request.getfixturevalue(f"{kind.dialect}_url")
+    return found
+
+
+@pytest.fixture
+def app_url(url: str) -> str:
+    """The same with penstock's tables."""
+
+    async def make() -> None:
+        async with app.open(url):
+            pass
+
+    asyncio.run(make())
+    return url
+
+
+def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:
+    """Run a story on a connection of a kind."""
+
+    async def main() -> None:
+        async with kind.open(url) as visit:
+            await story(visit)
+
+    play(kind.is_async, main())
+
+
+def work_off(url: str) -> None:
+    """Run all jobs that are in a database."""
+
+    async def run() -> None:
+        async with TestApp(app, url, clock=TestClock(SystemClock().now())) as backend:
+            await backend.run_until_idle()
+
+    asyncio.run(run())
+
+
+# ----- with the transaction
+
+
+def test_work_runs_once_if_the_transaction_commits(kind: Kind, app_url: str) -> None:
+    ids: list[JobId] = []
+
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        called = mail.with_options(on_complete=note, context={"by": "100% %s"})
+        ids.append(await answer(called.enqueue(visit.connection, send, "Ada")))
+        ids.extend(await answer(mail.enqueue_batch(visit.connection, send, [{"to": "Bob"}, {"to": "Čeněk"}])))
+        assert await answer(mail.enqueue_batch(visit.connection, send, [])) == []
+        assert await answer(mail.status(visit.connection, ids[0])) == Pending(0)
+        assert await answer(mail.status_batch(visit.connection, ids)) == [Pending(0)] * 3
+        await answer(visit.commit())
+
+    tell(kind, app_url, story)
+    assert len(set(ids)) == 3
+    assert ids == sorted(ids)
+    work_off(app_url)
+    assert sent == ["Ada", "Bob", "Čeněk"]
+    assert ended == [(ids[0], "success {'by': '100% %s'}")]
+
+    async def look_again(visit: Visit) -> None:
+        await answer(visit.begin())
+        assert await answer(mail.status(visit.connection, ids[1])) == Finished(Success("sent to Bob"))
+        await answer(visit.rollback())
+
+    tell(kind, app_url, look_again)
+
+
+def test_work_is_gone_with_a_transaction_that_is_rolled_back(kind: Kind, app_url: str) -> None:
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        gone = await answer(mail.enqueue(visit.connection, send, to="Ada"))
+        await answer(mail.enqueue_batch(visit.connection, send, [{"to": "Bob"}]))
+        await answer(mail.with_options(run_after=timedelta(days=1)).enqueue(visit.connection, send, to="Eve"))
+        await answer(visit.rollback())
+        await answer(visit.begin())
+        assert await answer(mail.status(visit.connection, gone)) is None
+        await answer(visit.rollback())
+
+    tell(kind, app_url, story)
+    work_off(app_url)
+    assert sent == []
+
+
+def test_work_is_gone_with_a_savepoint_that_is_rolled_back(kind: Kind, app_url: str) -> None:
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        await answer(mail.enqueue(visit.connection, send, to="Ada"))
+        await answer(visit.run("savepoint here"))
+        await answer(mail.enqueue(visit.connection, send, to="Bob"))
+        await answer(visit.run("rollback to savepoint here"))
+        await answer(mail.enqueue(visit.connection, send, to="Eve"))
+        await answer(visit.commit())
+
+    tell(kind, app_url, story)
+    work_off(app_url)
+    assert sent == ["Ada", "Eve"]
+
+
+def test_a_cancel_holds_if_the_transaction_commits(kind: Kind, app_url: str) -> None:
+    ids: list[JobId] = []
+
+    async def enqueue(visit: Visit) -> None:
+        await answer(visit.begin())
+        for to in ("Ada", "Bob"):
+            called = mail.with_options(on_complete=note)
+            ids.append(await answer(called.enqueue(visit.connection, send, to)))
+        await answer(visit.commit())
+        await answer(visit.begin())
+        await answer(mail.cancel(visit.connection, ids[0]))
+        await answer(visit.rollback())
+        await answer(visit.begin())
+        await answer(mail.cancel(visit.connection, ids[1]))
+        await answer(visit.commit())
+
+    tell(kind, app_url, enqueue)
+    work_off(app_url)
+    assert sent == ["Ada"]
+    assert sorted(ended) == sorted([(ids[0], "success None"), (ids[1], "canceled None")])
+
+
+def test_all_work_of_a_pool_can_be_canceled(kind: Kind, app_url: str) -> None:
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        await answer(mail.enqueue_batch(visit.connection, send, [{"to": "Ada"}] * 3))
+        assert await answer(mail.cancel_all(visit.connection, send)) == 3
+        await answer(visit.commit())
+
+    tell(kind, app_url, story)
+    work_off(app_url)
+    assert sent == []
+
+
+def test_work_with_a_key_is_there_once(kind: Kind, app_url: str) -> None:
+    ids: list[JobId] = []
+    pool = mail.with_options(key="the one")
+
+    async def story(visit: Visit) -> None:
+        for end in (visit.rollback, visit.commit, visit.commit):
+            await answer(visit.begin())
+            ids.append(await answer(pool.enqueue(visit.connection, send, to=f"{len(ids)}")))
+            await answer(end())
+
+    tell(kind, app_url, story)
+    assert ids[0] != ids[1] == ids[2]
+    work_off(app_url)
+    assert sent == ["1"]
+
+
+# ----- at the door
+
+
+def test_what_cannot_be_enqueued_leaves_no_trace(kind: Kind, app_url: str) -> None:
+    other = App()
+
+    @other.internal_action
+    async def foreign(ctx: ActionCtx) -> None:
+        """Never runs."""
+
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        cases: list[Any] = [
+            (mail, send, {"from": "x"}, ArgumentsInvalid),
+            (mail, send, {"to": 5}, ArgumentsInvalid),
+            (mail, send, {"to": "x" * 5_000_000}, LimitExceeded),
+            (mail, foreign, {}, ContextError),
+            (mail, print, {}, ContextError),
+            (mail.with_options(retry=True), look, {}, UsageError),
+        ]
+        for pool, function, arguments, error in cases:
+            with pytest.raises(error):
+                await answer(pool.enqueue(visit.connection, function, **arguments))
+        with pytest.raises(ArgumentsInvalid):
+            await answer(mail.enqueue_batch(visit.connection, send, [{"to": "Ada"}, {"to": 1}]))
+        with pytest.raises(ContextError, match="sees nothing end while it waits"):
+            await answer(mail.result(visit.connection, JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")))
+        with pytest.raises(ContextError, match="Pass the backend"):
+            await answer(mail.pause(visit.connection))
+        await answer(visit.commit())
+
+    tell(kind, app_url, story)
+    work_off(app_url)
+    assert sent == []
+
+
+def test_a_connection_that_was_closed_is_refused(kind: Kind, app_url: str) -> None:
+    async def story(visit: Visit) -> None:
+        await answer(visit.run("select 1"))
+        await answer(visit.close())
+        with pytest.raises(ContextError, match=r"is not open|permanently closed|released"):
+            await answer(mail.enqueue(visit.connection, send, "Ada"))
+
+    tell(kind, app_url, story)
+
+
+def test_a_database_without_tables_of_penstock_says_what_to_do(kind: Kind, url: str) -> None:
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        with pytest.raises(ConfigError, match=r"penstock's tables are not in .* penstock migrate"):
+            await answer(mail.enqueue(visit.connection, send, "Ada"))
+        await answer(visit.rollback())
+
+    tell(kind, url, story)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind.dialect == "postgres"], ids=lambda kind: kind.name, indirect=True
+)  # a transaction on SQLite goes on after an error
+def test_a_transaction_that_has_failed_takes_no_work(kind: Kind, app_url: str) -> None:
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        with suppress(Exception):
+            await answer(visit.run("select * from nowhere"))
+        with pytest.raises(ContextError, match=r"has failed before.* Roll back"):
+            await answer(mail.enqueue(visit.connection, send, "Ada"))
+        await answer(visit.rollback())
+        await answer(visit.begin())
+        await answer(mail.enqueue(visit.connection, send, "Bob"))
+        await answer(visit.commit())
+
+    tell(kind, app_url, story)
+    work_off(app_url)
+    assert sent == ["Bob"]
+
+
+def test_a_connection_to_another_kind_of_database_than_the_apps_is_refused(kind: Kind, url: str) -> None:
+    strict = App(database="sqlite:///x.db" if kind.dialect == "postgres" else "postgresql://nobody@nowhere/x")
+    pool = strict.workpool("mail")
+
+    @strict.internal_action
+    async def never(ctx: ActionCtx) -> None:
+        """Never runs."""
+
+    async def story(visit: Visit) -> None:
+        with pytest.raises(ContextError, match=r"leads to .*, but the app uses .* to the database of the app"):
+            await answer(pool.enqueue(visit.connection, never))
+
+    tell(kind, url, story)

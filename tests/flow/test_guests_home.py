@@ -1,0 +1,174 @@
+"""What a pool goes by in a transaction of the user's own: whose clock and settings, which thread, and who is woken."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import aiosqlite
+import asyncpg
+import psycopg
+import pytest
+from stage.guests import sqlite_file
+
+from penstock import ActionCtx, App, ConfigError, ContextError, LimitExceeded, Pending, Success
+from penstock.clock import SystemClock
+from penstock.testing import TestApp
+
+MINUTE = timedelta(minutes=1)
+
+
+def new_app(**settings: Any) -> tuple[App, Any, Any]:
+    """An app, its pool and its action."""
+    app = App(**settings)
+    pool = app.workpool("mail")
+
+    @app.internal_action
+    async def send(ctx: ActionCtx, to: str) -> str:
+        return f"sent to {to}"
+
+    return app, pool, send
+
+
+async def connect(url: str) -> Any:
+    """A connection that is awaited, in autocommit on PostgreSQL."""
+    return await (aiosqlite.connect(sqlite_file(url)) if url.startswith("sqlite") else asyncpg.connect(url))
+
+
+async def test_where_a_backend_is_open_its_clock_and_its_settings_hold(database_url: str) -> None:
+    app, pool, send = new_app()
+    async with TestApp(app, database_url, max_job_argument_bytes=50) as backend:
+        connection = await connect(database_url)
+        await pool.with_options(run_after=MINUTE).enqueue(connection, send, to="Ada")
+        if database_url.startswith("sqlite"):
+            await connection.commit()
+        (job,) = await backend.jobs("pending")
+        assert (job.enqueued_at, job.run_at) == (backend.clock.now(), backend.clock.now() + MINUTE)
+        with pytest.raises(LimitExceeded):
+            await pool.enqueue(connection, send, to="x" * 100)
+        await connection.close()
+        await backend.run_until_idle()
+        assert await pool.result(backend, job.id) == Success("sent to Ada")
+    other = await connect(database_url)
+    await pool.enqueue(other, send, to="x" * 100)
+    await other.close()
+
+
+async def test_a_connection_has_to_lead_to_the_kind_of_database_of_the_open_backend(
+    sqlite_url: str, postgres_url: str
+) -> None:
+    app, pool, send = new_app()
+    async with app.open(sqlite_url):
+        with psycopg.connect(postgres_url) as connection, pytest.raises(ContextError, match="but the app uses SQLite"):
+            pool.enqueue(connection, send, to="Ada")
+
+
+def test_times_are_those_of_the_database(postgres_url: str) -> None:
+    app, pool, send = new_app()
+
+    async def make() -> None:
+        async with app.open(postgres_url):
+            pass
+
+    asyncio.run(make())
+    with psycopg.connect(postgres_url) as connection:
+        home = app.guests._new_home(_session(connection))
+        app.guests._homes["postgres"] = home
+        assert home._clock is not None
+        home._clock.offset = MINUTE  # the machine's clock is behind by that, or so it seems
+        pool.with_options(run_after=MINUTE).enqueue(connection, send, to="Ada")
+        ((enqueued, runs),) = connection.execute(
+            "select extract(epoch from clock_timestamp() - enqueued_at), extract(epoch from run_at - enqueued_at)"
+            " from penstock.scheduled_job"
+        )
+        assert -10 < enqueued < 50
+        assert runs == 60
+        home._clock.offset = MINUTE  # it is asked for once a minute only
+        pool.enqueue(connection, send, to="Bob")
+        assert home._clock.offset == MINUTE
+
+
+def _session(connection: Any) -> Any:
+    from penstock.store.guest.session import guest_session  # noqa: PLC0415
+
+    return guest_session(connection)
+
+
+def test_a_connection_of_another_thread_is_refused(sqlite_url: str) -> None:
+    app, pool, send = new_app()
+    with app.sync.open(sqlite_url):
+        connection = sqlite3.connect(sqlite_file(sqlite_url))
+        with ThreadPoolExecutor(1) as thread, pytest.raises(ContextError, match="belongs to another thread"):
+            thread.submit(pool.enqueue, connection, send, to="Ada").result()
+        connection.close()
+
+
+@pytest.mark.parametrize("wake", ["wake", "notify"])
+async def test_workers_can_be_woken_after_the_commit(postgres_url: str, wake: str) -> None:
+    app, pool, send = new_app(poll=600.0)
+    async with app.open(postgres_url, services=("worker",)) as backend:
+        first = await pool.enqueue(backend, send, to="Ada")
+        await pool.result(backend, first)  # now it is idle
+        connection = await asyncpg.connect(postgres_url)
+        work = await pool.enqueue(connection, send, to="Bob")
+        if wake == "wake":
+            backend.wake()
+        else:
+            await connection.execute("notify penstock")
+        await connection.close()
+        assert await pool.result(backend, work, timedelta(seconds=60)) == Success("sent to Bob")
+
+
+def test_the_rights_that_the_docs_name_are_enough(postgres_url: str) -> None:
+    app, pool, send = new_app()
+    with app.sync.open(postgres_url) as backend, psycopg.connect(postgres_url, autocommit=True) as connection:
+        ((database,),) = connection.execute("select current_database()")
+        role = f"guest_of_{database}"
+        connection.execute(f"create role {role}")
+        try:
+            connection.execute(f"set role {role}")
+            with pytest.raises(ConfigError, match=r"may not do this.* Grant it the right"):
+                pool.enqueue(connection, send, to="Ada")
+            connection.execute("reset role")
+            connection.execute(f"grant usage on schema penstock to {role}")
+            connection.execute(f"grant select, insert on all tables in schema penstock to {role}")
+            connection.execute(f"set role {role}")
+            work = pool.enqueue(connection, send, to="Ada")
+            pool.with_options(key="k", run_after=MINUTE).enqueue(connection, send, to="Ada")
+            pool.cancel(connection, work)
+            assert pool.status(connection, work) == Pending(0)
+            connection.execute("select penstock.enqueue(pool => 'mail', function => %s)", [send.name])
+            assert backend.job_counts()["ready"] == 2
+        finally:
+            connection.execute("reset role")
+            connection.execute(f"drop owned by {role}")
+            connection.execute(f"drop role {role}")
+
+
+def test_threads_get_ids_of_their_own() -> None:
+    clock = SystemClock()
+
+    def make(_: int) -> list[int]:
+        return [clock.uuid7() for _ in range(2000)]
+
+    with ThreadPoolExecutor(8) as threads:
+        made = [one for some in threads.map(make, range(8)) for one in some]
+    assert len(set(made)) == len(made)
+
+
+@pytest.mark.parametrize("thing", [None, "sqlite:///x.db", object()])
+def test_what_is_neither_is_told_what_there_is(thing: Any) -> None:
+    _, pool, send = new_app()
+    calls: list[Callable[[], Any]] = [
+        lambda: pool.enqueue(thing, send, to="x"),
+        lambda: pool.enqueue_batch(thing, send, [{"to": "x"}]),
+        lambda: pool.cancel_all(thing),
+        lambda: pool.pause(thing),
+    ]
+    for call in calls:
+        with pytest.raises(ContextError, match=r"neither a ctx nor a backend, nor a connection.* psycopg, psycopg2"):
+            call()

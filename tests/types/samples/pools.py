@@ -1,0 +1,91 @@
+"""Pools: from where work may be enqueued, and what their words give there."""
+
+import sqlite3
+from datetime import timedelta
+from typing import Any, assert_type
+
+import aiosqlite
+import psycopg
+import sqlalchemy
+import sqlalchemy.ext.asyncio
+import sqlalchemy.orm
+from samples.shop import Booking, Customer, confirm, no_function_of_the_app
+
+from penstock import ActionCtx, App, Backend, Id, JobId, MutationCtx, QueryCtx, WorkResult, WorkStatus, sync
+
+app = App()
+pool = app.workpool("mail")
+
+
+async def awaited(
+    ctx: MutationCtx,
+    action: ActionCtx,
+    backend: Backend,
+    modern: psycopg.AsyncConnection[Any],
+    lite: aiosqlite.Connection,
+    core: sqlalchemy.ext.asyncio.AsyncConnection,
+    orm: sqlalchemy.ext.asyncio.AsyncSession,
+    booking: Id[Booking],
+) -> None:
+    assert_type(await pool.enqueue(ctx, confirm, booking), JobId)
+    assert_type(await pool.enqueue(action, confirm, booking), JobId)
+    assert_type(await pool.enqueue(backend, confirm, booking), JobId)
+    assert_type(await pool.enqueue(modern, confirm, booking), JobId)
+    assert_type(await pool.enqueue(lite, confirm, booking), JobId)
+    assert_type(await pool.enqueue(core, confirm, booking), JobId)
+    assert_type(await pool.enqueue(orm, confirm, booking), JobId)
+    job = await pool.enqueue(orm, confirm, booking)
+    assert_type(await pool.enqueue_batch(orm, confirm, [{"booking": booking}]), list[JobId])
+    assert_type(await pool.status(orm, job), WorkStatus | None)
+    assert_type(await pool.status_batch(orm, [job]), list[WorkStatus | None])
+    assert_type(await pool.cancel_all(orm), int)
+    await pool.cancel(orm, job)
+    assert_type(await pool.result(backend, job, timedelta(1)), WorkResult[Any])
+    await pool.pause(backend)
+    await pool.result(orm, job)  # refused: call-overload
+    await pool.pause(orm)  # refused: call-overload
+    pool.enqueue(orm, confirm, booking)  # refused: unused-coroutine
+
+
+def plain(
+    ctx: sync.MutationCtx,
+    backend: sync.Backend,
+    modern: psycopg.Connection[Any],
+    lite: sqlite3.Connection,
+    core: sqlalchemy.Connection,
+    orm: sqlalchemy.orm.Session,
+    scoped: sqlalchemy.orm.scoped_session[sqlalchemy.orm.Session],
+    booking: Id[Booking],
+) -> None:
+    assert_type(pool.enqueue(ctx, confirm, booking), JobId)
+    assert_type(pool.enqueue(backend, confirm, booking), JobId)
+    assert_type(pool.enqueue(app.sync, confirm, booking), JobId)
+    assert_type(pool.enqueue(modern, confirm, booking), JobId)
+    assert_type(pool.enqueue(lite, confirm, booking), JobId)
+    assert_type(pool.enqueue(core, confirm, booking), JobId)
+    assert_type(pool.enqueue(orm, confirm, booking), JobId)
+    job = pool.enqueue(scoped, confirm, booking)
+    assert_type(pool.enqueue_batch(lite, confirm, [{"booking": booking}]), list[JobId])
+    assert_type(pool.status(lite, job), WorkStatus | None)
+    assert_type(pool.result(backend, job), WorkResult[Any])
+    pool.cancel(lite, job)
+    pool.pause(backend)
+    pool.set_max_parallelism(app.sync, 5)
+    pool.result(lite, job)  # refused: call-overload
+    # arguments and functions are checked as anywhere
+    pool.enqueue(lite, confirm)  # refused: call-overload
+    pool.enqueue(lite, confirm, "booking_1")  # refused: call-overload
+    pool.enqueue(lite, no_function_of_the_app, booking)  # refused: call-overload
+
+
+async def neither(ctx: QueryCtx, cursor: sqlite3.Cursor, engine: sqlalchemy.Engine, booking: Id[Booking]) -> None:
+    await pool.enqueue(ctx, confirm, booking)  # refused: call-overload
+    pool.enqueue(cursor, confirm, booking)  # refused: call-overload
+    pool.enqueue(engine, confirm, booking)  # refused: call-overload
+    pool.enqueue("sqlite:///x.db", confirm, booking)  # refused: call-overload
+
+
+def with_the_sync_face(backend: sync.Backend, customer: Id[Customer], booking: Id[Booking]) -> None:
+    assert_type(backend.run_action(confirm, booking), str)
+    backend.run_action(confirm, customer)  # refused: arg-type
+    assert_type(backend.scheduler.run_after(timedelta(1), confirm, booking), JobId)
