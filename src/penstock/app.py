@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from penstock.calls.crons import Crons
-from penstock.calls.decorators import ActionDeclaration, MutationDecorator, QueryDecorator
+from penstock.calls.declaring import Declaring
 from penstock.calls.dispatch import Dispatch
 from penstock.calls.engine import Engine
 from penstock.calls.guestcalls import Guests
@@ -25,9 +25,7 @@ from penstock.calls.workpool import Workpool
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config, check_settings, load_config, unknown_variables
 from penstock.errors import DeclarationError
-from penstock.functions.batch import Batch
-from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
-from penstock.functions.registry import Registry
+from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
 from penstock.functions.tables import distinct, tables_of
 from penstock.jobs.filter import ALL_JOBS, JobFilter
 from penstock.jobs.job import JobId, JobStatus, job_uuid
@@ -41,9 +39,9 @@ from penstock.services.group import Group
 from penstock.services.pruner import Pruner
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker import Worker
-from penstock.store.contract import PoolRow
 from penstock.store.migrate import push
 from penstock.store.open import make_store
+from penstock.store.pools import PoolRow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,7 +50,7 @@ ServiceName = Literal["worker", "scheduler", "pruner"]
 SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "pruner")
 
 
-class App:
+class App(Declaring):
     """What a program declares: its functions, its tables and its settings.
 
     Args:
@@ -70,7 +68,7 @@ class App:
     """
 
     def __init__(self, *, tables: Iterable[type[Table]] = (), **settings: Any) -> None:
-        self.registry = Registry()
+        super().__init__()
         self._tables = list(tables)
         self._settings = settings
         self.pools: dict[str, Workpool] = {}
@@ -80,83 +78,6 @@ class App:
         self.crons = Crons(self.registry)
         self.cron = self.crons.cron
         check_settings("App(…)", settings)
-
-    # ----- functions
-
-    @property
-    def query(self) -> QueryDecorator:
-        """Declare a public query: it reads one snapshot, and anyone who reaches the server may call it."""
-        declare: QueryDecorator = self._declare("query", QueryFunction, public=True)
-        return declare
-
-    @property
-    def internal_query(self) -> QueryDecorator:
-        """Declare a query that only this program may call."""
-        declare: QueryDecorator = self._declare("internal_query", QueryFunction, public=False)
-        return declare
-
-    @property
-    def mutation(self) -> MutationDecorator:
-        """Declare a public mutation: it reads and writes in one serializable transaction, and anyone may call it."""
-        declare: MutationDecorator = self._declare("mutation", MutationFunction, public=True)
-        return declare
-
-    @property
-    def internal_mutation(self) -> MutationDecorator:
-        """Declare a mutation that only this program may call."""
-        declare: MutationDecorator = self._declare("internal_mutation", MutationFunction, public=False)
-        return declare
-
-    @property
-    def action(self) -> ActionDeclaration:
-        """Declare a public action: it may call the outside world, has no transaction, and anyone may call it.
-
-        It also takes options: ``runtime="process"``, for CPU-bound actions written with def, which then run in a
-        process of their own. ``batch=100, of=Item``: the handler takes a list of items, one for each of up to so many
-        calls, and returns a list of as many results or exceptions; the arguments of a call are those that make an item.
-        ``linger``: how long the first job of a batch waits for more.
-        """
-        declare: ActionDeclaration = self._declare_action(public=True)
-        return declare
-
-    @property
-    def internal_action(self) -> ActionDeclaration:
-        """Declare an action that only this program may call; see `action`."""
-        declare: ActionDeclaration = self._declare_action(public=False)
-        return declare
-
-    def _declare_action(self, *, public: bool) -> Any:
-        def add(handler: Any, runtime: Runtime, batch: Batch | None) -> Any:
-            return self._add(ActionFunction(handler, public=public, runtime=runtime, batch=batch))
-
-        def declare(
-            handler: Any = None,
-            /,
-            *,
-            runtime: Runtime = "thread",
-            batch: int | None = None,
-            of: Any = None,
-            linger: timedelta = timedelta(0),
-        ) -> Any:
-            if handler is not None:
-                return add(handler, runtime, None)
-            return lambda given: add(given, runtime, None if batch is None else Batch(given, batch, of, linger))
-
-        return declare
-
-    def _declare(self, word: str, kind: Callable[..., Any], *, public: bool) -> Any:
-        def declare(*handler: Callable[..., Any], **options: Any) -> Any:
-            if len(handler) != 1 or options:
-                raise DeclarationError(
-                    f"@app.{word} takes no arguments.", fix=f"Write @app.{word} on the line above the function."
-                )
-            return self._add(kind(handler[0], public=public))
-
-        return declare
-
-    def _add(self, function: Any) -> Any:
-        self.registry.add(function)
-        return function
 
     # ----- pools
 

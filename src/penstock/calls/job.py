@@ -251,6 +251,13 @@ def returned(runner: Runner, function: AnyFunction, job: Job, result: object) ->
     return settle(job, _returned(runner, function, result), runner.now(), 0.0, runner.engine.keep)
 
 
+def interrupted(running: Running) -> Outcome:
+    """What is known of a job that was stopped midway: a mutation left no trace, an action that has begun may have."""
+    if running.job.kind != "action" or not running.begun or running.job.ending is not None:
+        return Outcome(JobEvent.HANDED_BACK)
+    return Outcome(JobEvent.LOST, error="WorkerLost: the worker stopped before this job had ended")
+
+
 async def _run_mutation(runner: Runner, function: AnyFunction, running: Running, work: Work) -> None:
     job = running.job
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, overload
 from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.errors import ContextError, DeclarationError, ValueInvalid
 from penstock.pools.rates import FixedWindow, RateLimit, TokenBucket, peek, take
-from penstock.store.contract import OpenTransaction, RateRow
+from penstock.store.contract import OpenTransaction
+from penstock.store.keys import RateRow
 from penstock.transaction.transaction import Transaction
 
 if TYPE_CHECKING:

@@ -19,14 +19,15 @@ from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.threads import Place
 from penstock.calls.work import Attempt
 from penstock.clock import Random, random_of
-from penstock.errors import ContextError, LimitExceeded, TryAgain
+from penstock.errors import TryAgain
 from penstock.functions.function import (
     ActionFunction,
     AnyFunction,
-    Function,
     FunctionKind,
     MutationFunction,
     QueryFunction,
+    check_depth,
+    expect,
 )
 from penstock.jobs.job import Settlement
 from penstock.jobs.work import Work
@@ -40,8 +41,6 @@ from penstock.values import copier, encode_json
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_DEEPEST = 64
 
 SettleResult = Callable[[Any], Settlement]
 Finish = Callable[[Any], Any]
@@ -80,7 +79,7 @@ class Runner:
         work: Work | None = None,
     ) -> R:
         """Run a query in a snapshot of its own."""
-        _expect(function, FunctionKind.QUERY)
+        expect(function, FunctionKind.QUERY)
         arguments = function.signature.check(function.signature.bind(args, kwargs))
         return cast("R", await self.query(function, arguments, depth, work))
 
@@ -93,7 +92,7 @@ class Runner:
         work: Work | None = None,
     ) -> R:
         """Run a mutation in a transaction of its own, again if it conflicts."""
-        _expect(function, FunctionKind.MUTATION)
+        expect(function, FunctionKind.MUTATION)
         given = function.signature.bind(args, kwargs)
         copied = copier(given)
 
@@ -111,7 +110,7 @@ class Runner:
         attempt: Attempt | None = None,
     ) -> R:
         """Run an action."""
-        _expect(function, FunctionKind.ACTION)
+        expect(function, FunctionKind.ACTION)
         arguments = function.signature.check(function.signature.bind(args, kwargs))
         return cast("R", await self.action(function, arguments, depth, attempt))
 
@@ -194,7 +193,7 @@ class Runner:
     async def _action_once(
         self, function: AnyFunction, arguments: dict[str, Any], depth: int, attempt: Attempt | None
     ) -> Any:
-        _check_depth(function, depth)
+        check_depth(function, depth)
         if function.runtime == "process":
             text = encode_json(arguments, f"The arguments of {function.name}").encode()
             work = None if attempt is None else attempt.work
@@ -225,7 +224,7 @@ class Runner:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Run a query in the transaction of another function."""
-        _expect(function, FunctionKind.QUERY)
+        expect(function, FunctionKind.QUERY)
         arguments = function.signature.check(function.signature.bind(args, kwargs))
         inner = Scope(scope.transaction, function.name, writable=False)
         with self.engine.journal.call(function):
@@ -241,7 +240,7 @@ class Runner:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Run a mutation as a sub-transaction of another."""
-        _expect(function, FunctionKind.MUTATION)
+        expect(function, FunctionKind.MUTATION)
         arguments = function.signature.check(function.signature.bind(args, kwargs))
         inner = Scope(scope.transaction, function.name, writable=True)
         with self.engine.journal.call(function):
@@ -261,9 +260,7 @@ class Runner:
         async def once() -> R:
             session = await engine.store.begin_write()
             try:
-                transaction = Transaction(
-                    session, engine.store, engine.statements, engine.config, engine.clock, self.now(), 0
-                )
+                transaction = self._transaction(session, self.now(), 0)
                 result = await write(transaction)
                 await commit(transaction)
             finally:
@@ -321,10 +318,7 @@ class Runner:
         budget: Budget | None = None,
         work: Work | None = None,
     ) -> Any:
-        engine = self.engine
-        transaction = Transaction(
-            session, engine.store, engine.statements, engine.config, engine.clock, now, engine.clock.seed(), work
-        )
+        transaction = self._transaction(session, now, self.engine.clock.seed(), work)
         try:
             scope = Scope(transaction, function.name, writable=False)
             return await self._in_transaction(scope, function, arguments, depth, thread)
@@ -358,7 +352,7 @@ class Runner:
             await session.rollback()
         return answer
 
-    def _transaction(self, session: Session, now: datetime, seed: int, work: Work | None) -> Transaction:
+    def _transaction(self, session: Session, now: datetime, seed: int, work: Work | None = None) -> Transaction:
         engine = self.engine
         return Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed, work)
 
@@ -379,7 +373,7 @@ class Runner:
     async def _in_scope(
         self, function: AnyFunction, scope: Scope, arguments: dict[str, Any], depth: int, thread: Place | None
     ) -> Any:
-        _check_depth(function, depth)
+        check_depth(function, depth)
         ctx = MutationCtx(self, scope, depth) if scope.writable else QueryCtx(self, scope, depth)
         try:
             if function.is_async:
@@ -401,21 +395,3 @@ class Runner:
             return await thread.run(lambda: function.handler(ctx, **arguments))
         async with self.engine.thread(function, depth, nested=True) as own:
             return await self._in_thread(function, ctx, arguments, depth, own)
-
-
-def _check_depth(function: AnyFunction, depth: int) -> None:
-    if depth >= _DEEPEST:
-        raise LimitExceeded(
-            f"{function.name}: calls are nested deeper than {_DEEPEST} levels.",
-            fix="Look for a function that runs itself.",
-            limit=_DEEPEST,
-        )
-
-
-def _expect(function: AnyFunction, kind: FunctionKind) -> None:
-    if not isinstance(function, Function):
-        raise ContextError(f"{function!r} is not a function of an app.", fix=f"Decorate it with @app.{kind.value}.")
-    if function.kind is not kind:
-        raise ContextError(
-            f"{function.name} is a {function.kind.value}.", fix=f"Run it with run_{function.kind.value}."
-        )

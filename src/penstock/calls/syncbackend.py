@@ -25,7 +25,8 @@ from penstock.calls.syncctx import SyncScheduler
 from penstock.errors import ContextError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
 from penstock.jobs.job import JobId, JobStatus
-from penstock.store.contract import PoolRow, not_open
+from penstock.store.contract import not_open
+from penstock.store.pools import PoolRow
 
 P = ParamSpec("P")
 R = TypeVar("R")

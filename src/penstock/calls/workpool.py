@@ -5,9 +5,9 @@ Owns the words and their checks. Jobs are enqueued by `jobcalls`, limits are hel
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.calls.completer import Completer
 from penstock.calls.guestcalls import Guests
@@ -324,7 +324,7 @@ class Workpool(Retrying, Completer):
         """A call of a function as a job of this pool, not enqueued; see `enqueue` for what it refuses."""
         return self._maker(calls, function)(arguments)
 
-    def _maker(self, calls: JobCalls, function: Any) -> _Maker:
+    def _maker(self, calls: JobCalls, function: Any) -> Callable[[Mapping[str, Any]], NewJob]:
         """What makes a job of the arguments of a call."""
         asked = self._options
         calls.check_function(function)
@@ -397,7 +397,3 @@ class Workpool(Retrying, Completer):
                 raise CallTimeout(f"{work_id} has not ended within {timeout}.", fix="Ask again, or wait longer.")
             await clock.sleep(pause)
             pause = min(pause * 1.5, _LAST_LOOK)
-
-
-class _Maker(Protocol):
-    def __call__(self, arguments: Mapping[str, Any], /) -> NewJob: ...

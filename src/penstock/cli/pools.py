@@ -11,7 +11,7 @@ from penstock.calls.limits import change_pool
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import print_json, print_table, say
-from penstock.store.contract import PoolRow
+from penstock.store.pools import PoolRow
 
 
 @click.group("pools", invoke_without_command=True)

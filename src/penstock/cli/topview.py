@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.jobs.job import DEFAULT_POOL
-from penstock.store.contract import PoolRow
+from penstock.store.pools import PoolRow
 from penstock.store.seen import Activity, LeaseRow
 
 _ENDS = ("success", "failed", "canceled")

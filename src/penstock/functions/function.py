@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
-from penstock.errors import DeclarationError
+from penstock.errors import ContextError, DeclarationError, LimitExceeded
 from penstock.functions.batch import Batch, check_batch
 from penstock.functions.signature import Signature, check_declaration
 
@@ -113,6 +113,7 @@ class ActionFunction(Function[C, P, R, X]):
 
 
 AnyFunction = Function[Any, Any, Any, Any]
+DEEPEST = 64
 
 
 def name_of(handler: Callable[..., Any]) -> str:
@@ -136,3 +137,31 @@ def _module_name(module: str) -> str:
         return str(spec.name).removesuffix(".__main__")
     file = getattr(sys.modules["__main__"], "__file__", None)
     return Path(file).stem if file else "__main__"
+
+
+def check_depth(function: AnyFunction, depth: int) -> None:
+    """Refuse a call that is nested too deep.
+
+    Raises:
+        LimitExceeded: It is.
+    """
+    if depth >= DEEPEST:
+        raise LimitExceeded(
+            f"{function.name}: calls are nested deeper than {DEEPEST} levels.",
+            fix="Look for a function that runs itself.",
+            limit=DEEPEST,
+        )
+
+
+def expect(function: AnyFunction, kind: FunctionKind) -> None:
+    """Refuse what is no function of a kind.
+
+    Raises:
+        ContextError: It is none.
+    """
+    if not isinstance(function, Function):
+        raise ContextError(f"{function!r} is not a function of an app.", fix=f"Decorate it with @app.{kind.value}.")
+    if function.kind is not kind:
+        raise ContextError(
+            f"{function.name} is a {function.kind.value}.", fix=f"Run it with run_{function.kind.value}."
+        )

@@ -25,7 +25,7 @@ from penstock.server.access import exchange_of
 from penstock.server.answers import answer_error
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
-from penstock.store.contract import Backlog
+from penstock.store.pools import Backlog
 from penstock.wire.outgoing import Format
 
 _MOST = 100_000

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from penstock.calls.journal import Journal
 from penstock.clock import Clock
 from penstock.pools.report import EVERY
-from penstock.store.contract import Backlog, Store
+from penstock.store.contract import Store
+from penstock.store.pools import Backlog
 
 MOST = 100_000
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from penstock.clock import Clock
 from penstock.pools.shares import Need, change
-from penstock.store.contract import PoolView, Room, Store
+from penstock.store.contract import Room, Store
+from penstock.store.pools import PoolView
 
 _LOOK_EVERY = 0.05
 _TURN = 0.25

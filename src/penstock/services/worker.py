@@ -13,21 +13,21 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import cast
 from uuid import UUID
 
 from penstock.calls.batch import Batches
 from penstock.calls.group import Groups
-from penstock.calls.job import Running, failure, run_job
+from penstock.calls.job import Running, failure, interrupted, run_job
 from penstock.calls.run import Runner
 from penstock.errors import DatabaseUnavailable, TryAgain
-from penstock.jobs.job import DEFAULT_POOL, Job, Outcome, Settlement, job_id
+from penstock.jobs.job import DEFAULT_POOL, Job, Outcome, job_id
 from penstock.jobs.progress import Progress
-from penstock.jobs.settle import settle, settle_cancel
+from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
+from penstock.services.others import Others
 from penstock.services.outside import Outside
 from penstock.services.progress import Heard
 from penstock.services.reports import Reports
@@ -35,12 +35,10 @@ from penstock.services.service import Service
 from penstock.services.slots import Slots
 from penstock.store.contract import Claim, Room
 
-_CANCELS_AT_ONCE = 1000
 # Parts of the setting `lease`, which bounds the time from a worker's death to the take-over of its jobs.
 _HOLDS_PART = 0.75
 _RENEW_PART = 0.25
 _STOP_PART = 0.6
-_LOOK_PART = 0.15
 _TICK_PART = 0.25
 _END_PART = 0.1
 _AGAIN_PART = 0.1
@@ -76,7 +74,6 @@ class Worker(Service):
         self._ttl = timedelta(seconds=self._bound * _HOLDS_PART)
         self._poll = runner.engine.config.poll
         self._renewed_at = 0.0
-        self._looked_at = -1e9
         self._outcomes: list[tuple[Job, Outcome]] = []
         self._astray = False
         self._slots = Slots(self._store, self.clock, pools)
@@ -84,11 +81,11 @@ class Worker(Service):
         self._journal = runner.engine.journal
         self._journal.watch(self._busy, self._slots.held)
         self._reports = Reports(self._journal, self._store, self.clock)
-        self._overtaken: list[
-            Running
-        ] = []  # attempts that go on though their jobs were ended from outside, and begun anew
+        # Attempts that go on though their jobs were ended from outside, and begun anew.
+        self._overtaken: list[Running] = []
         self._heard = Heard(self._store, self.clock)
         self._outside = Outside(runner)
+        self._others = Others(runner, self._outside)
         self._batches = Batches(runner, self._end_job)
         self._groups = Groups(runner, self._end_job, self._start_alone)
 
@@ -97,7 +94,7 @@ class Worker(Service):
         await self._keep_lease()
         try:
             async with asyncio.timeout(self._bound * _TICK_PART):  # by then the lease is to be renewed again
-                await self._look_after_others()
+                await self._others.look_after(self.lease)
                 await self._reports.tell(self._busy)
                 await self._heard.write(self.lease)
                 pause = await self._settle_and_claim()  # comes last: who ticks sees what was started by it
@@ -204,7 +201,7 @@ class Worker(Service):
                 log_event("worker.not_settled", logging.WARNING, lease=self.lease, error=error)
 
     async def _stop_jobs(self) -> None:
-        """Stop all jobs, whose outcomes are nothing to this worker any more."""
+        # What becomes of them is nothing to this worker any more.
         self._outcomes.clear()
         await self._end_jobs()
 
@@ -216,7 +213,7 @@ class Worker(Service):
         self._busy.clear()
         self._heard.clear()
         for running in stopped:
-            running.stopped, running.outcome = True, _interrupted(running)
+            running.stopped, running.outcome = True, interrupted(running)
             running.task.cancel()
         if stopped:
             _, deaf = await asyncio.wait([running.task for running in stopped], timeout=self._bound * _END_PART)
@@ -262,47 +259,6 @@ class Worker(Service):
                 log_event("job.failed", logging.WARNING, job=job_id(settlement.id), error=settlement.error)
         return won
 
-    # ----- what concerns all workers
-
-    async def _look_after_others(self) -> None:
-        """Now and then take over the jobs of leases that have run out."""
-        if self.clock.monotonic() - self._looked_at < self._bound * _LOOK_PART:
-            return
-        self._looked_at = self.clock.monotonic()
-        await self._store.synchronize()  # a clock that runs ahead would end the leases of others
-        now = self.clock.now()
-        for lease in await self._store.leases.expired(now):
-            if lease != self.lease:
-                lost: list[tuple[Job, Settlement]] = []
-                count = await self._store.leases.rescue(lease, now, partial(self._settle_lost, lost))
-                self._journal.settled(lost)
-                log_event("worker.rescued", logging.WARNING, lease=lease, jobs=count)
-        await self._outside.expire()
-
-    async def _cancel(self) -> bool:
-        """Carry out what anybody asked to be canceled; whether any pending jobs were, of which there may be more."""
-        now, kept = self.clock.now(), self._runner.engine.keep
-        canceled: list[tuple[Job, Settlement]] = []
-
-        def decide(jobs: list[Job]) -> list[Settlement]:
-            canceled[:] = [(job, settle_cancel(job, now, kept)) for job in jobs]
-            return [settlement for _, settlement in canceled]
-
-        asked = await self._store.jobs.cancel_pending(now, _CANCELS_AT_ONCE, decide)
-        ours = [self.running[job] for job in asked if job in self.running]
-        for running in ours:
-            running.cancelled.set()
-        self._batches.note_cancel()
-        self._journal.settled(canceled)
-        ended = len(ours) < len(asked) and await self._outside.cancel()  # others run on other workers, or on none
-        return bool(canceled) or ended
-
-    def _settle_lost(self, settled: list[tuple[Job, Settlement]], jobs: list[Job]) -> list[Settlement]:
-        now, kept = self.clock.now(), self._runner.engine.keep
-        lost = Outcome(JobEvent.LOST, error="WorkerLost: the worker that ran this job died or lost its lease")
-        settled[:] = [(job, settle(job, lost, now, self.clock.random(), kept)) for job in jobs]
-        return [settlement for _, settlement in settled]
-
     # ----- claim and run
 
     async def _settle_and_claim(self) -> float:
@@ -325,7 +281,7 @@ class Worker(Service):
             return self._poll
         again = await self._slots.balance(lease, max(0, free), self._busy)
         if free <= 0:
-            await self._cancel()
+            await self._others.cancel(self.running, self._batches)
             return min(self._poll, again)
         if self._astray:
             await self._adopt(lease)
@@ -337,7 +293,7 @@ class Worker(Service):
             await points.reach("worker.claimed", jobs=claim.jobs)
         self._start_jobs(claim.jobs, lease)
         self._astray = False
-        if claim.cancels and await self._cancel():
+        if claim.cancels and await self._others.cancel(self.running, self._batches):
             return 0.0
         if claim.promoted and len(claim.jobs) < free:
             return 0.0  # of what is ready now, pools may want more slots
@@ -437,10 +393,3 @@ def _has_plainly_ended(job: Job, outcome: Outcome) -> bool:
     """Whether settling a job makes no other one ready, nor itself again, nor lets another one pass a gate."""
     plain = job.on_complete is None and job.options.concurrency_key is None
     return plain and outcome.event is JobEvent.RETURNED
-
-
-def _interrupted(running: Running) -> Outcome:
-    """What is known of a job that was stopped midway: a mutation left no trace, an action that has begun may have."""
-    if running.job.kind != "action" or not running.begun or running.job.ending is not None:
-        return Outcome(JobEvent.HANDED_BACK)
-    return Outcome(JobEvent.LOST, error="WorkerLost: the worker stopped before this job had ended")

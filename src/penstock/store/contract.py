@@ -18,14 +18,14 @@ from uuid import UUID
 from penstock.errors import ContextError
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
-from penstock.pools.pool import PoolDefinition
-from penstock.pools.rates import RateLimit, RateState
 from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
 from penstock.store.crons import Crons
 from penstock.store.dialect import Dialect
+from penstock.store.keys import Keys, Rates
 from penstock.store.outside import Tokens
-from penstock.store.seen import Activity, LeaseRow
+from penstock.store.pools import Pools
+from penstock.store.seen import LeaseRow
 
 Row = Sequence[Any]
 PIECE_ROWS = 256
@@ -126,107 +126,6 @@ class Claim:
     again: timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PoolView:
-    """How a pool with a limit stands, as one worker sees it.
-
-    Attributes:
-        max_parallelism: Its limit, with what others of its group lend it; 0 while it is paused.
-        epoch: The number of this limit.
-        granted: How many slots all workers hold together.
-        held: How many this worker holds.
-        holders: How many workers hold slots or want some.
-        wanted: How many slots others want and do not have.
-        waiting: How many jobs are ready, or wait at its gate; counted no further than asked.
-        free: How many slots can be taken now.
-    """
-
-    pool: str
-    max_parallelism: int
-    epoch: int
-    granted: int
-    held: int
-    holders: int
-    wanted: int
-    waiting: int
-    free: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """How much work of a pool waits.
-
-    Attributes:
-        max_parallelism: The limit that holds, 0 while it is paused; None for jobs without a pool, which have none.
-        granted: How many slots all workers hold together.
-        ready: How many jobs may start now; counted no further than asked.
-        oldest: Since when the oldest of those is due.
-        scheduled: How many start later; counted no further than asked, over all pools.
-    """
-
-    pool: str
-    max_parallelism: int | None
-    granted: int
-    ready: int
-    oldest: datetime | None
-    scheduled: int
-
-
-@dataclass(frozen=True, slots=True)
-class PoolRow:
-    """How a pool stands, as seen from outside.
-
-    Attributes:
-        declared: The limit that the program declared last.
-        max_parallelism: The limit that holds.
-        paused: Whether no job of it is started.
-        granted: How many slots workers hold.
-        ready: How many jobs may start now.
-        scheduled: How many start later.
-        running: How many run.
-    """
-
-    name: str
-    declared: int
-    max_parallelism: int
-    paused: bool
-    granted: int
-    ready: int
-    scheduled: int
-    running: int
-
-
-class Pools(Protocol):
-    """Pools at rest: their limits, and which worker holds how many slots."""
-
-    async def declare(self, pools: Sequence[PoolDefinition]) -> None:
-        """Make pools known; what differs from what was declared before holds from now on."""
-
-    async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
-        """Change a limit, for all workers at once; False if there is no such pool."""
-
-    async def look(self, lease: int, pools: Sequence[str], most: int) -> list[PoolView]:
-        """How pools stand for a worker, counting waiting jobs up to `most`."""
-
-    async def acquire(self, lease: int, pool: str, count: int) -> int:
-        """Take up to this many more slots; how many the worker holds then. What it lacks, it is known to want.
-
-        The slots of all workers together are never more than the limit. None are given to a lease that was lost.
-        """
-
-    async def release(self, lease: int, pool: str, count: int) -> int:
-        """Give this many slots back, and want none; how many the worker holds then."""
-
-    async def backlog(self, most: int) -> Sequence[Backlog]:
-        """How much work of each pool waits, and of the jobs without one, counted up to `most`."""
-
-    async def list(self, session: Session) -> builtins.list[PoolRow]:
-        """All pools, by name."""
-
-    async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
-        """What goes on in each pool, that without a limit too, and what has ended since a time."""
-
-
 class Programs(Protocol):
     """What the programs that run on a database have declared, for those who enqueue in plain SQL."""
 
@@ -290,67 +189,6 @@ class Jobs(Protocol):
 
     async def prune(self, now: datetime, limit: int) -> int:
         """Forget finished jobs whose time is over, in one bounded step; how many, or about how many beyond `limit`."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyHolder:
-    """The job that has a key.
-
-    Attributes:
-        job_id: Its id.
-        until_start: Whether it has the key only until it starts.
-        enqueued_at: If it is pending, and was never tried: since when.
-    """
-
-    job_id: UUID
-    until_start: bool
-    enqueued_at: datetime | None
-
-
-class Keys(Protocol):
-    """Keys of jobs, of which there is one at a time. They are freed where jobs are claimed and settled."""
-
-    async def hold(self, transaction: OpenTransaction, job: NewJob) -> bool:
-        """Let a job that is about to be enqueued have its key; False if another one has it."""
-
-    async def holder(self, transaction: OpenTransaction, pool: str, key: str) -> KeyHolder | None:
-        """Who has a key."""
-
-    async def replace(self, transaction: OpenTransaction, job_id: UUID, job: NewJob, now: datetime) -> bool:
-        """Put a job in the place of a pending one, which keeps its id; False if that has started."""
-
-
-@dataclass(frozen=True, slots=True)
-class RateRow:
-    """What is left of a rate limit.
-
-    Attributes:
-        policy: How it fills.
-    """
-
-    name: str
-    key: str
-    policy: RateLimit
-    state: RateState
-
-
-class Rates(Protocol):
-    """Rate limits at rest."""
-
-    async def hold(self, transaction: OpenTransaction, name: str, key: str, now: datetime) -> RateState | None:
-        """What is left of a rate limit, held against others until the transaction ends; None if nothing was taken."""
-
-    async def peek(self, transaction: OpenTransaction, name: str, key: str) -> RateState | None:
-        """What is left of a rate limit; None if nothing was taken."""
-
-    async def keep(self, transaction: OpenTransaction, rates: Sequence[RateRow]) -> None:
-        """Keep what is left of rate limits."""
-
-    async def forget(self, transaction: OpenTransaction, name: str, key: str) -> None:
-        """Forget what was taken of a rate limit."""
-
-    async def prune(self, now: datetime, limit: int) -> int:
-        """Forget rate limits that are full again, in one bounded step; how many."""
 
 
 class Leases(Protocol):

@@ -13,7 +13,8 @@ from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, RateLimit, RateState, TokenBucket
 from penstock.pools.shares import Member, lent
 from penstock.pools.turns import Gate, Passage, Turn
-from penstock.store.contract import PoolView, RateRow
+from penstock.store.keys import RateRow
+from penstock.store.pools import PoolView
 
 KEYS_COMPARED = 32  # of the keys that wait at a gate at least so many are compared by how many jobs they run
 _TICK = timedelta.resolution

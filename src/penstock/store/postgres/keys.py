@@ -8,8 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from penstock.jobs.job import NewJob
-from penstock.store.contract import KeyHolder, OpenTransaction, Row
+from penstock.store.contract import OpenTransaction, Row
 from penstock.store.jobrows import options_text
+from penstock.store.keys import KeyHolder
 from penstock.store.queries import load_queries
 
 

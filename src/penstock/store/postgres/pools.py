@@ -9,8 +9,9 @@ from typing import Any
 
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.shares import Member, lent
-from penstock.store.contract import Backlog, PoolRow, PoolView, Row, Session
+from penstock.store.contract import Row, Session
 from penstock.store.poolrows import declared_of, declared_values, views_of
+from penstock.store.pools import Backlog, PoolRow, PoolView
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin

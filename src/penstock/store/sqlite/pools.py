@@ -9,8 +9,9 @@ from typing import Any
 
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.shares import Member, lent
-from penstock.store.contract import Backlog, PoolRow, PoolView, Row, Session
+from penstock.store.contract import Row, Session
 from penstock.store.poolrows import declared_of, declared_values, views_of
+from penstock.store.pools import Backlog, PoolRow, PoolView
 from penstock.store.queries import load_queries
 from penstock.store.seen import Activity
 from penstock.store.sqlite.dialect import encode_datetime

@@ -9,7 +9,8 @@ from penstock.jobs.job import NewJob, Settlement
 from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
-from penstock.store.contract import KeyHolder, Room
+from penstock.store.contract import Room
+from penstock.store.keys import KeyHolder
 from penstock.testing.conformance.bench import (
     AGAIN,
     KEEP,

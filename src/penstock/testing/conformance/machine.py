@@ -1,15 +1,13 @@
 """Any order of moves: a small model of jobs and leases in plain Python, and the store, do the same things.
 
-Owns the model. hypothesis invents the orders, and finds a short one when the two differ.
+Leaves the model to `model`. hypothesis invents the orders, and finds a short one when the two differ.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -24,11 +22,12 @@ from hypothesis.stateful import (
 
 from penstock.jobs.job import Job, Kind, NewJob, Settlement, job_id
 from penstock.jobs.retry import Retry
-from penstock.jobs.states import JobEvent, JobState
+from penstock.jobs.states import JobEvent
 from penstock.jobs.token import Token, Told, token_of, token_text
 from penstock.store.contract import Session
 from penstock.store.outside import OUTSIDE
 from penstock.testing.conformance.bench import NOW, TTL, Bench, Suite, ended, lose, new_job, rooms
+from penstock.testing.conformance.model import Model, ModelJob
 
 _YEAR = timedelta(days=366)
 _MINUTE = timedelta(minutes=1)
@@ -40,77 +39,9 @@ _EVENTS = (
     JobEvent.HANDED_BACK,
     JobEvent.CANCELED,
 )
-_FAILURES = {JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED}
 _TOLD = (JobEvent.RETURNED, JobEvent.RAISED)
 _WAIT = timedelta(seconds=20)
 _INDEX = st.integers(0, 1000)
-
-
-@dataclass
-class ModelJob:
-    """A job as the model knows it."""
-
-    id: UUID
-    priority: int
-    run_at: datetime
-    place: str
-    seq: int
-    attempt: int = 0
-    lease: int | None = None
-    asked_at: datetime | None = None
-    failures: tuple[tuple[int, str], ...] = ()
-    tokens: dict[int, tuple[str, datetime]] = field(default_factory=dict)  # by attempt
-
-    @property
-    def state(self) -> str:
-        """Its state as seen from outside."""
-        return "pending" if self.place in {"ready", "scheduled"} else self.place
-
-
-class Model:
-    """What a store should remember."""
-
-    def __init__(self) -> None:
-        self.jobs: dict[UUID, ModelJob] = {}
-        self.leases: dict[int, datetime] = {}
-        self._seq = 0
-
-    def seq(self) -> int:
-        """The next place in the line of ready jobs."""
-        self._seq += 1
-        return self._seq
-
-    def line(self, place: str, now: datetime | None = None) -> list[ModelJob]:
-        """The jobs in a place, in the order in which they start: all, or those that are due."""
-        found = [job for job in self.jobs.values() if job.place == place and (now is None or job.run_at <= now)]
-        if place == "scheduled":
-            return sorted(found, key=lambda job: (job.run_at, job.id))
-        return sorted(found, key=lambda job: (-job.priority, job.run_at, job.seq))
-
-    def promote(self, now: datetime) -> list[ModelJob]:
-        """Move due jobs to ready, but for those that are to be canceled; these."""
-        due = [job for job in self.line("scheduled", now) if job.asked_at is None]
-        for job in due:
-            job.place, job.seq = "ready", self.seq()
-        return due
-
-    def settle(self, lease: int, settlement: Settlement) -> bool:
-        """Settle a job if it runs under a lease; whether it did."""
-        job = self.jobs[settlement.id]
-        if job.lease != lease:
-            return False
-        job.lease, job.attempt, job.run_at = None, settlement.attempt, settlement.run_at
-        job.place = "scheduled" if settlement.state is JobState.PENDING else settlement.state.value
-        if settlement.event in _FAILURES:
-            job.failures += ((settlement.attempt, settlement.event.value),)
-        return True
-
-    def retry(self, job: ModelJob, now: datetime) -> bool:
-        """Make a job pending again if it has failed or was canceled; whether it was so."""
-        if job.place not in {"failed", "canceled"}:
-            return False
-        job.place, job.seq, job.attempt, job.run_at, job.asked_at = "ready", self.seq(), 0, now, None
-        return True
 
 
 class JobMachine(RuleBasedStateMachine):

@@ -11,7 +11,8 @@ from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Ending, job_id
 from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent, JobState
-from penstock.store.contract import Backlog, PoolRow, PoolView, Room, Session, Store
+from penstock.store.contract import Room, Session, Store
+from penstock.store.pools import Backlog, PoolRow, PoolView
 from penstock.testing.conformance.bench import (
     KEEP,
     NOW,

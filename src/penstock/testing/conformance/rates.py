@@ -6,7 +6,8 @@ import asyncio
 from datetime import datetime, timedelta
 
 from penstock.pools.rates import RateState, TokenBucket, take
-from penstock.store.contract import RateRow, Session, Store
+from penstock.store.contract import Session, Store
+from penstock.store.keys import RateRow
 from penstock.testing.conformance.bench import NOW, Bench, Suite, after, patiently, story
 
 POLICY = TokenBucket(rate=10, period=timedelta(seconds=10))
