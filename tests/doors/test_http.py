@@ -144,14 +144,14 @@ def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> None:
             runner = (await scope.backend()).runner
             once = runner._query_in
 
-            async def add_after_the_first(*args: Any) -> Any:
-                found = await once(*args)
+            async def add_after_the_first(*args: Any, **more: Any) -> Any:
+                found = await once(*args, **more)
                 if not added.is_set():
                     added.set()
                     await api.value("mutation", "add", title="Emma")
                 return found
 
-            runner._query_in = add_after_the_first  # type: ignore[method-assign, assignment]
+            runner._query_in = add_after_the_first  # type: ignore[method-assign]
             queries = [{"path": "doors.http_fixtures:count"}] * 3
             results = (await api.post("/api/query_batch", {"queries": queries})).json()["results"]
             assert [result["value"] for result in results] == [0, 0, 0]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from benchmarks.databases import load
 from benchmarks.peers.protocol import COUNTERS, Peer, Ran, serve
 from penstock import ActionCtx, App, Backend, Config, Id, MutationCtx, Table
+from penstock.functions.function import AnyFunction
 from penstock.schema.ids import format_id
 from penstock.services.group import Group
 
@@ -31,6 +33,21 @@ async def nothing(ctx: ActionCtx, number: int) -> None:  # noqa: ARG001 - every 
     _running.one(number)
 
 
+@dataclass(frozen=True)
+class Number:
+    """What a batch is told of one job."""
+
+    number: int
+
+
+@app.internal_action(batch=WORKER_JOBS, of=Number)
+async def nothing_at_once(ctx: ActionCtx, calls: list[Number]) -> list[None]:  # noqa: ARG001 - as above
+    """Many jobs without effect."""
+    for call in calls:
+        _running.one(call.number)
+    return [None] * len(calls)
+
+
 @app.internal_mutation
 async def bump(ctx: MutationCtx, counter: Id[Counter], number: int) -> None:
     """Add one to a row."""
@@ -44,7 +61,7 @@ async def bump(ctx: MutationCtx, counter: Id[Counter], number: int) -> None:
 class PenstockPeer(Peer):
     """The worker runs in this process, on the same connections."""
 
-    works = ("drain", "transactions")
+    works = ("drain", "batches", "transactions")
     _backend: Backend
 
     @asynccontextmanager
@@ -60,11 +77,11 @@ class PenstockPeer(Peer):
 
     async def enqueue_many(self, count: int) -> None:
         """Store jobs in one transaction."""
-        function = nothing if self.work == "drain" else bump
-        await pool.enqueue_batch(self._backend, function, await self._arguments(count))
+        functions: dict[str, AnyFunction] = {"drain": nothing, "batches": nothing_at_once, "transactions": bump}
+        await pool.enqueue_batch(self._backend, functions[self.work], await self._arguments(count))
 
     async def _arguments(self, count: int) -> list[dict[str, object]]:
-        if self.work == "drain":
+        if self.work != "transactions":
             return [{"number": number} for number in range(count)]
         clock, now = self._backend.engine.clock, datetime.now(UTC)
         ids = [format_id("counter", clock.uuid7()) for _ in range(COUNTERS)]

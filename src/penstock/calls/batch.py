@@ -7,7 +7,7 @@ on_complete are those of any job.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +15,10 @@ from penstock.calls.context import ActionCtx
 from penstock.calls.job import Running, failure, raised, result_text, time_limit
 from penstock.calls.run import Runner
 from penstock.calls.syncctx import SyncActionCtx
+from penstock.calls.work import Cancellation
 from penstock.functions.batch import Batch
 from penstock.functions.function import AnyFunction
-from penstock.jobs.job import Job, Outcome
+from penstock.jobs.job import Outcome
 from penstock.jobs.states import JobEvent
 from penstock.transaction.tracking import Calls
 
@@ -32,7 +33,7 @@ class _Gathering:
     batch: Batch
     jobs: list[Running] = field(default_factory=list)
     full: asyncio.Event = field(default_factory=asyncio.Event)
-    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: Cancellation = field(default_factory=Cancellation)
 
 
 class Batches:
@@ -49,31 +50,22 @@ class Batches:
         self._gathering: dict[tuple[str, str], _Gathering] = {}
         self._running: dict[asyncio.Task[None], _Gathering] = {}
 
-    def takes(self, job: Job) -> bool:
-        """Whether a job is a call of a batch function."""
-        function = self._runner.engine.registry.find(job.function)
-        return function is not None and function.batch is not None and job.ending is None
-
-    def add(self, jobs: Iterable[Running]) -> None:
-        """Run jobs: those that come at once, or shortly after each other, together."""
-        for running in jobs:
-            function = self._runner.engine.registry.find(running.job.function)
-            if function is None or function.batch is None:
-                continue
-            key = (function.name, running.job.pool)
-            gathering = self._gathering.get(key)
-            if gathering is None:
-                gathering = self._gathering[key] = _Gathering(function, function.batch)
-                task = asyncio.get_running_loop().create_task(self._run(key, gathering))
-                self._running[task] = gathering
-                task.add_done_callback(self._running.pop)
-            else:
-                task = gathering.jobs[0].task
-            gathering.jobs.append(running)
-            running.task = task
-            if len(gathering.jobs) >= function.batch.size:
-                gathering.full.set()
-                del self._gathering[key]
+    def add(self, function: AnyFunction, batch: Batch, running: Running) -> None:
+        """Run a call of a batch function, together with those that come at once, or shortly after each other."""
+        key = (function.name, running.job.pool)
+        gathering = self._gathering.get(key)
+        if gathering is None:
+            gathering = self._gathering[key] = _Gathering(function, batch)
+            task = asyncio.get_running_loop().create_task(self._run(key, gathering))
+            self._running[task] = gathering
+            task.add_done_callback(self._running.pop)
+        else:
+            task = gathering.jobs[0].task
+        gathering.jobs.append(running)
+        running.task = task
+        if len(gathering.jobs) >= batch.size:
+            gathering.full.set()
+            del self._gathering[key]
 
     def note_cancel(self) -> None:
         """Somebody asked for jobs to be canceled: a batch of which all are to be hears of it."""
@@ -120,10 +112,11 @@ class Batches:
         gathering.jobs = jobs
         if not jobs:
             return ended
+        journal = self._runner.engine.journal
         timeouts = [running.job.options.timeout for running in jobs if running.job.options.timeout is not None]
         try:
             async with time_limit(function.name, min(timeouts, default=None)):
-                with self._runner.engine.journal.call(function):
+                with journal.attempts([running.job for running in jobs]), journal.call(function):
                     answer = await self._call(function, batch, items, gathering.cancelled)
             results: Sequence[Any] = batch.results(function.name, answer, len(jobs))
         except Exception as error:  # noqa: BLE001 - what the handler raises is the outcome of all
@@ -135,7 +128,7 @@ class Batches:
             return ended + [(one, failure(error)) for one in jobs]
         return ended + [(one, self._outcome(function, one, result)) for one, result in zip(jobs, results, strict=True)]
 
-    async def _call(self, function: AnyFunction, batch: Batch, items: list[Any], cancelled: asyncio.Event) -> Any:
+    async def _call(self, function: AnyFunction, batch: Batch, items: list[Any], cancelled: Cancellation) -> Any:
         """Call the handler, as an action is called."""
         calls = Calls(function.name)
         ctx = ActionCtx(self._runner, calls, 0, cancelled=cancelled)

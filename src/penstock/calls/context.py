@@ -5,7 +5,6 @@ Owns the three kinds of ctx for functions written with async def; `sync` has the
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -14,7 +13,7 @@ from penstock.calls.jobcalls import JobCalls
 from penstock.calls.ratelimits import RateStatus
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.sql import prepare_sql
-from penstock.calls.work import ActionWork, Attempt, no_work
+from penstock.calls.work import ActionWork, Attempt, Cancellation, no_work
 from penstock.clock import Random
 from penstock.errors import DataError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
@@ -149,14 +148,14 @@ class ActionCtx:
         calls: Calls,
         depth: int,
         attempt: Attempt | None = None,
-        cancelled: asyncio.Event | None = None,
+        cancelled: Cancellation | None = None,
     ) -> None:
         self._runner = runner
         self._depth = depth
         self._calls = calls
         self._random: Random | None = None
         self._attempt = attempt
-        self._cancelled = cancelled or (asyncio.Event() if attempt is None else attempt.cancelled)
+        self._cancelled = cancelled or (Cancellation() if attempt is None else attempt.cancelled)
         self.job_calls = JobCalls(runner, None, calls.track)
         self.scheduler = Scheduler(self.job_calls)
 
@@ -168,8 +167,8 @@ class ActionCtx:
     async def wait_cancelled(self, seconds: float | None = None) -> bool:
         """Wait until someone asks for this action's job to stop, at most this many seconds; whether someone did."""
         if seconds is None:
-            return await self._cancelled.wait()
-        return await self._runner.engine.clock.wait(self._cancelled, seconds)
+            return await self._cancelled.event.wait()
+        return await self._runner.engine.clock.wait(self._cancelled.event, seconds)
 
     @property
     def is_job(self) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from penstock.calls.job import Running, raised, returned, work_of
 from penstock.calls.run import Runner
 from penstock.errors import Conflict, PenstockError, TryAgain
-from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement
 from penstock.jobs.states import JobState
 from penstock.schema.table import Table, definition_of
@@ -61,14 +61,11 @@ class Groups:
         self._beside, self._step = 1.0, _LARGEST_STEP
         self._slow: dict[str, float] = {}
 
-    def takes(self, job: Job) -> bool:
-        """Whether a job may share its transaction: an async mutation without a time limit, and no slow one."""
-        function = self._runner.engine.registry.find(job.function)
-        if function is None or function.kind is not FunctionKind.MUTATION or not function.is_async:
+    def takes(self, job: Job, function: AnyFunction) -> bool:
+        """Whether a mutation may share its transaction: it is async, without a time limit, and no slow one."""
+        if not function.is_async or job.options.timeout is not None or len(job.args) > _LARGEST_ARGUMENTS:
             return False
         if job.attempt > 1:  # a worker may have died of it, and would take others with it again
-            return False
-        if job.ending is not None or job.options.timeout is not None or len(job.args) > _LARGEST_ARGUMENTS:
             return False
         return not self._is_slow(function)
 
@@ -234,9 +231,9 @@ class Groups:
             running.moment = now, runner.engine.clock.seed()
         part, begun = shared.part(), runner.engine.machine.monotonic()
         try:
-            transaction, result = await runner.shared_mutation(
-                part, function, call.arguments, running.moment, work_of(runner, running.job)
-            )
+            with runner.engine.journal.attempts([running.job]):
+                work = work_of(runner, running.job)
+                transaction, result = await runner.shared_mutation(part, function, call.arguments, running.moment, work)
             settlement = returned(runner, function, running.job, result)
         except TryAgain:
             raise

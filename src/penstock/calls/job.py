@@ -12,13 +12,13 @@ import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.calls.completion import complete
 from penstock.calls.run import Moment, Runner
 from penstock.calls.threads import apart
-from penstock.calls.work import Attempt
+from penstock.calls.work import Attempt, Cancellation
 from penstock.errors import (
     CallTimeout,
     ContextError,
@@ -58,7 +58,7 @@ class Running:
     job: Job
     lease: int
     noticed: Callable[[Progress], None]
-    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: Cancellation = field(default_factory=Cancellation)
     begun: bool = False
     stopped: bool = False
     outcome: Outcome | None = None
@@ -109,7 +109,7 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
     function = runner.engine.registry.find(job.function)
     if function is None:
         return _parked(job, f"FunctionNotFound: no function {job.function} is declared in the program of this worker")
-    attempt = Attempt(work_of(runner, job), running.lease, running.cancelled, running.noticed)
+    attempt = Attempt(job, _deadline(runner, job), running.lease, running.cancelled, running.noticed)
     try:
         async with time_limit(job.function, job.options.timeout):
             if function.kind is FunctionKind.MUTATION:
@@ -131,8 +131,12 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
 
 def work_of(runner: Runner, job: Job) -> Work:
     """An attempt that begins now, as its function sees it."""
+    return Work(job_id(job.id), job.attempt, _deadline(runner, job))
+
+
+def _deadline(runner: Runner, job: Job) -> datetime | None:
     timeout = job.options.timeout
-    return Work(job_id(job.id), job.attempt, None if timeout is None else runner.now() + timedelta(seconds=timeout))
+    return None if timeout is None else runner.now() + timedelta(seconds=timeout)
 
 
 async def _voided(runner: Runner, job: Job) -> bool:
@@ -191,7 +195,7 @@ async def _time_limit(function: str, seconds: float) -> AsyncIterator[None]:
         ) from error
 
 
-def raised(runner: Runner, job: Job, error: Exception, cancelled: asyncio.Event) -> Outcome:
+def raised(runner: Runner, job: Job, error: Exception, cancelled: Cancellation) -> Outcome:
     """The outcome of an attempt that raised."""
     if isinstance(error, Overloaded) and _has_not_begun(job, error):
         return _parked(job, f"Overloaded: {error}")

@@ -7,7 +7,7 @@ nobody wants to see costs a comparison: a pool's level is asked once, and meters
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -129,8 +129,15 @@ class Journal:
         """
         if self.meters is None and not self.tallies:
             return
+        quiet = self.meters is None and not self._talking()
         for job, settlement in settled:
-            if won is None or settlement.id in won:
+            if won is not None and settlement.id not in won:
+                continue
+            if quiet and settlement.state is JobState.SUCCESS:  # the way of most jobs, and the shortest
+                tally = self.tallies.get(job.pool)
+                if tally is not None:
+                    tally.succeeded += 1
+            else:
                 self._settled(job, settlement)
 
     def _settled(self, job: Job, settlement: Settlement) -> None:
@@ -221,6 +228,15 @@ class Journal:
         """A transaction has conflicted with others, and runs again."""
         if self.meters is not None:
             self.meters.add("penstock_conflicts", what)
+
+    def attempts(self, jobs: Sequence[Job]) -> AbstractContextManager[object]:
+        """The spans of attempts that are made together, for a block."""
+        if self.tracing is None:
+            return _UNSEEN
+        spans = ExitStack()
+        for job in jobs:
+            spans.enter_context(self.attempt(job))
+        return spans
 
     @contextmanager
     def attempt(self, job: Job) -> Iterator[list[Outcome | None]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import secret
 from penstock.errors import ContextError, LeaseLost, ValueInvalid
-from penstock.jobs.job import JobId, job_uuid
+from penstock.jobs.job import Job, JobId, job_id, job_uuid
 from penstock.jobs.progress import Progress, progress_of
 from penstock.jobs.token import token_of, token_text
 from penstock.jobs.work import Work
@@ -27,12 +27,42 @@ if TYPE_CHECKING:
 LONGEST_WAIT = timedelta(days=366)
 
 
+class Cancellation:
+    """Whether someone asked for something to stop. Of the many that nobody waits for, none makes an event."""
+
+    __slots__ = ("_event", "_is_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._event: asyncio.Event | None = None
+
+    def is_set(self) -> bool:
+        """Whether someone did."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Ask for it to stop."""
+        self._is_set = True
+        if self._event is not None:
+            self._event.set()
+
+    @property
+    def event(self) -> asyncio.Event:
+        """The same, to be waited for."""
+        if self._event is None:
+            self._event = asyncio.Event()
+            if self._is_set:
+                self._event.set()
+        return self._event
+
+
 @dataclass(slots=True)
 class Attempt:
     """One attempt at a job, as all functions see it that run in it.
 
     Attributes:
-        work: What it is.
+        job: The job.
+        deadline: When it is stopped; None if it may take as long as it takes.
         lease: The lease it runs under.
         cancelled: Set when someone asked for it to stop.
         noticed: Is told how far it has come.
@@ -40,12 +70,18 @@ class Attempt:
         held: Whether there is one, so that an outside system may complete the job.
     """
 
-    work: Work
+    job: Job
+    deadline: datetime | None
     lease: int
-    cancelled: asyncio.Event
+    cancelled: Cancellation
     noticed: Callable[[Progress], None]
     issued: bool = False
     held: bool = False
+
+    @property
+    def work(self) -> Work:
+        """What functions see of it."""
+        return Work(job_id(self.job.id), self.job.attempt, self.deadline)
 
 
 class ActionWork:

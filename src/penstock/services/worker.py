@@ -21,6 +21,7 @@ from penstock.calls.group import Groups
 from penstock.calls.job import Running, failure, interrupted, run_job
 from penstock.calls.run import Runner
 from penstock.errors import DatabaseUnavailable, TryAgain
+from penstock.functions.function import FunctionKind
 from penstock.jobs.job import DEFAULT_POOL, Job, Outcome, job_id
 from penstock.jobs.progress import Progress
 from penstock.jobs.settle import settle
@@ -322,11 +323,15 @@ class Worker(Service):
         """Start jobs: several mutations in shared transactions, calls of batch functions together."""
         self._journal.started(jobs)
         sharing: list[Job] = []
+        find = self._runner.engine.registry.find
         for job in jobs:
-            if self._groups.takes(job):
+            function = None if job.ending is not None else find(job.function)
+            if function is None:
+                self._start_job(job, lease)
+            elif function.kind is FunctionKind.MUTATION and self._groups.takes(job, function):
                 sharing.append(job)
-            elif self._batches.takes(job):
-                self._batches.add([self._note_running(job, lease)])
+            elif function.batch is not None:
+                self._batches.add(function, function.batch, self._note_running(job, lease))
             else:
                 self._start_job(job, lease)
         if len(sharing) == 1:
