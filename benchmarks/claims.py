@@ -29,15 +29,17 @@ _AT_ONCE = 1000
 _LEASE = timedelta(hours=1)
 
 _LATER_POSTGRES = """
-insert into penstock.scheduled_job (id, pool, function, kind, args, priority, run_at, options, attempt, enqueued_at)
-select gen_random_uuid(), 'default', $1, 'mutation', '{}', 0, now() + interval '1 day' + n * interval '1 second', null,
-       0, now()
+insert into penstock.scheduled_job (id, pool, function, kind, args, priority, rank, run_at, options, attempt,
+    enqueued_at)
+select gen_random_uuid(), 'default', $1, 'mutation', '{}', 0, n, now() + interval '1 day' + n * interval '1 second',
+       null, 0, now()
 from generate_series(1, $2::integer) as n
 """
 _LATER_SQLITE = """
-insert into penstock_scheduled_job (id, pool, function, kind, args, priority, run_at, options, attempt, enqueued_at)
+insert into penstock_scheduled_job (id, pool, function, kind, args, priority, rank, run_at, options, attempt,
+    enqueued_at)
 with recursive series (n) as (select 1 union all select n + 1 from series where n < ?2)
-select randomblob(16), 'default', ?1, 'mutation', '{}', 0,
+select randomblob(16), 'default', ?1, 'mutation', '{}', 0, n,
        strftime('%Y-%m-%dT%H:%M:%S', 'now', '+1 day', '+' || n || ' seconds') || '.000000Z', null, 0,
        strftime('%Y-%m-%dT%H:%M:%S', 'now') || '.000000Z'
 from series

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table
@@ -11,8 +12,11 @@ from penstock.clock import SystemClock
 from penstock.schema.ids import format_id
 
 app = App()
+forty = app.workpool("forty", max_parallelism=40)
+plenty = app.workpool("plenty", max_parallelism=1000)
 
 TAKE = 20
+NOTE_SECONDS = 0.02
 PURCHASES_OF_A_CUSTOMER = 25
 
 
@@ -100,3 +104,11 @@ def purchases(count: int) -> Iterator[tuple[Any, ...]]:
 def customer(number: int) -> str:
     """The name of a customer."""
     return f"customer-{number:06d}"
+
+
+@app.internal_action
+async def note_in(ctx: ActionCtx, file: str, number: int) -> None:  # noqa: ARG001 - every action is given one
+    """Write into a file that this job ran."""
+    await SystemClock().sleep(NOTE_SECONDS)
+    with Path(file).open("a", encoding="utf-8") as notes:  # noqa: ASYNC230 - a few bytes
+        notes.write(f"{number}\n")

@@ -14,9 +14,12 @@ from penstock import Config
 from penstock.services.group import Group
 
 
-async def main(url: str) -> None:
+async def main(url: str, *settings: str) -> None:
     """Run a worker on a database."""
-    async with app.open(config=Config(database=url), push_schema=False) as backend:
+    config = Config(database=url)
+    if settings:
+        config = Config(database=url, lease=float(settings[0]), worker_jobs=int(settings[1]))
+    async with app.open(config=config, push_schema=False) as backend:
         group = Group([backend.make_service("worker")], backend.engine.store.signals)
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
@@ -29,4 +32,4 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(*sys.argv[1:]))
