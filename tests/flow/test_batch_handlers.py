@@ -87,7 +87,7 @@ async def send(ctx: ActionCtx, calls: list[Message]) -> list[str | Exception]:
     return found
 
 
-@app.action(batch=100, of=Letter, linger=timedelta(seconds=10))
+@app.action(batch=100, of=Letter, linger=timedelta(seconds=4))
 def post(ctx: SyncActionCtx, letters: list[Letter]) -> Sequence[int]:
     sent.append([letter.to for letter in letters])
     return [letter.pages for letter in letters]
