@@ -48,7 +48,7 @@ where (:state::text is null or state = :state) and (:pool::text is null or pool 
 with due as materialized (
     select s.id, s.gated from penstock.scheduled_job s
     where s.run_at <= :now and not s.waiting
-      and not exists (select from penstock.cancel_request c where c.job_id = s.id)
+      and (s.ending is not null or not exists (select from penstock.cancel_request c where c.job_id = s.id))
     order by s.run_at, s.id limit :limit for update of s skip locked
 ), waiting as (
     update penstock.scheduled_job s set waiting = true from due where s.id = due.id and due.gated
@@ -110,7 +110,7 @@ select asked.next_run_at, asked.cancels, asked.gates, t.id, t.function, t.kind, 
 from (
     select (
         select s.run_at from penstock.scheduled_job s
-        where not s.waiting and not exists (select from penstock.cancel_request c where c.job_id = s.id)
+        where not s.waiting and (s.ending is not null or not exists (select from penstock.cancel_request c where c.job_id = s.id))
         order by s.run_at, s.id limit 1
     ) as next_run_at, exists (select from penstock.cancel_request) as cancels, array(
         select p.pool from unnest(:pools) as p (pool)

@@ -43,7 +43,7 @@ delete from penstock_scheduled_job
 where id in (
     select s.id from penstock_scheduled_job s
     where s.run_at <= :now and not s.waiting and not s.gated
-      and not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)
+      and (s.ending is not null or not exists (select 1 from penstock_cancel_request c where c.job_id = s.id))
     order by s.run_at, s.id limit :limit
 )
 returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
@@ -54,7 +54,7 @@ update penstock_scheduled_job set waiting = 1
 where id in (
     select s.id from penstock_scheduled_job s
     where s.run_at <= :now and not s.waiting and s.gated
-      and not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)
+      and (s.ending is not null or not exists (select 1 from penstock_cancel_request c where c.job_id = s.id))
     order by s.run_at, s.id limit :limit
 );
 
@@ -73,7 +73,7 @@ select 1 where exists (select 1 from penstock_scheduled_job where waiting and po
 -- claim).
 select (
     select s.run_at from penstock_scheduled_job s
-    where not s.waiting and not exists (select 1 from penstock_cancel_request c where c.job_id = s.id) order by s.run_at, s.id limit 1
+    where not s.waiting and (s.ending is not null or not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)) order by s.run_at, s.id limit 1
 ), exists (select 1 from penstock_cancel_request);
 
 -- claim: give ready jobs of a pool to a lease, the most urgent first. A pool whose limit was changed since the worker
