@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import threading
@@ -16,6 +17,7 @@ import pytest
 from flow import process_actions
 
 from penstock import App, JobState, MutationCtx, Overloaded, Table, sync
+from penstock.app import ServiceName
 from penstock.clock import SystemClock
 from penstock.testing import TestApp
 
@@ -246,3 +248,19 @@ async def test_a_worker_tells_what_it_has_handed_back_and_what_is_lost(
             found = await backend.job(job)
             assert found is not None
             assert found.state is JobState.FAILED
+
+
+def test_where_services_run_the_collector_looks_less_often(sqlite_url: str) -> None:
+    async def threshold(*services: ServiceName) -> int:
+        async with App().open(sqlite_url, services=services):
+            return gc.get_threshold()[0]
+
+    before = gc.get_threshold()
+    try:
+        for young, expected in ((700, 30_000), (50_000, 50_000), (0, 0)):
+            gc.set_threshold(young, 10, 10)
+            assert asyncio.run(threshold()) == young, "a program without services is left alone"
+            assert asyncio.run(threshold("worker")) == expected
+            assert gc.get_threshold()[1:] == (10, 10)
+    finally:
+        gc.set_threshold(*before)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Coroutine
 from typing import Any
 
 from penstock.services.service import Service
 from penstock.store.contract import Signals
+
+# A worker makes tens of thousands of objects with each claim. Python looks for cycles whenever 700 are new, and to go
+# through all of those jobs again and again costs a fifth of the worker's speed.
+_COLLECT_AFTER = 30_000
 
 
 class Group:
@@ -18,7 +23,9 @@ class Group:
         self._signals = signals
 
     def start(self) -> None:
-        """Start all, woken by signals."""
+        """Start all, woken by signals. From now on this process looks for garbage less often."""
+        if self.services:
+            _collect_less_often()
         for service in self.services:
             self._signals.subscribe(service.wake)
             service.start()
@@ -35,3 +42,10 @@ class Group:
         for service in self.services:
             self._signals.unsubscribe(service.wake)
         await asyncio.gather(*endings)
+
+
+def _collect_less_often() -> None:
+    """Let Python look for cycles after as many new objects as a claim makes, unless it is told to do so less often."""
+    young, *older = gc.get_threshold()
+    if 0 < young < _COLLECT_AFTER:
+        gc.set_threshold(_COLLECT_AFTER, *older)
