@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from pydantic import ValidationError
@@ -122,7 +123,9 @@ class Documents:
         if created is None:
             return row_id, self._clock.now()
         try:
-            return row_id, _EPOCH + timedelta(microseconds=round(float(created) * 1000))
+            return row_id, _EPOCH + timedelta(
+                microseconds=round(Decimal(str(float(created))) * 1000)
+            )  # floats alone lose one
         except (TypeError, ValueError, OverflowError):
             raise ValueInvalid(f"_creationTime: {created!r} is no number of milliseconds since 1970.") from None
 
