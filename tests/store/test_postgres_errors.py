@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import asyncpg
 import pytest
 from stage import ledger
 
-from penstock.errors import ConfigError, DatabaseUnavailable, DataError, PenstockError
-from penstock.store.postgres.errors import is_connection_lost, translate
+from penstock.errors import ConfigError, ContextError, DatabaseUnavailable, DataError, PenstockError, ValueInvalid
+from penstock.store.postgres.errors import is_connection_lost, translate, was_not_sent
 
 
 def error_of(state: str, message: str) -> asyncpg.PostgresError:
@@ -32,6 +33,47 @@ def test_an_error_means_what_its_state_says(state: str, message: str, kind: type
     meant = translate(error)
     assert (type(meant), text in str(meant)) == (kind, True)
     assert is_connection_lost(error) == (kind is DatabaseUnavailable), "another connection may do what this one cannot"
+
+
+def test_what_the_driver_refuses_is_a_value_or_a_misuse_or_a_connection_that_is_gone(postgres_url: str) -> None:
+    """Each is raised by asyncpg itself; what it says of a value quotes that, whatever words it is made of."""
+
+    async def story() -> None:
+        kinds: dict[str, type[PenstockError]] = {}
+        connection = await asyncpg.connect(postgres_url)
+        busy = asyncio.ensure_future(connection.execute("select pg_sleep(600)"))
+        await asyncio.wait([busy], timeout=0)
+        kinds["busy"] = await refusal(connection.execute("select 1"))
+        connection.terminate()
+        await asyncio.wait([busy])
+        kinds["gone"] = await refusal(connection.execute("select 1"))
+        connection = await asyncpg.connect(postgres_url)
+        kinds["a value"] = await refusal(connection.fetch("select $1::int", "is closed"))
+        kinds["a large value"] = await refusal(connection.fetch("select $1::int", 2**63))
+        kinds["a broken text"] = await refusal(connection.fetch("select $1::text", "\ud800"))
+        kinds["a type"] = await refusal(connection.fetch("select ($1::record)::text", (1, 2)))
+        kinds["too few values"] = await refusal(connection.fetch("select $1::int"))
+        await connection.close()
+        assert kinds == {
+            "busy": ContextError,
+            "gone": DatabaseUnavailable,
+            "a value": ValueInvalid,
+            "a large value": ValueInvalid,
+            "a broken text": ValueInvalid,
+            "a type": ValueInvalid,
+            "too few values": ContextError,
+        }
+
+    async def refusal(call: Awaitable[object]) -> type[PenstockError]:
+        with pytest.raises((asyncpg.InterfaceError, asyncpg.DataError)) as caught:
+            await call
+        meant = translate(caught.value)
+        assert isinstance(meant, PenstockError)
+        assert was_not_sent(caught.value) or isinstance(meant, ValueInvalid)
+        assert is_connection_lost(caught.value) == isinstance(meant, DatabaseUnavailable)
+        return type(meant)
+
+    asyncio.run(story())
 
 
 @pytest.fixture

@@ -38,6 +38,13 @@ def not_open() -> ContextError:
     return ContextError("The backend is closed.", fix="Use it inside async with app.open().")
 
 
+def left_behind() -> ContextError:
+    """What a statement raises that was under way when the function that asked for it ended."""
+    return ContextError(
+        "The function that made this call has ended, and the call with it.", fix="Await all calls of a ctx."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
     """SQL with numbered parameters.

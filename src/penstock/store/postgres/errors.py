@@ -6,7 +6,7 @@ import asyncio
 
 import asyncpg
 
-from penstock.errors import Conflict, DatabaseBusy, DatabaseUnavailable, PenstockError, ValueInvalid
+from penstock.errors import Conflict, ContextError, DatabaseBusy, DatabaseUnavailable, PenstockError, ValueInvalid
 from penstock.store.postgres.sqlstate import Refusal, is_away, meaning, only_reads
 
 _LOST = (
@@ -16,6 +16,15 @@ _LOST = (
     EOFError,
     asyncio.IncompleteReadError,
 )
+REFUSALS = (  # what may be raised on a connection
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+# What asyncpg cannot encode, it calls a PostgresError of class 22 like the server, or one of these.
+_INPUT = (OverflowError, UnicodeEncodeError, asyncpg.UnsupportedClientFeatureError)
 
 
 def is_connection_lost(error: BaseException) -> bool:
@@ -31,10 +40,10 @@ def _only_reads(error: BaseException) -> bool:
 
 
 def was_not_sent(error: BaseException) -> bool:
-    """Whether a statement never left for the database: its connection had been lost before."""
+    """Whether a statement never left for the database: its connection had been lost before, or was busy."""
     if isinstance(error, asyncpg.InternalClientError):
         return "cannot switch to state" in str(error)
-    return isinstance(error, asyncpg.InterfaceError) and is_connection_lost(error)
+    return isinstance(error, asyncpg.InterfaceError)
 
 
 def translate(error: BaseException) -> BaseException:
@@ -49,7 +58,7 @@ def translate(error: BaseException) -> BaseException:
     if is_connection_lost(error):
         return DatabaseUnavailable(f"The connection to the database was lost: {error}.", fix="Try again.")
     if not isinstance(error, asyncpg.PostgresError):
-        return _input_error(error)
+        return _by_class(error)
     return _by_state(error)
 
 
@@ -65,7 +74,12 @@ def _text(error: BaseException) -> str:
     return str(getattr(error, "message", None) or error).rstrip(".")
 
 
-def _input_error(error: BaseException) -> BaseException:
-    if isinstance(error, asyncpg.DataError | asyncpg.InterfaceError | OverflowError | UnicodeEncodeError):
+def _by_class(error: BaseException) -> BaseException:
+    """What the driver itself refuses, without asking the server: a value, or a use of the connection."""
+    if isinstance(error, _INPUT):
         return ValueInvalid(f"The database cannot take a value: {error}.")
+    if isinstance(error, asyncpg.InterfaceError):
+        return ContextError(
+            f"A connection to the database was used as it must not be: {error}.", fix="Await all calls of a ctx."
+        )
     return error

@@ -6,6 +6,7 @@ Owns its connection until commit or rollback, and turns the driver's errors into
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
@@ -13,9 +14,9 @@ from typing import Any
 import asyncpg
 
 from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded
-from penstock.store.contract import PIECE_ROWS, Row, Statement
+from penstock.store.contract import PIECE_ROWS, Row, Statement, left_behind
 from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.errors import is_connection_lost, translate, was_not_sent
+from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate, was_not_sent
 from penstock.store.postgres.route import Connection
 from penstock.values import total_bytes
 
@@ -68,12 +69,13 @@ class PostgresSession:
         lingering: Whether its rollback is left to who uses the connection next (see `Connections.release`).
     """
 
-    __slots__ = ("_connection", "_connections", "_doubtful", "_lingering", "asked_at")
+    __slots__ = ("_connection", "_connections", "_doubtful", "_ended", "_lingering", "asked_at")
 
     def __init__(self, connections: Connections, connection: Connection, *, lingering: bool) -> None:
         self._connections = connections
         self._connection: Connection | None = connection
         self._doubtful = False
+        self._ended = False
         self._lingering = lingering
         self.asked_at: float | None = None
         connections.watch(self)
@@ -141,17 +143,19 @@ class PostgresSession:
         self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
     ) -> tuple[list[str], Sequence[Row]]:
         """Run any SQL that only reads; its column names and at most `limit` + 1 rows."""
-        connection = self._use()
         await self._plain("savepoint read_only; set transaction read only; set local enable_seqscan = on")
+        connection = self._use()
         self.asked_at = self._connections.now
         try:
             statement = await connection.prepare(sql)
+            self._check()
             names = [attribute.name for attribute in statement.get_attributes()]
             rows: list[Row] = []
             if names:
                 cursor = await statement.cursor(*args)
                 size = 0
                 while len(rows) <= limit and size <= most_bytes:
+                    self._check()
                     self.asked_at = self._connections.now
                     piece = await cursor.fetch(min(PIECE_ROWS, limit + 1 - len(rows)))
                     rows += piece
@@ -170,12 +174,15 @@ class PostgresSession:
     async def _read_only_failed(self, error: BaseException) -> BaseException:
         """What a failure means; the transaction goes on without what failed, if its connection still can."""
         self.asked_at = None
+        if self._ended:
+            return self._failed(error)
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             await self._plain(_END_READ_ONLY)
             return DataError("ctx.sql only reads.", fix="Write with ctx.db.")
         meant = self._failed(error)
-        if not self._doubtful:
-            await self._plain(_END_READ_ONLY)
+        if self._doubtful:
+            return meant
+        await self._plain(_END_READ_ONLY)
         return DataError(f"ctx.sql: {error}.") if isinstance(error, asyncpg.InterfaceError | ValueError) else meant
 
     async def savepoint(self, name: str) -> None:
@@ -193,6 +200,7 @@ class PostgresSession:
     async def commit(self) -> None:
         """Make all of it durable."""
         connection = self._use()
+        self._ended = True
         if connection.is_closed():
             self._end(broken=True)
             raise DatabaseUnavailable("The connection to the database was lost before the commit.", fix="Try again.")
@@ -200,7 +208,7 @@ class PostgresSession:
         try:
             status = await connection.execute("commit")
         except BaseException as error:
-            meant = self._failed(error)
+            meant = self._meant(error)
             self._end(broken=self._doubtful or not isinstance(error, asyncpg.PostgresError))
             if self._doubtful and isinstance(error, Exception) and not was_not_sent(error):
                 meant = _uncertain(error)
@@ -217,27 +225,32 @@ class PostgresSession:
         connection = self._connection
         if connection is None:
             return
-        broken = self._doubtful or connection.is_closed()
-        if self._lingering and not broken and self.asked_at is None:
-            self._end(broken=False, lingering=True)
+        self._ended = True
+        # Whoever left a statement behind has still to take note of its answer, and may yet use the connection.
+        broken = self._doubtful or self.asked_at is not None or connection.is_closed()
+        if broken or self._lingering:
+            self._end(broken=broken, lingering=not broken)
             return
-        if not broken:
-            self.asked_at = self._connections.now
-            try:
+        self.asked_at = self._connections.now
+        broken = True
+        try:
+            with contextlib.suppress(*REFUSALS):
                 await connection.execute("rollback")
-            except asyncio.CancelledError:
-                self._end(broken=True)
-                raise
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-                broken = True
-        self._end(broken=broken)
+                broken = False
+        finally:
+            self._end(broken=broken)
 
     def _use(self) -> Connection:
-        if self._connection is None:
+        if self._ended:
             raise ContextError("This transaction has ended.", fix="Use a ctx only while its function runs.")
         # A statement that its function left behind is still being answered: this one will be refused by the driver.
         self._doubtful |= self.asked_at is not None
         return self._connection
+
+    def _check(self) -> None:
+        """Raise if the transaction has ended between two steps of one call: the connection may be another's."""
+        if self._ended:
+            raise left_behind()
 
     async def _plain(self, sql: str) -> None:
         connection = self._use()
@@ -250,11 +263,17 @@ class PostgresSession:
             self.asked_at = None
 
     def _failed(self, error: BaseException) -> BaseException:
+        """What the failure of a statement means."""
+        meant = self._meant(error)
+        return left_behind() if self._ended and isinstance(error, Exception) else meant
+
+    def _meant(self, error: BaseException) -> BaseException:
         # A call that was cut off may still be answered: the connection cannot be used again.
         self._doubtful |= isinstance(error, asyncio.CancelledError | TimeoutError) or is_connection_lost(error)
         return translate(error)
 
     def _end(self, *, broken: bool, lingering: bool = False) -> None:
+        self._ended = True
         if self._connection is not None:
             self._connections.unwatch(self)
             self._connections.release(self._connection, broken=broken, lingering=lingering)

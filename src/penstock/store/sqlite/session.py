@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from penstock.errors import ConfigError, ContextError, DataError
-from penstock.store.contract import PIECE_ROWS, Row, Session, Statement
+from penstock.store.contract import PIECE_ROWS, Row, Session, Statement, left_behind
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import translate
 from penstock.values import total_bytes
@@ -151,9 +151,7 @@ class SqliteSession:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
                 raise
-            raise ContextError(
-                "The function that made this call has ended, and the call with it.", fix="Await all calls of a ctx."
-            ) from None
+            raise left_behind() from None
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise translate(error) from error
 
