@@ -264,8 +264,10 @@ class Backend:
         try:
             await self.services.stop()
         finally:
-            await self.engine.close()
-            await self.engine.store.close()
+            try:
+                await self.engine.close()
+            finally:
+                await self.engine.store.close()
 
     async def kill(self) -> None:
         """End at once, leaving jobs and leases as they are, as a crash does."""

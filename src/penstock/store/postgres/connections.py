@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import asyncpg
 
@@ -17,8 +18,10 @@ from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
 from penstock.store.contract import not_open
 from penstock.store.line import Line
-from penstock.store.postgres.errors import is_connection_lost, translate
+from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate
 from penstock.store.postgres.route import Connection, Route
+
+T = TypeVar("T")
 
 _ANSWER_LATER = 5.0
 _CLOSE_WAIT = 5.0
@@ -61,7 +64,7 @@ class Connections:
         self._line: Line[Connection] = Line(size, wait)
         self._lingering: set[Connection] = set()
         self._linger_timer: asyncio.TimerHandle | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._watched: set[Watched] = set()
         self._watcher: asyncio.Task[None] | None = None
@@ -133,7 +136,12 @@ class Connections:
     async def _acquire(self) -> Connection:
         if self._closed:
             raise not_open()
-        connection = await self._line.take()
+        try:
+            connection = await self._line.take()
+        except BaseException:
+            if self._closed:
+                self._close_free()  # what was given to this caller, who had gone, when all others were dropped
+            raise
         if connection is not None and not connection.is_closed():
             return connection
         self._lingering.discard(connection)
@@ -189,43 +197,45 @@ class Connections:
     async def close(self) -> None:
         """Close all free connections, and others as they are given back."""
         self._closed = True
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        self._close_free()
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
             self._watcher = None
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
+        while self._closing:
+            await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def _close_free(self) -> None:
         for connection in self._line.drop_free():
             self._drop(connection)
-        while self._closing:
-            await asyncio.gather(*self._closing)
 
     def _drop(self, connection: Connection) -> None:
         """Close a connection, so that what it still does in the database is stopped there too."""
         self._lingering.discard(connection)
         if not connection.is_closed():
-            self._beside(_close(connection))
+            self._beside(_close(connection), lambda _task: connection.terminate())
 
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+    def _beside(self, work: Coroutine[Any, Any, T], done: Callable[[asyncio.Task[T]], None]) -> None:
+        """Do something that nobody waits for, and `done` after it: also if the event loop ends before it has begun."""
         task = asyncio.get_running_loop().create_task(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+        task.add_done_callback(done)
 
     def _end_snapshots(self) -> None:
         """End the snapshots of connections that nobody uses: the server keeps for them what others delete."""
         self._linger_timer = None
         for connection in self._line.take_free(self._lingering.__contains__):
             self._lingering.discard(connection)
-            self._beside(self._end_and_release(connection))
+            self._beside(_end_snapshot(connection), partial(self._release_ended, connection))
         if self._lingering:  # on their way to one who waited in line, and may go away
             self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_snapshots)
 
-    async def _end_and_release(self, connection: Connection) -> None:
-        broken = True
-        try:
-            broken = not await _end_snapshot(connection)
-        finally:
-            self.release(connection, broken=broken)
+    def _release_ended(self, connection: Connection, ending: asyncio.Task[bool]) -> None:
+        ended = not ending.cancelled() and ending.exception() is None and ending.result()
+        self.release(connection, broken=not ended)
 
 
 async def _end_snapshot(connection: Connection) -> bool:
@@ -233,17 +243,14 @@ async def _end_snapshot(connection: Connection) -> bool:
     try:
         async with asyncio.timeout(_CLOSE_WAIT):
             await connection.execute("rollback")
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+    except REFUSALS:
         return False
     return True
 
 
 async def _close(connection: Connection) -> None:
-    try:
-        with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-            await connection.close(timeout=_CLOSE_WAIT)
-    finally:
-        connection.terminate()
+    with contextlib.suppress(*REFUSALS):
+        await connection.close(timeout=_CLOSE_WAIT)
 
 
 def _refusal(error: BaseException) -> BaseException:

@@ -69,13 +69,15 @@ class PostgresSignals:
 
     async def close(self) -> None:
         """Send what is still to be sent, and stop listening and sending."""
-        if self._sender is not None:
-            await self._clock.wait(self._sent, _LAST_WAIT)
-        tasks = [task for task in (self._sender, self._listener) if task is not None]
-        self._sender = self._listener = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            if self._sender is not None and not self._sender.done():
+                await self._clock.wait(self._sent, _LAST_WAIT)
+        finally:
+            tasks = [task for task in (self._sender, self._listener) if task is not None]
+            self._sender = self._listener = None
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _set_all(self, *_notification: Any) -> None:
         for event in self._events:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 
 from penstock.clock import Clock, SystemClock
@@ -97,11 +98,10 @@ class PostgresStore:
             connection.terminate()
 
     async def close(self) -> None:
-        """Release all connections."""
-        await self.signals.close()
-        await self._for_services.close()
-        await self._connections.close()
-        await self._direct.close()
+        """Release all connections, also if that is cancelled."""
+        async with AsyncExitStack() as parts:
+            for part in (self._direct, self._connections, self._for_services, self.signals):
+                parts.push_async_callback(part.close)
 
     async def begin_read(self) -> PostgresSession:
         """A read-only snapshot."""

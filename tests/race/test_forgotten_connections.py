@@ -1,0 +1,152 @@
+"""Connections to PostgreSQL are closed by whoever opened them, also if that is cancelled or the event loop ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from stage import ledger
+
+from penstock import Backend, asgi_app
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.store.contract import Statement
+from penstock.store.postgres.route import Route
+from penstock.store.postgres.store import PostgresStore
+
+SLOW = Statement("select pg_sleep(600)")
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """All connections that stores have opened."""
+    connections: list[Any] = []
+    real = Route.open
+
+    async def noted(route: Route, *args: Any) -> Any:
+        connections.append(await real(route, *args))
+        return connections[-1]
+
+    monkeypatch.setattr(Route, "open", noted)
+    return connections
+
+
+def run(story: Callable[[], Awaitable[None]], opened: list[Any]) -> None:
+    """Run a story on an event loop of its own, after which no connection is open."""
+
+    async def main() -> None:
+        await story()
+
+    asyncio.run(main())
+    assert opened
+    assert [connection for connection in opened if not connection.is_closed()] == []
+
+
+async def turn() -> None:
+    await SystemClock().sleep(0)
+
+
+def new_store(url: str, size: int = 4) -> PostgresStore:
+    return PostgresStore(url, Config(database=url, max_connections=size), SystemClock())
+
+
+def test_an_event_loop_that_ends_while_snapshots_are_about_to_be_ended(postgres_url: str, opened: list[Any]) -> None:
+    """The end of the loop cancels the tasks that were to do it before they have begun, then closes the backend."""
+
+    async def story() -> None:
+        backend = await asgi_app(ledger.app, config=ledger.app.config(database=postgres_url)).opening.backend()
+        await asyncio.gather(*(backend.run_query(ledger.accounts) for _ in range(3)))
+        connections: Any = backend.engine.store._connections  # type: ignore[attr-defined]
+        asyncio.get_running_loop().call_soon(connections._end_snapshots)  # as the timer does
+
+    run(story, opened)
+
+
+def test_an_event_loop_that_ends_when_a_connection_is_about_to_be_closed(postgres_url: str, opened: list[Any]) -> None:
+    async def story() -> None:
+        backend = await asgi_app(ledger.app, config=ledger.app.config(database=postgres_url)).opening.backend()
+        connections: Any = backend.engine.store._connections  # type: ignore[attr-defined]
+        connection = await connections.acquire()
+        asyncio.get_running_loop().call_soon(partial(connections.release, connection, broken=True))
+
+    run(story, opened)
+
+
+async def leave_behind(store: Any) -> None:
+    """End a transaction while a statement of it is under way."""
+    session = await store.begin_write()
+    left = asyncio.create_task(session.fetch(SLOW))
+    while session.asked_at is None:
+        await turn()
+    await session.rollback()
+    left.cancel()
+
+
+def test_a_store_that_closes_while_the_event_loop_ends(postgres_url: str, opened: list[Any]) -> None:
+    async def story() -> None:
+        store = new_store(postgres_url)
+        await store.open()
+        await leave_behind(store)
+        closing.append(asyncio.create_task(store.close()))
+
+    closing: list[Any] = []
+    run(story, opened)
+
+
+def test_closing_a_store_that_is_cancelled_closes_all_the_same(postgres_url: str, opened: list[Any]) -> None:
+    async def story() -> None:
+        store = new_store(postgres_url)
+        await store.open()
+        store.signals.subscribe(asyncio.Event())
+        while not store.signals.listening:
+            await turn()
+        store.signals.notify()
+        closing = asyncio.create_task(store.close())
+        await turn()  # it waits until others are told
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+    run(story, opened)
+
+
+def test_stopping_a_backend_that_is_cancelled_closes_its_store(
+    postgres_url: str, opened: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        backend = Backend(ledger.app, ledger.app.config(database=postgres_url), SystemClock())
+        await backend.start()
+        waits = asyncio.Event()
+
+        async def wait_for_threads() -> None:
+            waits.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(backend.engine, "close", wait_for_threads)
+        stopping = asyncio.create_task(backend.stop())
+        await waits.wait()
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+
+    run(story, opened)
+
+
+def test_a_caller_in_line_who_goes_away_while_the_store_closes(postgres_url: str, opened: list[Any]) -> None:
+    async def story() -> None:
+        store = new_store(postgres_url, size=1)
+        await store.open()
+        session = await store.begin_read()
+        waiting = asyncio.create_task(store.begin_read())
+        await turn()
+        await session.rollback()  # the next in line has got the connection, and does not know yet
+        waiting.cancel()
+        await store._connections.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await store._for_services.close()
+
+    run(story, opened)
