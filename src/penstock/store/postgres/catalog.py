@@ -39,7 +39,7 @@ set idle_in_transaction_session_timeout = 0;
 set enable_seqscan = on;
 set standard_conforming_strings = on;
 """
-_SHORT_LOCKS = f"set local lock_timeout = '{TABLE_LOCK_WAIT}s'; set local statement_timeout = 0"
+_SHORT_LOCKS = "set local lock_timeout = '{wait}s'; set local statement_timeout = 0"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
 _UNHURRIED = 7 * 86400.0  # seconds for one statement: an index of a big table takes its time
 _LOCK_KEY = int.from_bytes(b"penstock", "big")
@@ -187,7 +187,7 @@ class PostgresSchemaLock:
                 await self._clock.sleep(TABLE_LOCK_WAIT / 20 * 2**attempt)
             try:
                 async with self._connection.transaction():
-                    await self._connection.execute(_SHORT_LOCKS)
+                    await self._connection.execute(_SHORT_LOCKS.format(wait=TABLE_LOCK_WAIT))
                     await work()
             except _LOST_RACE as error:
                 log_event("schema.waiting", logging.WARNING, change=what, attempt=attempt + 1, error=error)
