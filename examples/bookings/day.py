@@ -22,7 +22,7 @@ from penstock.client.client import AsyncClient
 
 IN_FLIGHT = 16
 PATIENCE = 60.0
-OUTAGE_AT, OUTAGE_SECONDS = 0.2, 4
+OUTAGE_AT, OUTAGE_PART = 0.2, 2 / 7  # of all rows, and of the time in which they are sent
 CRASH_AT, DOWN_SECONDS, WORTH_A_CRASH = 0.65, 1, 3
 
 
@@ -137,9 +137,10 @@ class Day:
     async def disturb(self) -> None:
         """Let the provider be out of order for a while; later, kill penstock while messages are on their way."""
         await self.reach(OUTAGE_AT)
-        await self.provider.post("/outage", params={"seconds": OUTAGE_SECONDS})
-        self.tell(f"[red]the provider is out of order[/]: it answers 503 for {OUTAGE_SECONDS} s")
-        await asyncio.sleep(OUTAGE_SECONDS)
+        outage = OUTAGE_PART * self.seconds
+        await self.provider.post("/outage", params={"seconds": outage})
+        self.tell(f"[red]the provider is out of order[/]: it answers 503 for {outage:.2g} s")
+        await asyncio.sleep(outage)
         self.tell("[green]the provider is back[/]; messages follow as their waits end")
         await self.reach(CRASH_AT)
         under_way = await self.messages_under_way()

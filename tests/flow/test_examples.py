@@ -89,7 +89,7 @@ def test_demo_proves_itself(database_url: str, tmp_path: Path) -> None:
             **os.environ,
             "DATABASE_URL": database_url,
             "DEMO_BOOKINGS": "45",
-            "DEMO_SECONDS": "6",
+            "DEMO_SECONDS": "4",
             "DEMO_OUT": str(tmp_path / "out"),
         },
         capture_output=True,
