@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -24,6 +25,8 @@ pytest_plugins = ("doors.http_fixtures",)
 
 COUNT = {"path": "doors.http_fixtures:count"}
 MIB = 1024 * 1024
+
+Story = Callable[["Api"], Coroutine[Any, Any, None]]
 
 
 async def refused(api: Api, status: int, code: str, body: Any, path: str = "/api/query", **options: Any) -> None:
@@ -386,9 +389,29 @@ def test_a_body_that_does_not_arrive_is_given_up(far_door: Door) -> None:
 # ----- anything at all
 
 
+async def enter(door: AbstractAsyncContextManager[Api]) -> Api:
+    return await door.__aenter__()
+
+
+async def leave(door: AbstractAsyncContextManager[Api]) -> None:
+    await door.__aexit__(None, None, None)
+
+
+@pytest.fixture
+def tell(near_door: Door) -> Iterator[Callable[[Story], None]]:
+    """Tells many stories at one door."""
+    door = near_door()
+    with asyncio.Runner() as runner:
+        api = runner.run(enter(door))
+        try:
+            yield lambda story: runner.run(story(api))
+        finally:
+            runner.run(leave(door))
+
+
 @given(data=st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_is_sent_gets_an_answer(near_door: Door, data: st.DataObject) -> None:
+def test_whatever_is_sent_gets_an_answer(tell: Callable[[Story], None], data: st.DataObject) -> None:
     json_values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -403,19 +426,18 @@ def test_whatever_is_sent_gets_an_answer(near_door: Door, data: st.DataObject) -
         st.lists(st.tuples(st.sampled_from(["query", "mutation", "action", "run/a/b"]), bodies), max_size=5)
     )
 
-    async def story() -> None:
-        async with near_door() as api:
-            for kind, body in sent:
-                response = await api.post(f"/api/{kind}", json.dumps(body))
-                found = response.json()
-                if response.status_code == 200:
-                    assert found["status"] in {"success", "error"}
-                else:
-                    assert response.status_code == 400
-                    assert found.keys() == {"code", "message"}
-            assert isinstance(await api.value("query", "count"), int)
+    async def story(api: Api) -> None:
+        for kind, body in sent:
+            response = await api.post(f"/api/{kind}", json.dumps(body))
+            found = response.json()
+            if response.status_code == 200:
+                assert found["status"] in {"success", "error"}
+            else:
+                assert response.status_code == 400
+                assert found.keys() == {"code", "message"}
+        assert isinstance(await api.value("query", "count"), int)
 
-    asyncio.run(story())
+    tell(story)
 
 
 def test_a_hundred_callers_at_once_get_their_own_answers(door: Door) -> None:
