@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from stage import ledger
+from stage.administrators import administrator
 from stage.histories import History, some_have_begun
 from stage.processes import processes
 from stage.waits import until
@@ -16,6 +17,10 @@ from penstock.clock import SystemClock
 
 MACHINE = SystemClock()
 LIMIT = 4
+_UNDER_WAY = (
+    "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    " and backend_type = 'client backend' and xact_start < $1"
+)
 
 
 async def enqueue(backend: Backend, history: History, count: int, seconds: float) -> None:
@@ -60,7 +65,7 @@ def test_a_changed_limit_holds_over_processes(database_url: str, history: Histor
                 await enqueue(backend, history, 150, 0.05)
                 for begun, limit in ((15, 1), (30, 6), (45, 0), (45, 3)):
                     await some_have_begun(history, begun)
-                    await change(backend, history, limit)
+                    await change(backend, database_url, history, limit)
                 await ended(backend, 150)
                 for worker in workers:
                     assert worker.stop() == 0
@@ -85,7 +90,7 @@ def test_one_slot_is_shared_by_workers_in_turns(database_url: str, history: Hist
     assert len({line.split()[1] for line in history.file.read_text().splitlines()}) == 2, "each had a turn"
 
 
-async def change(backend: Backend, history: History, limit: int) -> None:
+async def change(backend: Backend, database_url: str, history: History, limit: int) -> None:
     """Change the limit; a lower one holds once no more are running, which then were claimed before the change."""
     if limit > history.limits[-1][1]:
         history.limits.append((MACHINE.monotonic(), limit))
@@ -93,6 +98,8 @@ async def change(backend: Backend, history: History, limit: int) -> None:
         await ledger.crew.resume(backend)
         return
     await (ledger.crew.set_max_parallelism(backend, limit) if limit else ledger.crew.pause(backend))
+
+    await earlier_claims_have_ended(database_url)
 
     async def as_few_run() -> bool:
         return (await backend.job_counts()).get("running", 0) <= limit
@@ -102,3 +109,16 @@ async def change(backend: Backend, history: History, limit: int) -> None:
     for _ in range(0 if limit else 20):  # long enough for one too many to begin
         assert await as_few_run()
         await MACHINE.sleep(0.02)
+
+
+async def earlier_claims_have_ended(database_url: str) -> None:
+    """Wait until no statement is under way that began before now: a claim would show what it has claimed only then."""
+    if not database_url.startswith("postgres"):
+        return  # there is one writer, who has written the change
+    async with administrator(database_url) as admin:
+        now = await admin.fetchval("select clock_timestamp()")
+
+        async def none_is_under_way() -> bool:
+            return not await admin.fetchval(_UNDER_WAY, now)
+
+        await until(none_is_under_way)
