@@ -221,12 +221,21 @@ POLICIES = st.builds(
         start=st.just(NOON) | st.datetimes(timezones=st.just(UTC)).filter(lambda one: 1900 < one.year < 2100),
     )
 )
+
+
+def part(above: int, below: int) -> Fraction:
+    """A part between -1 and 1. Making parts of two numbers takes a fifth of the time of `st.fractions`."""
+    return Fraction(abs(above) % (below + 1) * (1 if above >= 0 else -1), below)
+
+
 # As parts of the time in which all tokens come, so that limits are met whatever the period is.
-TIMES = st.lists(
-    st.tuples(st.fractions(-1, 1, max_denominator=60), st.integers(1, 20), st.booleans()), min_size=2, max_size=25
-)
-FORWARD = st.lists(
-    st.tuples(st.fractions(0, 1, max_denominator=60), st.integers(1, 20), st.booleans()), min_size=2, max_size=25
+TIMES, FORWARD = (
+    st.lists(
+        st.tuples(st.builds(part, st.integers(least, 60), st.integers(1, 60)), st.integers(1, 20), st.booleans()),
+        min_size=2,
+        max_size=25,
+    )
+    for least in (-60, 0)
 )
 
 

@@ -51,6 +51,7 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Refusals]:
     return found
 
 
+@pytest.mark.xdist_group("types")  # one of several workers has mypy look, for which it takes long
 @pytest.mark.parametrize("sample", _SAMPLES, ids=lambda path: path.stem)
 def test_what_is_marked_is_refused_and_nothing_else(sample: Path, refused: dict[str, Refusals]) -> None:
     found = {line: sorted(codes) for line, codes in refused[sample.name].items()}
