@@ -13,7 +13,7 @@ from penstock.calls.jobcalls import JobCalls
 from penstock.calls.ratelimits import RateStatus
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.sql import prepare_sql
-from penstock.calls.work import ActionWork, Attempt, Cancellation, no_work
+from penstock.calls.work import ActionWork, Cancellation, Running, no_work
 from penstock.clock import Random
 from penstock.errors import DataError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
@@ -147,7 +147,7 @@ class ActionCtx:
         runner: Runner,
         calls: Calls,
         depth: int,
-        attempt: Attempt | None = None,
+        attempt: Running | None = None,
         cancelled: Cancellation | None = None,
     ) -> None:
         self._runner = runner
