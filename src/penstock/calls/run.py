@@ -17,8 +17,7 @@ from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.threads import Place
-from penstock.calls.work import Attempt
-from penstock.clock import Random, random_of
+from penstock.calls.work import Moment, Running
 from penstock.errors import TryAgain
 from penstock.functions.function import (
     ActionFunction,
@@ -29,7 +28,7 @@ from penstock.functions.function import (
     check_depth,
     expect,
 )
-from penstock.jobs.job import Settlement
+from penstock.jobs.job import NewJob, Settlement
 from penstock.jobs.work import Work
 from penstock.observe import points
 from penstock.store.contract import Session
@@ -44,7 +43,6 @@ R = TypeVar("R")
 
 SettleResult = Callable[[Any], Settlement]
 Finish = Callable[[Any], Any]
-Moment = tuple[datetime, int]  # the time and the seed of an execution, which its retries repeat
 Encode = Callable[[Any], bytes]
 QueryRun = tuple[AnyFunction, dict[str, Any], Encode]  # a query, its checked arguments, how its result leaves
 
@@ -59,10 +57,6 @@ class Runner:
     def now(self) -> datetime:
         """The app's time."""
         return self.engine.clock.now()
-
-    def random(self) -> Random:
-        """Random numbers for one execution."""
-        return random_of(self.engine.clock.seed())
 
     def moment(self) -> Moment:
         """The time and chance of one execution."""
@@ -107,7 +101,7 @@ class Runner:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         depth: int = 0,
-        attempt: Attempt | None = None,
+        attempt: Running | None = None,
     ) -> R:
         """Run an action."""
         expect(function, FunctionKind.ACTION)
@@ -184,14 +178,14 @@ class Runner:
         function: AnyFunction,
         arguments: dict[str, Any],
         depth: int = 0,
-        attempt: Attempt | None = None,
+        attempt: Running | None = None,
     ) -> Any:
         """Run an action on checked arguments."""
         with self.engine.journal.call(function):
             return await self._action_once(function, arguments, depth, attempt)
 
     async def _action_once(
-        self, function: AnyFunction, arguments: dict[str, Any], depth: int, attempt: Attempt | None
+        self, function: AnyFunction, arguments: dict[str, Any], depth: int, attempt: Running | None
     ) -> Any:
         check_depth(function, depth)
         if function.runtime == "process":
@@ -268,6 +262,13 @@ class Runner:
             return result
 
         return await self.attempts.run(once, "penstock")
+
+    async def enqueue(self, job: NewJob) -> None:
+        """Enqueue a job in a transaction of its own; nobody else's gets in its way."""
+        store, now = self.engine.store, self.now()
+        await self.attempts.run(lambda: store.jobs.enqueue_alone(job, now), "penstock", writes=False)
+        store.signals.notify()
+        self.engine.journal.enqueued([job], now)
 
     async def patiently(self, once: Callable[[], Awaitable[R]], *, for_ever: bool = False) -> R:
         """Do something that is the same when done twice, again if the database was lost."""

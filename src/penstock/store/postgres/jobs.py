@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import chain, islice
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +26,7 @@ from penstock.store.jobrows import (
     status_of,
 )
 from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.errors import is_connection_lost, translate
+from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.queries import Query, load_queries
@@ -34,9 +35,11 @@ from penstock.store.rooms import GatesLeftOut, gates_in_line, left_rooms, shared
 _PROMOTE_MOST = 1000
 _COPY_FROM = 100  # jobs; for fewer one statement is faster
 _COLUMNS = (
-    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "attempt",
+    "id", "args", "pool", "function", "kind", "priority", "rank", "run_at", "options", "on_complete", "attempt",
     "enqueued_at",
 )  # fmt: skip
+_PLACE = ("gated", "waiting", "concurrency_key")
+_RUN_AT, _CANCELS, _GATES = 4, 12, 13  # of the first row of the query `claim`
 _REQUEST_KEPT = timedelta(minutes=1)
 # These two are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _TRUNCATE = "truncate penstock.finished_job_{slot}"
@@ -58,21 +61,20 @@ class PostgresJobs:
             await _copy(session, jobs, now)
             return
         query = self._queries["enqueue"]
-        values = {
-            "ids": [job.id for job in jobs],
-            "pools": [job.pool for job in jobs],
-            "functions": [job.function for job in jobs],
-            "kinds": [job.kind for job in jobs],
-            "args": [job.args for job in jobs],
-            "priorities": [job.priority for job in jobs],
-            "ranks": [job.rank for job in jobs],
-            "run_ats": [job.run_at for job in jobs],
-            "options": _options_texts(jobs),
-            "on_completes": [job.on_complete for job in jobs],
-            "concurrency_keys": [job.concurrency_key for job in jobs],
-            "now": now,
-        }
-        await session.execute(query.statement, query.args(values))
+        await session.execute(query.statement, query.args(_new_arrays(jobs, now)))
+
+    async def enqueue_alike(self, session: OpenTransaction, jobs: Iterable[NewJob], now: datetime) -> None:
+        """Store any number of jobs in a transaction while they are made."""
+        left = iter(jobs)
+        while piece := list(islice(left, _COPY_FROM)):
+            if len(piece) == _COPY_FROM and isinstance(session, PostgresSession):
+                await _copy_alike(session, piece, left, now)
+            else:
+                await self.enqueue(session, piece, now)
+
+    async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
+        """Store a job in a transaction of its own."""
+        await run(self._connections, self._queries["enqueue"], _new_arrays([job], now), once=True)
 
     async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled."""
@@ -89,21 +91,21 @@ class PostgresJobs:
         opened: dict[str, timedelta | None] = {}
         taken = await self._pass_gates(self._left_out.first(rooms, limit), lease, now, opened)
         rows = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
-        next_run_at: datetime | None = rows[0][0]
-        taken += [job_of(row[3:]) for row in rows if row[3] is not None]
+        next_run_at: datetime | None = rows[0][_RUN_AT]
+        taken += _claimed(rows, now)
         due = next_run_at is not None and next_run_at <= now
         if due:
             await self._run("promote", now=now, limit=_PROMOTE_MOST)
             rows = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
-            next_run_at = rows[0][0]
-            taken += [job_of(row[3:]) for row in rows if row[3] is not None]
-        waiting: list[str] = rows[0][2]
+            next_run_at = rows[0][_RUN_AT]
+            taken += _claimed(rows, now)
+        cancels, waiting = rows[0][_CANCELS], rows[0][_GATES]
         if waiting:
             for line in gates_in_line(left_rooms(rooms, taken), waiting, opened):
                 taken += await self._pass_gates(shared_rooms(line, limit - len(taken)), lease, now, opened)
         self._left_out.remember([room.pool for room in rooms if room.room > 0 and room.pool in waiting], opened)
         waits = [again for again in opened.values() if again is not None]
-        return Claim(taken, next_run_at, rows[0][1], due, min(waits, default=None))
+        return Claim(taken, next_run_at, cancels, due, min(waits, default=None))
 
     async def _pass_gates(
         self, rooms: Sequence[Room], lease: int, now: datetime, opened: dict[str, timedelta | None]
@@ -117,8 +119,8 @@ class PostgresJobs:
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""
-        rows = await self._run("settle", lease=lease, **_settle_arrays(settlements))
-        return {row[0] for row in rows}
+        name, values = _settling(settlements)
+        return {row[0] for row in await self._run(name, lease=lease, **values)}
 
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
         """The same for one job, in the transaction that is its effect."""
@@ -126,8 +128,8 @@ class PostgresJobs:
 
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
         """The same for many jobs; how many the lease still held."""
-        query = self._queries["settle"]
-        return len(await session.fetch(query.statement, query.args({"lease": lease, **_settle_arrays(settlements)})))
+        name, values = _settling(settlements)
+        return len(await self._fetch(session, name, lease=lease, **values))
 
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
         """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
@@ -213,8 +215,20 @@ class PostgresJobs:
         return await run(self._connections, self._queries[name], values)
 
 
-async def run(connections: Connections, query: Query, values: dict[str, Any]) -> Sequence[Row]:
-    """Run one query in a transaction of its own."""
+def _claimed(rows: Sequence[Row], now: datetime) -> list[Job]:
+    """The jobs of all rows of the query `claim` but the first."""
+    return [job_of((*row[:12], now)) for row in rows[1:]]
+
+
+async def run(connections: Connections, query: Query, values: dict[str, Any], *, once: bool = False) -> Sequence[Row]:
+    """Run one query in a transaction of its own.
+
+    Args:
+        connections: On one of them it is run.
+        query: The query.
+        values: Its parameters.
+        once: Whether it must not be run again if nobody knows whether it has been.
+    """
     if connections.route.pooled:
         return await _run_pooled(connections, query, values)
     connection = await connections.acquire()
@@ -228,10 +242,30 @@ async def run(connections: Connections, query: Query, values: dict[str, Any]) ->
         broken = is_connection_lost(error) or not isinstance(error, asyncpg.PostgresError)
         if is_connection_lost(error):
             connections.drop_free()
+        if once and not was_not_sent(error) and (is_connection_lost(error) or isinstance(error, TimeoutError)):
+            raise uncertain(error) from error
         raise translate(error) from error
     finally:
         connections.release(connection, broken=broken)
     return rows
+
+
+def _new_arrays(jobs: Sequence[NewJob], now: datetime) -> dict[str, Any]:
+    """New jobs as the values of the query `enqueue`."""
+    return {
+        "ids": [job.id for job in jobs],
+        "pools": [job.pool for job in jobs],
+        "functions": [job.function for job in jobs],
+        "kinds": [job.kind for job in jobs],
+        "args": [job.args for job in jobs],
+        "priorities": [job.priority for job in jobs],
+        "ranks": [job.rank for job in jobs],
+        "run_ats": [job.run_at for job in jobs],
+        "options": _options_texts(jobs),
+        "on_completes": [job.on_complete for job in jobs],
+        "concurrency_keys": [job.concurrency_key for job in jobs],
+        "now": now,
+    }
 
 
 async def _copy(session: PostgresSession, jobs: Sequence[NewJob], now: datetime) -> None:
@@ -239,19 +273,37 @@ async def _copy(session: PostgresSession, jobs: Sequence[NewJob], now: datetime)
     ready: list[tuple[Any, ...]] = []
     later: list[tuple[Any, ...]] = []
     for job, options in zip(jobs, _options_texts(jobs), strict=True):
-        row = (
-            job.id, job.pool, job.function, job.kind, job.args, job.priority, job.rank, job.run_at, options,
-            job.on_complete, 0, now,
-        )  # fmt: skip
-        gated, due = job.concurrency_key is not None, job.run_at <= now
-        if gated or not due:
-            later.append((*row, gated, gated and due, job.concurrency_key or ""))
-        else:
+        row, place = (job.id, job.args, *_other_columns(job, options, now)), _place(job, now)
+        if place is None:
             ready.append(row)
+        else:
+            later.append((*row, *place))
     if ready:
         await session.copy("ready_job", _COLUMNS, ready)
     if later:
-        await session.copy("scheduled_job", (*_COLUMNS, "gated", "waiting", "concurrency_key"), later)
+        await session.copy("scheduled_job", (*_COLUMNS, *_PLACE), later)
+
+
+async def _copy_alike(session: PostgresSession, first: Sequence[NewJob], left: Iterator[NewJob], now: datetime) -> None:
+    """Store many jobs that are alike: one is made while those before it are on their way."""
+    one = first[0]
+    place, (options,) = _place(one, now), _options_texts([one])
+    others = (*_other_columns(one, options, now), *(place or ()))
+    table, columns = ("ready_job", _COLUMNS) if place is None else ("scheduled_job", (*_COLUMNS, *_PLACE))
+    await session.copy(table, columns, ((job.id, job.args, *others) for job in chain(first, left)))
+
+
+def _other_columns(job: NewJob, options: str | None, now: datetime) -> tuple[Any, ...]:
+    """The columns of a new job beside its id and arguments."""
+    return (
+        job.pool, job.function, job.kind, job.priority, job.rank, job.run_at, options, job.on_complete, 0, now
+    )  # fmt: skip
+
+
+def _place(job: NewJob, now: datetime) -> tuple[bool, bool, str] | None:
+    """More columns of a new job that cannot start yet: whether it is gated, and waits, and its key; None if it can."""
+    gated, due = job.concurrency_key is not None, job.run_at <= now
+    return (gated, gated and due, job.concurrency_key or "") if gated or not due else None
 
 
 def _options_texts(jobs: Sequence[NewJob]) -> list[str | None]:
@@ -272,6 +324,27 @@ async def _run_pooled(connections: Connections, query: Query, values: dict[str, 
     finally:
         await session.rollback()
     return rows
+
+
+def _settling(settlements: Sequence[Settlement]) -> tuple[str, dict[str, Any]]:
+    """The query that writes these, and its values."""
+    if not all(item.is_plain for item in settlements):
+        return "settle", _settle_arrays(settlements)
+    first, ids = settlements[0], [item.id for item in settlements]
+    common = (first.result, first.finished_at, first.expires_at)
+    own = [item for item in settlements if (item.result, item.finished_at, item.expires_at) != common]
+    return "succeed", {
+        "ids": ids,
+        "result": first.result,
+        "finished_at": first.finished_at,
+        "expires_at": first.expires_at,
+        "slot": slot_of(first.expires_at, first.finished_at),
+        "returned": [item.id for item in own] or None,
+        "results": [item.result for item in own] or None,
+        "finished_ats": [item.finished_at for item in own] or None,
+        "expires_ats": [item.expires_at for item in own] or None,
+        "slots": [slot_of(item.expires_at, item.finished_at) for item in own] or None,
+    }
 
 
 def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
