@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.testing.conformance.cancels import Cancels
 from penstock.testing.conformance.catalog import Catalog
 from penstock.testing.conformance.crons import Crons
+from penstock.testing.conformance.gatemachine import GatesInAnyOrder
 from penstock.testing.conformance.gates import Gates
 from penstock.testing.conformance.isolation import Isolation
 from penstock.testing.conformance.jobs import Jobs
@@ -36,6 +37,7 @@ class StoreSuite(
     Tokens,
     Signals,
     Catalog,
+    GatesInAnyOrder,
     AnyOrder,
 ):
     """What `store.contract` promises, as tests: inherit from it, and say what `Suite` asks."""

@@ -1,0 +1,201 @@
+"""Any order of moves through gates: jobs with concurrency keys and unique keys, of pools with limits and rate limits.
+
+Leaves the model to `gatemodel`, and the moves that jobs make without a gate to `machine`, whose steps it goes on using:
+leases, settlements, tokens, cancels, crashes, retries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, precondition, rule
+
+from penstock.jobs.job import Kind, NewJob
+from penstock.pools.pool import PoolDefinition
+from penstock.pools.rates import FixedWindow, TokenBucket
+from penstock.store.contract import Claim, Room, Session
+from penstock.store.keys import KeyHolder
+from penstock.testing.conformance.bench import AGAIN, new_job
+from penstock.testing.conformance.gatemodel import GatedJob, GateModel, most_in
+from penstock.testing.conformance.machine import INDEX, AnyOrder, JobMachine
+
+_POOLS = (
+    PoolDefinition("limited", 100, key_parallelism=2),
+    PoolDefinition("bucket", 100, key_parallelism=1, rate_limit=TokenBucket(6, timedelta(minutes=1), capacity=3)),
+    PoolDefinition(
+        "window",
+        100,
+        rate_limit=FixedWindow(4, timedelta(seconds=20), capacity=5),
+        key_rate_limit=TokenBucket(2, timedelta(seconds=7)),
+    ),
+)
+_POOL = st.integers(0, len(_POOLS) - 1)
+_KEY = st.sampled_from(["a", "b", "c", "", None])
+_DELAY = st.sampled_from([0, 0, 0, 5, 60])
+
+
+class GateMachine(JobMachine):
+    """Does each step to the model and to the store, and compares."""
+
+    model: GateModel
+
+    # ----- steps
+
+    @initialize()
+    def begin(self) -> None:
+        self._take_lease()
+        self._take_lease()
+        self.pools = [f"{pool.name}-{self.examples}" for pool in _POOLS]
+        for name, pool in zip(self.pools, _POOLS, strict=True):
+            self._declare(replace(pool, name=name))
+        jobs = [self._new(pool, key) for pool in self.pools for key in ("a", "a", "a", "b")]
+        self._enqueue(jobs)
+
+    @rule(
+        pool=_POOL,
+        key=_KEY,
+        kind=st.sampled_from(["mutation", "action"]),
+        delay=_DELAY,
+        priority=st.integers(-1, 1),
+        retried=st.booleans(),
+        count=st.integers(1, 4),
+    )
+    def enqueue(
+        self, pool: int, key: str | None, kind: Kind, delay: int, priority: int, *, retried: bool, count: int
+    ) -> None:
+        if not key and self._declared(pool).rate_limit is None:
+            key = "a"  # only where there is a rate limit does a job without a key pass the gate
+        retry = AGAIN if retried else None
+        asked = {"kind": kind, "delay": delay, "priority": priority, "retry": retry}
+        self._enqueue([self._new(self.pools[pool], key, **asked) for _ in range(count)])
+
+    @rule(
+        pool=_POOL,
+        unique=st.sampled_from(["x", "y"]),
+        key=st.sampled_from(["", "a"]),
+        delay=_DELAY,
+        until_start=st.booleans(),
+        instead=st.booleans(),
+    )
+    def enqueue_unique(self, pool: int, unique: str, key: str, delay: int, *, until_start: bool, instead: bool) -> None:
+        name, keys, model = self.pools[pool], self.bench.store.keys, self.model
+        new = self._new(name, key, delay=delay, key=unique, until_start=until_start)
+        known = model.holders.get((name, unique))
+        never_tried = known is not None and model.jobs[known].state == "pending" and not model.jobs[known].attempt
+
+        async def write(session: Session) -> tuple[bool, KeyHolder | None, bool]:
+            if await keys.hold(session, new):
+                await self.bench.store.jobs.enqueue(session, [new], self.now)
+                return True, await keys.holder(session, name, unique), False
+            holder = await keys.holder(session, name, unique)
+            replaced = instead and holder is not None and await keys.replace(session, holder.job_id, new, self.now)
+            return False, holder, replaced
+
+        held, holder, replaced = self.runner.run(self.bench.writing(write))
+        if known is None:
+            assert held
+            model.enqueue(new, self.now)
+            model.holders[name, unique] = new.id
+            assert holder == KeyHolder(new.id, until_start, self.now)
+            return
+        job = model.jobs[known]
+        assert not held
+        assert holder == KeyHolder(known, job.until_start, job.enqueued_at if never_tried else None)
+        assert replaced is (instead and never_tried)
+        if replaced:
+            model.replace(job, new, self.now)
+
+    @rule(
+        which=INDEX,
+        rooms=st.lists(st.integers(0, 4), min_size=len(_POOLS), max_size=len(_POOLS)).filter(any),
+        late=st.sampled_from([False, False, False, True]),
+    )
+    def claim(self, which: int, rooms: list[int], *, late: bool) -> None:
+        """A worker looks for work, now and then one that has not heard yet of a change of the limits."""
+        lease, model = self._some_lease(which), self.model
+        asked = [Room(pool, room, model.gates[pool].epoch - late) for pool, room in zip(self.pools, rooms, strict=True)]
+        claim = self.runner.run(self.bench.store.jobs.claim(lease, sum(rooms), asked, self.now))
+        model.promote(self.now)
+        may = [job for room in asked if room.room for job in model.open(room.pool, room.room, self.now)]
+        expected = [] if late or lease not in model.leases else may
+        assert sorted(job.id for job in claim.jobs) == sorted(job.id for job in expected)
+        model.start(expected, lease, self.now)
+        for job in claim.jobs:
+            known = model.jobs[job.id]
+            assert (job.pool, job.options.concurrency_key or "", job.attempt) == (known.pool, known.key, known.attempt)
+            self.handles.append((lease, job))
+        later = [job for job in model.line("scheduled") if job.asked_at is None]
+        assert claim.next_run_at == (later[0].run_at if later else None)
+        self._check_limits(expected)
+        self._check_again(claim, [room for room in asked if room.room], expected)
+
+    @rule(pool=_POOL, number=st.sampled_from([1, 2, 3, None]))
+    def declare_anew(self, pool: int, number: int | None) -> None:
+        self._declare(replace(self._declared(pool), key_parallelism=number))
+
+    @rule()
+    def prune_rates(self) -> None:
+        self.runner.run(self.bench.store.rates.prune(self.now, 100))
+
+    # ----- comparison
+
+    @precondition(lambda self: self.model.gates)
+    @invariant()
+    def nobody_has_a_key_that_the_model_has_freed(self) -> None:
+        async def held(session: Session) -> dict[tuple[str, str], KeyHolder | None]:
+            keys = [(pool, unique) for pool in self.pools for unique in ("x", "y")]
+            return {key: await self.bench.store.keys.holder(session, *key) for key in keys}
+
+        found = self.runner.run(self.bench.reading(held))
+        assert {key: holder.job_id for key, holder in found.items() if holder} == self.model.holders
+
+    def _check_limits(self, started: Sequence[GatedJob]) -> None:
+        """Of what has just started nothing is beyond a limit: this much is promised, however the turns are."""
+        for pool, key in {(job.pool, job.key) for job in started}:
+            gate = self.model.gates[pool]
+            number = gate.declared.key_parallelism
+            assert not key or number is None or self.model.running(pool, key) <= number
+            for policy, starts in gate.policies(key):
+                assert all(
+                    len(starts) - place <= most_in(policy, starts[-1] - moment) for place, moment in enumerate(starts)
+                )
+
+    def _check_again(self, claim: Claim, asked: Sequence[Room], started: Sequence[GatedJob]) -> None:
+        """Who is told when more may start is not told too late, nor before any token comes."""
+        if claim.again is not None:
+            assert claim.again >= min(wait for room in asked for wait in self.model.refills(room.pool, self.now))
+        for room in asked:
+            if sum(job.pool == room.pool for job in started) == room.room:
+                continue  # it looks again when one of them has ended
+            for wait, may_run in self.model.waits(room.pool, self.now):
+                assert not wait or not may_run or (claim.again is not None and claim.again <= wait)
+
+    # ----- words
+
+    def _new_model(self) -> GateModel:
+        return GateModel()
+
+    def _new(self, pool: str, concurrency_key: str | None, **asked: object) -> NewJob:
+        return new_job(pool=pool, concurrency_key=concurrency_key, now=self.now, **asked)  # type: ignore[arg-type]
+
+    def _enqueue(self, jobs: list[NewJob]) -> None:
+        self.runner.run(self.bench.enqueue(*jobs, now=self.now))
+        for job in jobs:
+            self.model.enqueue(job, self.now)
+
+    def _declared(self, pool: int) -> PoolDefinition:
+        return self.model.gates[self.pools[pool]].declared
+
+    def _declare(self, pool: PoolDefinition) -> None:
+        self.runner.run(self.bench.store.pools.declare([pool]))
+        self.model.declare(pool)
+
+
+class GatesInAnyOrder(AnyOrder):
+    """The moves of jobs that pass gates, in any order."""
+
+    def test_any_order_of_moves_through_gates_does_as_the_model_says(self) -> None:
+        self.run_machine(GateMachine)
