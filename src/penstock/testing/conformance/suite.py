@@ -12,6 +12,7 @@ from penstock.testing.conformance.jobs import Jobs
 from penstock.testing.conformance.keys import Keys
 from penstock.testing.conformance.leases import Leases
 from penstock.testing.conformance.machine import AnyOrder
+from penstock.testing.conformance.moves import Moves
 from penstock.testing.conformance.pools import Pools
 from penstock.testing.conformance.rates import Rates
 from penstock.testing.conformance.retries import Retries
@@ -26,6 +27,7 @@ class StoreSuite(
     Isolation,
     Jobs,
     Settlements,
+    Moves,
     Retries,
     Cancels,
     Pools,
