@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from penstock.jobs.job import Kind, NewJob
+from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, TokenBucket
 from penstock.store.contract import Claim, Room, Session
@@ -34,6 +35,9 @@ _POOLS = (
 )
 _POOL = st.integers(0, len(_POOLS) - 1)
 _KEY = st.sampled_from(["a", "b", "c", "", None])
+_ROOMS = st.lists(st.integers(0, 4), min_size=len(_POOLS), max_size=len(_POOLS)).filter(any)
+_ENDS = st.sampled_from([JobEvent.RETURNED, JobEvent.RETURNED, JobEvent.RAISED])
+_TICK = st.tuples(INDEX, _ROOMS, st.sampled_from([0, 0, 1, 4, 11]), st.lists(_ENDS, max_size=3))
 _DELAY = st.sampled_from([0, 0, 0, 5, 60])
 
 
@@ -108,11 +112,16 @@ class GateMachine(JobMachine):
         if replaced:
             model.replace(job, new, self.now)
 
-    @rule(
-        which=INDEX,
-        rooms=st.lists(st.integers(0, 4), min_size=len(_POOLS), max_size=len(_POOLS)).filter(any),
-        late=st.sampled_from([False, False, False, True]),
-    )
+    @rule(ticks=st.lists(_TICK, min_size=1, max_size=5))
+    def work(self, ticks: list[tuple[int, list[int], int, list[JobEvent]]]) -> None:
+        """What workers mostly do: time passes, jobs end, and others start."""
+        for which, rooms, seconds, ends in ticks:
+            self.time_passes(seconds)
+            for number, event in enumerate(ends if self.handles else []):
+                self.settle(which + number, event, other=False)
+            self.claim(which, rooms, late=False)
+
+    @rule(which=INDEX, rooms=_ROOMS, late=st.sampled_from([False, False, False, True]))
     def claim(self, which: int, rooms: list[int], *, late: bool) -> None:
         """A worker looks for work, now and then one that has not heard yet of a change of the limits."""
         lease, model = self._some_lease(which), self.model

@@ -123,7 +123,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.handles)
     @rule(which=INDEX, event=st.sampled_from(_EVENTS), other=st.booleans())
     def settle(self, which: int, event: JobEvent, *, other: bool) -> None:
-        lease, job = self.handles[which % len(self.handles)]
+        lease, job = self._some_handle(which)
         if other:
             lease = self._some_lease(which)
         settlement = self._settlement(job, event)
@@ -133,7 +133,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.handles)
     @rule(which=INDEX, event=st.sampled_from(_EVENTS), kept=st.booleans())
     def settle_within(self, which: int, event: JobEvent, *, kept: bool) -> None:
-        lease, job = self.handles[which % len(self.handles)]
+        lease, job = self._some_handle(which)
         settlement = self._settlement(job, event)
 
         async def write(session: Session) -> bool:
@@ -152,19 +152,23 @@ class JobMachine(RuleBasedStateMachine):
             self.model.settle(lease, settlement)
 
     @precondition(lambda self: self.handles)
-    @rule(which=INDEX, secret=st.sampled_from(["one", "two"]))
-    def issue(self, which: int, secret: str) -> None:
-        lease, job = self.handles[which % len(self.handles)]
+    @rule(which=INDEX, secret=st.sampled_from(["one", "two"]), held=st.booleans())
+    def issue(self, which: int, secret: str, *, held: bool) -> None:
+        lease, job = self._some_handle(which)
         token, known = self._token(job, secret), self.model.jobs[job.id]
         issued = self.runner.run(self.bench.store.tokens.issue(lease, token, self.now + _WAIT))
         assert issued is (known.lease == lease and known.attempt == job.attempt)
         if issued:
             known.tokens[job.attempt] = secret, self.now + _WAIT
+        if held:
+            self._hold(lease, job)
 
     @precondition(lambda self: self.handles)
     @rule(which=INDEX)
     def hold(self, which: int) -> None:
-        lease, job = self.handles[which % len(self.handles)]
+        self._hold(*self._some_handle(which))
+
+    def _hold(self, lease: int, job: Job) -> None:
         known = self.model.jobs[job.id]
         moved = self.runner.run(self.bench.store.tokens.hold(lease, [(job.id, job.attempt)]))
         may = known.lease == lease and known.attempt == job.attempt and job.attempt in known.tokens
@@ -175,7 +179,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.handles)
     @rule(which=INDEX, secret=st.sampled_from(["one", "two"]), event=st.sampled_from(_TOLD))
     def redeem(self, which: int, secret: str, event: JobEvent) -> None:
-        _, job = self.handles[which % len(self.handles)]
+        _, job = self._some_handle(which)
         known, settled = self.model.jobs[job.id], self._settlement(job, event)
         told: Told = "success" if event is JobEvent.RETURNED else "failed"
         token = self._token(job, secret)
@@ -233,6 +237,8 @@ class JobMachine(RuleBasedStateMachine):
     @rule(which=INDEX, count=st.integers(1, 3))
     def retry(self, which: int, count: int) -> None:
         known = list(self.model.jobs.values())
+        if which % 4 < 3:
+            known = [job for job in known if job.state in {"failed", "canceled"}] or known
         asked = [known[(which + number) % len(known)] for number in range(count)]
         expected = [job.id for job in asked if self.model.retry(job, self.now)]
         assert self.runner.run(self.bench.retry(*(job.id for job in asked), now=self.now)) == expected
@@ -317,8 +323,15 @@ class JobMachine(RuleBasedStateMachine):
         while len(self.model.leases) < 2:
             self._take_lease()
         lost = sorted({lease for lease, _ in self.handles} - self.model.leases.keys())
-        known = lost if lost and which % 5 == 0 else list(self.model.leases)
+        known = lost if lost and which % 5 == 4 else list(self.model.leases)
         return known[which % len(known)]
+
+    def _some_handle(self, which: int) -> tuple[int, Job]:
+        """A job that was claimed, and under which lease: mostly one that still runs there."""
+        jobs = self.model.jobs
+        current = [(lease, job) for lease, job in self.handles if jobs[job.id].lease in {lease, OUTSIDE}]
+        handles = current if current and which % 4 < 3 else self.handles
+        return handles[which % len(handles)]
 
     def _under(self, lease: int) -> list[ModelJob]:
         return [job for job in self.model.jobs.values() if job.lease == lease]
