@@ -14,7 +14,7 @@ from penstock.pools.rates import FixedWindow, RateLimit, RateState, TokenBucket
 from penstock.pools.shares import Member, lent
 from penstock.pools.turns import Gate, Passage, Turn
 from penstock.store.keys import RateRow
-from penstock.store.pools import PoolView
+from penstock.store.pools import PoolRow, PoolView
 
 KEYS_COMPARED = 32  # of the keys that wait at a gate at least so many are compared by how many jobs they run
 _TICK = timedelta.resolution
@@ -52,6 +52,26 @@ def views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Membe
             view = replace(view, free=max(0, view.max_parallelism - view.granted))
         views.append(view)
     return views
+
+
+def pool_row_of(row: Sequence[Any]) -> PoolRow:
+    """How a pool stands as seen from outside, from a row of the query `list`."""
+    name, declared, limit, paused, granted, ready, scheduled, running, waiting, of_key, rate, key_rate, group = row
+    return PoolRow(
+        name=name,
+        declared=declared,
+        max_parallelism=limit,
+        paused=bool(paused),
+        granted=granted,
+        ready=ready,
+        scheduled=scheduled,
+        running=running,
+        waiting=waiting,
+        key_parallelism=of_key,
+        rate_limit=rate_of(rate),
+        key_rate_limit=rate_of(key_rate),
+        group=group,
+    )
 
 
 def rate_text(policy: RateLimit | None) -> str | None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.pools.pool import PoolDefinition
+from penstock.pools.rates import RateLimit
 from penstock.store.seen import Activity
 
 if TYPE_CHECKING:
@@ -70,9 +71,14 @@ class PoolRow:
         max_parallelism: The limit that holds.
         paused: Whether no job of it is started.
         granted: How many slots workers hold.
-        ready: How many jobs may start now.
+        ready: How many jobs are due.
         scheduled: How many start later.
         running: How many run.
+        waiting: How many of those that are due wait at its gate.
+        key_parallelism: How many jobs of one concurrency key run at once; None for any number.
+        rate_limit: How many jobs start in a time; None for any number.
+        key_rate_limit: How many of one concurrency key do.
+        group: Name of the pools that lend it what they do not use.
     """
 
     name: str
@@ -82,6 +88,26 @@ class PoolRow:
     granted: int
     ready: int
     scheduled: int
+    running: int
+    waiting: int = 0
+    key_parallelism: int | None = None
+    rate_limit: RateLimit | None = None
+    key_rate_limit: RateLimit | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """A concurrency key whose jobs wait at the gate of a pool, as seen from outside.
+
+    Attributes:
+        key: The key; empty for jobs without one.
+        waiting: How many of its jobs wait; counted no further than asked.
+        running: How many run; likewise.
+    """
+
+    key: str
+    waiting: int
     running: int
 
 
@@ -111,6 +137,9 @@ class Pools(Protocol):
 
     async def list(self, session: Session) -> builtins.list[PoolRow]:
         """All pools, by name."""
+
+    async def waiting(self, session: Session, pool: str, keys: int, most: int) -> builtins.list[KeyRow]:
+        """The concurrency keys whose jobs wait at the gate of a pool, in their order: so many, each counted so far."""
 
     async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
         """What goes on in each pool, that without a limit too, and what has ended since a time."""

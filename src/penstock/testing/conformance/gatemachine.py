@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
@@ -19,9 +20,9 @@ from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, TokenBucket
 from penstock.store.contract import Claim, Room, Session
 from penstock.store.keys import KeyHolder
-from penstock.testing.conformance.bench import AGAIN, new_job
+from penstock.testing.conformance.bench import AGAIN, TTL, new_job
 from penstock.testing.conformance.gatemodel import GatedJob, GateModel, most_in
-from penstock.testing.conformance.machine import INDEX, AnyOrder, JobMachine
+from penstock.testing.conformance.machine import INDEX, WHILE_SHRINKING, AnyOrder, JobMachine
 
 _POOLS = (
     PoolDefinition("limited", 100, key_parallelism=2),
@@ -73,8 +74,9 @@ class GateMachine(JobMachine):
         if not key and self._declared(pool).rate_limit is None:
             key = "a"  # only where there is a rate limit does a job without a key pass the gate
         retry = AGAIN if retried else None
-        asked = {"kind": kind, "delay": delay, "priority": priority, "retry": retry}
-        self._enqueue([self._new(self.pools[pool], key, **asked) for _ in range(count)])
+        asked: dict[str, Any] = {"kind": kind, "delay": delay, "retry": retry}
+        priorities = [(priority + number) % 3 - 1 for number in range(count)]
+        self._enqueue([self._new(self.pools[pool], key, priority=number, **asked) for number in priorities])
 
     @rule(
         pool=_POOL,
@@ -86,7 +88,8 @@ class GateMachine(JobMachine):
     )
     def enqueue_unique(self, pool: int, unique: str, key: str, delay: int, *, until_start: bool, instead: bool) -> None:
         name, keys, model = self.pools[pool], self.bench.store.keys, self.model
-        new = self._new(name, key, delay=delay, key=unique, until_start=until_start)
+        asked: dict[str, Any] = {"kind": "action", "retry": AGAIN, "delay": delay}
+        new = self._new(name, key, key=unique, until_start=until_start, **asked)
         known = model.holders.get((name, unique))
         never_tried = known is not None and model.jobs[known].state == "pending" and not model.jobs[known].attempt
 
@@ -117,6 +120,7 @@ class GateMachine(JobMachine):
         """What workers mostly do: time passes, jobs end, and others start."""
         for which, rooms, seconds, ends in ticks:
             self.time_passes(seconds)
+            self.runner.run(self.bench.store.rates.prune(self.now, 100))  # which nobody notices
             for number, event in enumerate(ends if self.handles else []):
                 self.settle(which + number, event, other=False)
             self.claim(which, rooms, late=False)
@@ -124,7 +128,10 @@ class GateMachine(JobMachine):
     @rule(which=INDEX, rooms=_ROOMS, late=st.sampled_from([False, False, False, True]))
     def claim(self, which: int, rooms: list[int], *, late: bool) -> None:
         """A worker looks for work, now and then one that has not heard yet of a change of the limits."""
-        lease, model = self._some_lease(which), self.model
+        self._claim(self._some_lease(which), rooms, late=late)
+
+    def _claim(self, lease: int, rooms: list[int], *, late: bool) -> None:
+        model = self.model
         asked = [Room(pool, room, model.gates[pool].epoch - late) for pool, room in zip(self.pools, rooms, strict=True)]
         claim = self.runner.run(self.bench.store.jobs.claim(lease, sum(rooms), asked, self.now))
         model.promote(self.now)
@@ -145,9 +152,18 @@ class GateMachine(JobMachine):
     def declare_anew(self, pool: int, number: int | None) -> None:
         self._declare(replace(self._declared(pool), key_parallelism=number))
 
-    @rule()
-    def prune_rates(self) -> None:
-        self.runner.run(self.bench.store.rates.prune(self.now, 100))
+    @rule(which=INDEX, rooms=_ROOMS)
+    def crash(self, which: int, rooms: list[int]) -> None:
+        """A worker is not heard of, its jobs are taken over, and what it still asks for is in vain."""
+        any_one = self._some_lease(which)
+        busy = [lease for lease in self.model.leases if self._under(lease)]
+        lost = busy[which % len(busy)] if busy else any_one
+        self.now += TTL
+        for lease in self.model.leases.keys() - {lost}:
+            assert self.runner.run(self.bench.store.leases.renew(lease, TTL, self.now))
+            self.model.leases[lease] = self.now + TTL
+        self._rescue(lost)
+        self._claim(lost, rooms, late=False)
 
     # ----- comparison
 
@@ -187,8 +203,8 @@ class GateMachine(JobMachine):
     def _new_model(self) -> GateModel:
         return GateModel()
 
-    def _new(self, pool: str, concurrency_key: str | None, **asked: object) -> NewJob:
-        return new_job(pool=pool, concurrency_key=concurrency_key, now=self.now, **asked)  # type: ignore[arg-type]
+    def _new(self, pool: str, concurrency_key: str | None, **asked: Any) -> NewJob:
+        return new_job(pool=pool, concurrency_key=concurrency_key, now=self.now, **asked)
 
     def _enqueue(self, jobs: list[NewJob]) -> None:
         self.runner.run(self.bench.enqueue(*jobs, now=self.now))
@@ -206,5 +222,6 @@ class GateMachine(JobMachine):
 class GatesInAnyOrder(AnyOrder):
     """The moves of jobs that pass gates, in any order."""
 
+    @WHILE_SHRINKING
     def test_any_order_of_moves_through_gates_does_as_the_model_says(self) -> None:
-        self.run_machine(GateMachine)
+        self.run_machine(GateMachine, self.machine_examples * 2 // 3)  # of which each step is several

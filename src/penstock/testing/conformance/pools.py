@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from penstock.clock import random_of
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Ending, job_id
 from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent, JobState
+from penstock.pools.pool import PoolDefinition
+from penstock.pools.rates import FixedWindow, TokenBucket
 from penstock.store.contract import Room, Session, Store
 from penstock.store.pools import Backlog, PoolRow, PoolView
 from penstock.testing.conformance.bench import (
@@ -65,6 +68,26 @@ class Pools(Suite):
         assert (view.max_parallelism, view.epoch) == (0, 2)
         rows = await bench.reading(bench.store.pools.list)
         assert rows[0] == PoolRow("p", 5, 5, paused=True, granted=5, ready=7, scheduled=1, running=0)
+
+    @story
+    async def test_the_gate_of_a_pool_is_seen_from_outside(self, bench: Bench) -> None:
+        bucket, window = TokenBucket(6, timedelta(minutes=1), capacity=3), FixedWindow(9, timedelta(days=1), start=NOW)
+        limits: dict[str, Any] = {"key_parallelism": 2, "rate_limit": bucket, "key_rate_limit": window, "group": "g"}
+        await bench.store.pools.declare([PoolDefinition("p", 9, **limits), PoolDefinition("q", 9)])
+        keys = ["b"] * 5 + ["a"] * 3 + ["", "c"]
+        await bench.enqueue(*(new_job(pool="p", concurrency_key=key) for key in keys), new_job(pool="q"))
+        await bench.store.jobs.claim(await bench.lease(), 1, [Room("p", 1, 1)], NOW)
+        gated, plain = await bench.reading(bench.store.pools.list)
+        assert gated == PoolRow("p", 9, 9, False, granted=0, ready=9, scheduled=0, running=1, waiting=9, **limits)
+        assert plain == PoolRow("q", 9, 9, False, granted=0, ready=1, scheduled=0, running=0)
+
+        async def waiting(pool: str, keys: int, most: int) -> list[tuple[str, int, int]]:
+            rows = await bench.reading(lambda session: bench.store.pools.waiting(session, pool, keys, most))
+            return [(row.key, row.waiting, row.running) for row in rows]
+
+        assert await waiting("p", 9, 9) == [("", 1, 0), ("a", 2, 1), ("b", 5, 0), ("c", 1, 0)]
+        assert await waiting("p", 3, 2) == [("", 1, 0), ("a", 2, 1), ("b", 2, 0)]
+        assert await waiting("q", 9, 9) == []
 
     @story
     async def test_the_backlog_of_each_pool_is_counted_up_to_a_number(self, bench: Bench) -> None:

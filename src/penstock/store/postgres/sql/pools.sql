@@ -92,8 +92,33 @@ select p.name, p.declared, p.max_parallelism, p.paused,
        (select count(*) from penstock.ready_job j where j.pool = p.name and j.ending is null)
            + (select count(*) from penstock.scheduled_job j where j.waiting and j.pool = p.name),
        (select count(*) from penstock.scheduled_job j where not j.waiting and j.pool = p.name),
-       (select count(*) from penstock.running_job j where j.pool = p.name)
+       (select count(*) from penstock.running_job j where j.pool = p.name),
+       (select count(*) from penstock.scheduled_job j where j.waiting and j.pool = p.name),
+       p.key_parallelism, p.rate_limit, p.key_rate_limit, p.pool_group
 from penstock.pool p order by p.name;
+
+-- waiting: the keys whose jobs wait at the gate of a pool, in order: of each, how many wait and how many run.
+with recursive line (key) as (
+    (select s.concurrency_key from penstock.scheduled_job s
+     where s.waiting and s.pool = :pool order by s.concurrency_key limit 1)
+    union all
+    select (
+        select s.concurrency_key from penstock.scheduled_job s
+        where s.waiting and s.pool = :pool and s.concurrency_key > line.key order by s.concurrency_key limit 1
+    ) from line where line.key is not null
+)
+select line.key, (
+    select count(*) from (
+        select from penstock.scheduled_job s
+        where s.waiting and s.pool = :pool and s.concurrency_key = line.key limit :most
+    ) few
+), (
+    select count(*) from (
+        select from penstock.running_job j
+        where j.gated and j.pool = :pool and j.concurrency_key = line.key and j.ending is null limit :most
+    ) few
+)
+from line where line.key is not null limit :keys;
 
 -- backlog: how much work of each pool waits, at its gate too, and of the jobs without one; of many it counts only some.
 -- Unbounded: it counts jobs.
