@@ -34,11 +34,16 @@ _POOLS = (
         key_rate_limit=TokenBucket(2, timedelta(seconds=7)),
     ),
 )
+Tick = tuple[
+    int, list[int], int, list[JobEvent]
+]  # which lease, room in each pool, seconds before it, what ends before it
+
 _POOL = st.integers(0, len(_POOLS) - 1)
 _KEY = st.sampled_from(["a", "b", "c", "", None])
 _ROOMS = st.lists(st.integers(0, 4), min_size=len(_POOLS), max_size=len(_POOLS)).filter(any)
 _ENDS = st.sampled_from([JobEvent.RETURNED, JobEvent.RETURNED, JobEvent.RAISED])
 _TICK = st.tuples(INDEX, _ROOMS, st.sampled_from([0, 0, 1, 4, 11]), st.lists(_ENDS, max_size=3))
+_TICKS = st.lists(_TICK, min_size=1, max_size=3)
 _DELAY = st.sampled_from([0, 0, 0, 5, 60])
 
 
@@ -67,9 +72,19 @@ class GateMachine(JobMachine):
         priority=st.integers(-1, 1),
         retried=st.booleans(),
         count=st.integers(1, 4),
+        ticks=_TICKS,
     )
     def enqueue(
-        self, pool: int, key: str | None, kind: Kind, delay: int, priority: int, *, retried: bool, count: int
+        self,
+        pool: int,
+        key: str | None,
+        kind: Kind,
+        delay: int,
+        priority: int,
+        *,
+        retried: bool,
+        count: int,
+        ticks: list[Tick],
     ) -> None:
         if not key and self._declared(pool).rate_limit is None:
             key = "a"  # only where there is a rate limit does a job without a key pass the gate
@@ -77,6 +92,7 @@ class GateMachine(JobMachine):
         asked: dict[str, Any] = {"kind": kind, "delay": delay, "retry": retry}
         priorities = [(priority + number) % 3 - 1 for number in range(count)]
         self._enqueue([self._new(self.pools[pool], key, priority=number, **asked) for number in priorities])
+        self._work(ticks)
 
     @rule(
         pool=_POOL,
@@ -85,11 +101,18 @@ class GateMachine(JobMachine):
         delay=_DELAY,
         until_start=st.booleans(),
         instead=st.booleans(),
+        ticks=_TICKS,
     )
-    def enqueue_unique(self, pool: int, unique: str, key: str, delay: int, *, until_start: bool, instead: bool) -> None:
-        name, keys, model = self.pools[pool], self.bench.store.keys, self.model
+    def enqueue_unique(
+        self, pool: int, unique: str, key: str, delay: int, *, until_start: bool, instead: bool, ticks: list[Tick]
+    ) -> None:
         asked: dict[str, Any] = {"kind": "action", "retry": AGAIN, "delay": delay}
-        new = self._new(name, key, key=unique, until_start=until_start, **asked)
+        new = self._new(self.pools[pool], key, key=unique, until_start=until_start, **asked)
+        self._enqueue_unique(new, unique, until_start=until_start, instead=instead)
+        self._work(ticks)
+
+    def _enqueue_unique(self, new: NewJob, unique: str, *, until_start: bool, instead: bool) -> None:
+        name, keys, model = new.pool, self.bench.store.keys, self.model
         known = model.holders.get((name, unique))
         never_tried = known is not None and model.jobs[known].state == "pending" and not model.jobs[known].attempt
 
@@ -115,9 +138,8 @@ class GateMachine(JobMachine):
         if replaced:
             model.replace(job, new, self.now)
 
-    @rule(ticks=st.lists(_TICK, min_size=1, max_size=5))
-    def work(self, ticks: list[tuple[int, list[int], int, list[JobEvent]]]) -> None:
-        """What workers mostly do: time passes, jobs end, and others start."""
+    def _work(self, ticks: list[Tick]) -> None:
+        """What workers do meanwhile: time passes, jobs end, and others start."""
         for which, rooms, seconds, ends in ticks:
             self.time_passes(seconds)
             self.runner.run(self.bench.store.rates.prune(self.now, 100))  # which nobody notices
@@ -148,12 +170,19 @@ class GateMachine(JobMachine):
         self._check_limits(expected)
         self._check_again(claim, [room for room in asked if room.room], expected)
 
-    @rule(pool=_POOL, number=st.sampled_from([1, 2, 3, None]))
-    def declare_anew(self, pool: int, number: int | None) -> None:
+    @rule(pool=_POOL, number=st.sampled_from([1, 2, 3, None]), ticks=_TICKS)
+    def declare_anew(self, pool: int, number: int | None, ticks: list[Tick]) -> None:
         self._declare(replace(self._declared(pool), key_parallelism=number))
+        self._work(ticks)
 
-    @rule(which=INDEX, rooms=_ROOMS)
-    def crash(self, which: int, rooms: list[int]) -> None:
+    @rule(which=INDEX, count=st.integers(1, 3), ticks=_TICKS)
+    def retry_and_work(self, which: int, count: int, ticks: list[Tick]) -> None:
+        self._work(ticks)
+        self.retry(which, count)
+        self._work(ticks)
+
+    @rule(which=INDEX, rooms=_ROOMS, ticks=_TICKS)
+    def crash(self, which: int, rooms: list[int], ticks: list[Tick]) -> None:
         """A worker is not heard of, its jobs are taken over, and what it still asks for is in vain."""
         any_one = self._some_lease(which)
         busy = [lease for lease in self.model.leases if self._under(lease)]
@@ -164,6 +193,7 @@ class GateMachine(JobMachine):
             self.model.leases[lease] = self.now + TTL
         self._rescue(lost)
         self._claim(lost, rooms, late=False)
+        self._work(ticks)
 
     # ----- comparison
 
