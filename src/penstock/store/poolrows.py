@@ -47,7 +47,9 @@ def views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Membe
         if group is not None:
             limit = lent(members[group], view.pool)
             own = view.max_parallelism  # it wants these even while others have them, and so gets them back
-            view = replace(view, max_parallelism=max(own, limit), free=max(0, limit - view.granted))
+            lacking = sum(member.wanted for member in members[group] if member.name != view.pool)
+            free = max(0, limit - view.granted)
+            view = replace(view, max_parallelism=max(own, limit), free=free, lacking=lacking)
         else:
             view = replace(view, free=max(0, view.max_parallelism - view.granted))
         views.append(view)

@@ -27,8 +27,10 @@ class PoolView:
         held: How many this worker holds.
         holders: How many workers hold slots or want some.
         wanted: How many slots others want and do not have.
-        waiting: How many jobs are ready, or wait at its gate; counted no further than asked.
+        waiting: How many jobs are ready, or wait at its gate and may start as far as their keys go; counted no further
+            than asked.
         free: How many slots can be taken now.
+        lacking: How many slots the other pools of its group want and do not have.
     """
 
     pool: str
@@ -40,6 +42,7 @@ class PoolView:
     wanted: int
     waiting: int
     free: int = 0
+    lacking: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,27 @@ class Pools(Suite):
         assert await waiting("q", 9, 9) == []
 
     @story
+    async def test_jobs_whose_keys_run_all_they_may_do_not_count_as_waiting(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("p", 9, key_parallelism=2), PoolDefinition("q", 9)])
+        keys = ["a"] * 5 + ["b"] * 1 + ["c"] * 4
+        await bench.enqueue(*(new_job(pool=pool, concurrency_key=key) for pool in "pq" for key in keys))
+        lease = await bench.lease()
+
+        async def waiting(most: int = 99) -> list[int]:
+            return [view.waiting for view in await bench.store.pools.look(lease, ["p", "q"], most)]
+
+        assert await waiting() == [2 + 1 + 2, 10]
+        assert await waiting(3) == [3, 3]
+        jobs = (await bench.store.jobs.claim(lease, 3, [Room("p", 3, 1)], NOW)).jobs
+        assert await waiting() == [2, 10]
+        await bench.store.jobs.claim(lease, 9, [Room("p", 9, 1)], NOW)
+        assert await waiting() == [0, 10]
+        await bench.settle(lease, *map(ended, jobs))
+        assert await waiting() == [2, 10]
+        await bench.enqueue(new_job(pool="p"), *(new_job(pool="p", concurrency_key="") for _ in range(3)))
+        assert await waiting() == [6, 10], "jobs without a key have no limit of their own"
+
+    @story
     async def test_the_backlog_of_each_pool_is_counted_up_to_a_number(self, bench: Bench) -> None:
         pools = bench.store.pools
         await pools.declare(definitions({"p": 5, "q": 2}))

@@ -47,13 +47,35 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(su
 from penstock.pool p left join penstock.slot s on s.pool = p.name
 where p.pool_group = :pool_group group by p.name order by p.name;
 
--- look: how pools stand for a worker.
+-- look: how pools stand for a worker. Of the jobs that wait at a gate those count that may start as far as their keys go;
+-- a total runs along the line of keys until there are enough.
 select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch, s.granted, s.mine, s.holders, s.wanted,
        (select count(*) from (
             (select from penstock.ready_job r where r.pool = p.name and r.ending is null limit :most)
             union all
-            (select from penstock.scheduled_job w where w.waiting and w.pool = p.name limit :most)
-       ) few), p.pool_group
+            (select from penstock.scheduled_job w
+             where w.waiting and w.pool = p.name and p.key_parallelism is null limit :most)
+       ) few) + case when p.key_parallelism is null then 0 else (
+            with recursive line (key, total) as (
+                (select w.concurrency_key, 0::bigint from penstock.scheduled_job w
+                 where w.waiting and w.pool = p.name order by w.concurrency_key limit 1)
+                union all
+                select (
+                    select w.concurrency_key from penstock.scheduled_job w
+                    where w.waiting and w.pool = p.name and w.concurrency_key > line.key order by w.concurrency_key limit 1
+                ), line.total + greatest(0, least((
+                    select count(*) from (
+                        select from penstock.scheduled_job w
+                        where w.waiting and w.pool = p.name and w.concurrency_key = line.key limit :most
+                    ) few
+                ), case when line.key = '' then :most else p.key_parallelism - (
+                    select count(*) from penstock.running_job j
+                    where j.gated and j.pool = p.name and j.concurrency_key = line.key and j.ending is null
+                ) end))
+                from line where line.key is not null and line.total < :most
+            )
+            select coalesce(max(total), 0) from line
+       ) end, p.pool_group
 from penstock.pool p cross join lateral (
     select coalesce(sum(held), 0)::integer as granted, coalesce(sum(held) filter (where lease = :lease), 0)::integer as mine,
            count(*) filter (where lease <> 0 and (held > 0 or wanted > 0)) as holders,

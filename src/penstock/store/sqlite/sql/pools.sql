@@ -30,7 +30,8 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(su
 from penstock_pool p left join penstock_slot s on s.pool = p.name
 where p.pool_group = :pool_group group by p.name order by p.name;
 
--- look: how a pool stands for a worker.
+-- look: how a pool stands for a worker. Of the jobs that wait at its gate those count that may start as far as their keys
+-- go; a total runs along the line of keys until there are enough.
 -- Differs: one statement a pool.
 select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
        (select coalesce(sum(held), 0) from penstock_slot where pool = p.name),
@@ -40,8 +41,33 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
        (select count(*) from (
             select * from (select 1 from penstock_ready_job r where r.pool = p.name and r.ending is null limit :most)
             union all
-            select * from (select 1 from penstock_scheduled_job w where w.waiting and w.pool = p.name limit :most)
-       )), p.pool_group
+            select * from (
+                select 1 from penstock_scheduled_job w
+                where w.waiting and w.pool = p.name and p.key_parallelism is null limit :most
+            )
+       )) + case when p.key_parallelism is null then 0 else (
+            with recursive line (key, total) as (
+                select * from (
+                    select w.concurrency_key, 0 from penstock_scheduled_job w
+                    where w.waiting and w.pool = p.name order by w.concurrency_key limit 1
+                )
+                union all
+                select (
+                    select w.concurrency_key from penstock_scheduled_job w
+                    where w.waiting and w.pool = p.name and w.concurrency_key > line.key order by w.concurrency_key limit 1
+                ), line.total + max(0, min((
+                    select count(*) from (
+                        select 1 from penstock_scheduled_job w
+                        where w.waiting and w.pool = p.name and w.concurrency_key = line.key limit :most
+                    )
+                ), case when line.key = '' then :most else p.key_parallelism - (
+                    select count(*) from penstock_running_job j
+                    where j.gated and j.pool = p.name and j.concurrency_key = line.key and j.ending is null
+                ) end))
+                from line where line.key is not null and line.total < :most
+            )
+            select coalesce(max(total), 0) from line
+       ) end, p.pool_group
 from penstock_pool p where p.name = :pool;
 
 -- lock: the limit of a pool, and its group.
