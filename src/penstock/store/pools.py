@@ -27,8 +27,8 @@ class PoolView:
         held: How many this worker holds.
         holders: How many workers hold slots or want some.
         wanted: How many slots others want and do not have.
-        waiting: How many jobs are ready, or wait at its gate and may start as far as their keys go; counted no further
-            than asked.
+        waiting: How many jobs are ready, or wait at its gate; counted no further than asked. Of a pool that may lend
+            slots only those that may start as far as their keys go.
         free: How many slots can be taken now.
         lacking: How many slots the other pools of its group want and do not have.
     """

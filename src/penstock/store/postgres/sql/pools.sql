@@ -47,15 +47,15 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(su
 from penstock.pool p left join penstock.slot s on s.pool = p.name
 where p.pool_group = :pool_group group by p.name order by p.name;
 
--- look: how pools stand for a worker. Of the jobs that wait at a gate those count that may start as far as their keys go;
--- a total runs along the line of keys until there are enough.
+-- look: how pools stand for a worker. Of one that may lend slots those of the jobs at its gate count that may start as far as
+-- their keys go; a total runs along the line of keys until there are enough.
 select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch, s.granted, s.mine, s.holders, s.wanted,
        (select count(*) from (
             (select from penstock.ready_job r where r.pool = p.name and r.ending is null limit :most)
             union all
             (select from penstock.scheduled_job w
-             where w.waiting and w.pool = p.name and p.key_parallelism is null limit :most)
-       ) few) + case when p.key_parallelism is null then 0 else (
+             where w.waiting and w.pool = p.name and (p.key_parallelism is null or p.pool_group is null) limit :most)
+       ) few) + case when p.key_parallelism is null or p.pool_group is null then 0 else (
             with recursive line (key, total) as (
                 (select w.concurrency_key, 0::bigint from penstock.scheduled_job w
                  where w.waiting and w.pool = p.name order by w.concurrency_key limit 1)

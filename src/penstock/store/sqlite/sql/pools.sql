@@ -30,8 +30,8 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(su
 from penstock_pool p left join penstock_slot s on s.pool = p.name
 where p.pool_group = :pool_group group by p.name order by p.name;
 
--- look: how a pool stands for a worker. Of the jobs that wait at its gate those count that may start as far as their keys
--- go; a total runs along the line of keys until there are enough.
+-- look: how a pool stands for a worker. If it may lend slots, then of the jobs that wait at its gate those count that may
+-- start as far as their keys go; a total runs along the line of keys until there are enough.
 -- Differs: one statement a pool.
 select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
        (select coalesce(sum(held), 0) from penstock_slot where pool = p.name),
@@ -43,9 +43,9 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
             union all
             select * from (
                 select 1 from penstock_scheduled_job w
-                where w.waiting and w.pool = p.name and p.key_parallelism is null limit :most
+                where w.waiting and w.pool = p.name and (p.key_parallelism is null or p.pool_group is null) limit :most
             )
-       )) + case when p.key_parallelism is null then 0 else (
+       )) + case when p.key_parallelism is null or p.pool_group is null then 0 else (
             with recursive line (key, total) as (
                 select * from (
                     select w.concurrency_key, 0 from penstock_scheduled_job w
