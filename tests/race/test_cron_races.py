@@ -138,7 +138,7 @@ async def test_clocks_that_differ_run_no_planned_time_twice(database_url: str) -
                 await worker.tick()
                 if not worker.running:
                     break
-                await asyncio.wait([running.task for running in worker.running.values()])
+                await worker.wait_for_jobs()
             for clock in (ahead, behind):
                 clock.advance(timedelta(seconds=5))
         await worker.kill()

@@ -64,7 +64,7 @@ async def finish(backend: Backend, worker: Worker, clock: TestClock, work: WorkI
             clock.advance(MORE_THAN_A_LEASE)
             await worker.tick()
             if worker.running:
-                await asyncio.wait([running.task for running in worker.running.values()])
+                await worker.wait_for_jobs()
     return status.result
 
 
@@ -92,7 +92,7 @@ async def test_a_worker_that_dies_around_an_on_complete(
             arrival = asyncio.create_task(held.arrived())
             while not arrival.done():
                 await dying.tick()
-                await asyncio.wait([arrival, *(running.task for running in dying.running.values())], timeout=0.01)
+                await asyncio.wait([arrival], timeout=0.01)
             await dying.kill()
         result = await finish(backend, other, clock, work)
         expected = "success" if moment == "commit.after" else kind

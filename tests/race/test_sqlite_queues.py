@@ -243,7 +243,7 @@ def test_a_worker_does_not_wait_for_the_connections_of_calls(sqlite_url: str) ->
             session = await backend.engine.store.begin_read()
             async with asyncio.timeout(5):
                 await worker.tick()
-                await asyncio.gather(*(running.task for running in worker.running.values()))
+                await worker.wait_for_jobs()
             await session.rollback()
             status = await backend.job(job)
             assert status is not None

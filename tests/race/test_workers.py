@@ -267,7 +267,7 @@ def test_an_action_that_cannot_be_stopped_does_not_stop_its_worker(database_url:
             job = await first.scheduler.run_after(NOW, ledger.act_and_be_deaf)
             await stalled.tick()
             (running,) = stalled.running.values()
-            await asyncio.wait([running.task], timeout=0)
+            await until(lambda: answer(running.begun))
             clock.advance(timedelta(seconds=31))
             await rescuer.tick()
             await stalled.tick()  # it learns that its lease is lost, and cannot stop its job

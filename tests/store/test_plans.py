@@ -49,6 +49,18 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
         {"now": NOW + timedelta(seconds=100), "limit": 50},
         {"scheduled_job": {"scheduled_job_run_at", "key"}, "cancel_request": {"cancel_request_job"}},
     ),
+    "succeed": (
+        {
+            "lease": 1,
+            "ids": [UNKNOWN],
+            "result": "null",
+            "finished_at": NOW,
+            "expires_at": NOW,
+            "slot": 3,
+            **dict.fromkeys(["returned", "results", "finished_ats", "expires_ats", "slots"]),
+        },
+        {"running_job": {"key"}},
+    ),
     "settle": ({"lease": 1, "id": UNKNOWN}, {"running_job": {"key"}, "job_key": {"job_key_job"}}),
     "turns": (
         {"pool": "keyed", "room": 10, "keys": 32, "now": NOW},
@@ -195,8 +207,9 @@ def test_postgres_reads_through_indexes(postgres_plans: str, name: str, how: str
         table = scan["Relation Name"]
         if table in SMALL or scan["Node Type"] == "Tid Scan":
             continue  # a row's place is found without an index
-        assert "Index Name" in scan, f"{scan['Node Type']} on {table}"
-        used.setdefault(one_partition(table), set()).add(index_kind(table, scan["Index Name"]))
+        by = scan["Plans"][0] if scan["Node Type"] == "Bitmap Heap Scan" else scan
+        assert "Index Name" in by, f"{scan['Node Type']} on {table}"
+        used.setdefault(one_partition(table), set()).add(index_kind(table, by["Index Name"]))
     for table, indexes in expected.items():
         assert used.pop(table) <= indexes, table
     assert used.keys() <= {"lease", "scheduled_job"}
@@ -237,7 +250,7 @@ def test_postgres_claims_without_touching_scheduled_jobs(postgres_plans: str) ->
     assert touched["scheduled_job_run_at"] == 1
     assert touched["ready_job_order"] == 10
     assert "ready_job_pkey" not in touched
-    assert not any(node["Node Type"] == "Sort" and node["Actual Rows"] > 10 for node in plan)
+    assert not any(node["Node Type"] == "Sort" and node["Actual Rows"] > 11 for node in plan), "one is of none of them"
 
 
 def test_postgres_looks_at_few_keys(postgres_plans: str) -> None:
@@ -338,7 +351,12 @@ def sqlite_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", [*HOT, "any_ready", "any_ending", "claim_ending", "next_run_at", "settle_pending", "settle_scheduled"]
+    "name",
+    [
+        *HOT,
+        *("any_ready", "any_ending", "claim_ending", "next_run_at"),
+        *("start", "started", "succeeded", "settle_pending", "settle_scheduled"),
+    ],
 )
 def test_sqlite_reads_through_indexes(sqlite_plans: Path, name: str) -> None:
     query = query_of("sqlite", "?", name)
@@ -348,6 +366,8 @@ def test_sqlite_reads_through_indexes(sqlite_plans: Path, name: str) -> None:
     reads = [step[3] for step in steps if step[3].startswith(("SEARCH", "SCAN"))]
     assert reads
     for read in reads:
+        if "VIRTUAL TABLE" in read:
+            continue  # what was asked for
         assert " USING " in read or "(subquery" in read or read.removesuffix(" LEFT-JOIN") in FEW, read
         if read.startswith("SCAN") and "USING" in read:
             assert name in LIMITED, "only what is ordered by an index and limited may begin at its end"

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.calls.context import ActionCtx
-from penstock.calls.job import Running, failure, raised, result_text, time_limit
+from penstock.calls.job import failure, raised, result_text, time_limit
 from penstock.calls.run import Runner
 from penstock.calls.syncctx import SyncActionCtx
-from penstock.calls.work import Cancellation
+from penstock.calls.work import Cancellation, Running
 from penstock.functions.batch import Batch
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Outcome
@@ -32,6 +32,7 @@ class _Gathering:
     function: AnyFunction
     batch: Batch
     jobs: list[Running] = field(default_factory=list)
+    task: asyncio.Task[None] = field(init=False)
     full: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: Cancellation = field(default_factory=Cancellation)
 
@@ -56,13 +57,11 @@ class Batches:
         gathering = self._gathering.get(key)
         if gathering is None:
             gathering = self._gathering[key] = _Gathering(function, batch)
-            task = asyncio.get_running_loop().create_task(self._run(key, gathering))
-            self._running[task] = gathering
-            task.add_done_callback(self._running.pop)
-        else:
-            task = gathering.jobs[0].task
+            gathering.task = asyncio.get_running_loop().create_task(self._run(key, gathering))
+            self._running[gathering.task] = gathering
+            gathering.task.add_done_callback(self._running.pop)
         gathering.jobs.append(running)
-        running.task = task
+        running.task = gathering.task
         if len(gathering.jobs) >= batch.size:
             gathering.full.set()
             del self._gathering[key]

@@ -13,7 +13,7 @@ from penstock.calls.jobcalls import JobCalls
 from penstock.calls.ratelimits import RateStatus
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.sql import prepare_sql
-from penstock.calls.work import ActionWork, Attempt, Cancellation, no_work
+from penstock.calls.work import ActionWork, Cancellation, Running, no_work
 from penstock.clock import Random
 from penstock.errors import DataError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
@@ -34,7 +34,6 @@ class QueryCtx:
 
     Attributes:
         db: Typed tables.
-        job_calls: Jobs, as pools enqueue and look at them.
     """
 
     db: DatabaseReader
@@ -44,7 +43,11 @@ class QueryCtx:
         self._scope = scope
         self._depth = depth
         self.db = DatabaseReader(scope)
-        self.job_calls = JobCalls(runner, scope)
+
+    @property
+    def job_calls(self) -> JobCalls:
+        """Jobs, as pools enqueue and look at them."""
+        return JobCalls(self._runner, self._scope)
 
     def now(self) -> datetime:
         """The time of this execution, aware, in UTC: the same throughout, and in a retry."""
@@ -104,16 +107,18 @@ class MutationCtx(QueryCtx):
 
     Attributes:
         db: Typed tables.
-        scheduler: Functions to run later, if this transaction commits.
     """
 
     db: DatabaseWriter
-    scheduler: Scheduler
 
     def __init__(self, runner: Runner, scope: Scope, depth: int) -> None:
         super().__init__(runner, scope, depth)
         self.db = DatabaseWriter(scope)
-        self.scheduler = Scheduler(self.job_calls)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Functions to run later, if this transaction commits."""
+        return Scheduler(self.job_calls)
 
     def rate_limit(
         self, name: str, key: str = "", *, count: int = 1, reserve: bool = False
@@ -135,19 +140,14 @@ class MutationCtx(QueryCtx):
 
 
 class ActionCtx:
-    """The ctx of an action: no transaction of its own; each query and mutation it runs is one.
-
-    Attributes:
-        scheduler: Functions to run later, whatever becomes of this action.
-        job_calls: Jobs, as pools enqueue and look at them.
-    """
+    """The ctx of an action: no transaction of its own; each query and mutation it runs is one."""
 
     def __init__(
         self,
         runner: Runner,
         calls: Calls,
         depth: int,
-        attempt: Attempt | None = None,
+        attempt: Running | None = None,
         cancelled: Cancellation | None = None,
     ) -> None:
         self._runner = runner
@@ -156,8 +156,16 @@ class ActionCtx:
         self._random: Random | None = None
         self._attempt = attempt
         self._cancelled = cancelled or (Cancellation() if attempt is None else attempt.cancelled)
-        self.job_calls = JobCalls(runner, None, calls.track)
-        self.scheduler = Scheduler(self.job_calls)
+
+    @property
+    def job_calls(self) -> JobCalls:
+        """Jobs, as pools enqueue and look at them."""
+        return JobCalls(self._runner, None, self._calls.track)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Functions to run later, whatever becomes of this action."""
+        return Scheduler(self.job_calls)
 
     @property
     def cancelled(self) -> bool:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.calls.job import Running, raised, returned, work_of
+from penstock.calls.job import raised, returned
 from penstock.calls.run import Runner
+from penstock.calls.work import Running
 from penstock.errors import Conflict, PenstockError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement
@@ -162,7 +163,7 @@ class Groups:
         calls = []
         while self._waiting and len(group) < self._size:
             running = self._waiting.popleft()
-            function = self._runner.engine.registry.find(running.job.function)
+            function = running.function
             if function is None or self._is_slow(function):
                 self._alone(running)
                 continue
@@ -232,8 +233,9 @@ class Groups:
         part, begun = shared.part(), runner.engine.machine.monotonic()
         try:
             with runner.engine.journal.attempts([running.job]):
-                work = work_of(runner, running.job)
-                transaction, result = await runner.shared_mutation(part, function, call.arguments, running.moment, work)
+                transaction, result = await runner.shared_mutation(
+                    part, function, call.arguments, running.moment, running.work
+                )
             settlement = returned(runner, function, running.job, result)
         except TryAgain:
             raise

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.calls.completion import complete
-from penstock.calls.run import Moment, Runner
+from penstock.calls.run import Runner
 from penstock.calls.threads import apart
-from penstock.calls.work import Attempt, Cancellation
+from penstock.calls.work import Cancellation, Running
 from penstock.errors import (
     CallTimeout,
     ContextError,
@@ -31,44 +31,10 @@ from penstock.errors import (
 )
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
-from penstock.jobs.progress import Progress
 from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent, JobState
-from penstock.jobs.work import Work
 from penstock.observe.logs import event as log_event
 from penstock.wire.outgoing import encode_kept
-
-
-@dataclass(slots=True)
-class Running:
-    """A job under way.
-
-    Attributes:
-        job: The job; with its ending, once that is known and only its on_complete is left.
-        lease: The lease it runs under.
-        noticed: Is told how far it has come.
-        cancelled: Set when someone asked for it to stop.
-        begun: Whether it has begun to run.
-        stopped: Whether the worker has stopped it.
-        outcome: If it was stopped: what became of it, as far as is known.
-        needs_slot: Whether it holds a slot of its pool; what only waits for its on_complete does not.
-        moment: Time and chance of its function, if that has been run and is to be run again.
-    """
-
-    job: Job
-    lease: int
-    noticed: Callable[[Progress], None]
-    cancelled: Cancellation = field(default_factory=Cancellation)
-    begun: bool = False
-    stopped: bool = False
-    outcome: Outcome | None = None
-    moment: Moment | None = None
-    task: asyncio.Task[None] = field(init=False)
-    needs_slot: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.needs_slot = self.job.ending is None
-
 
 _PARKED_FOR = timedelta(seconds=30)
 _LONGEST_ERROR = 10_000
@@ -105,33 +71,27 @@ async def _run_job(runner: Runner, running: Running) -> Outcome | None:
 
 async def _attempt(runner: Runner, running: Running) -> Outcome | None:
     """Run a job's function; what became of it, or None if it has settled itself."""
-    job = running.job
-    function = runner.engine.registry.find(job.function)
+    job, function = running.job, running.function
     if function is None:
         return _parked(job, f"FunctionNotFound: no function {job.function} is declared in the program of this worker")
-    attempt = Attempt(job, _deadline(runner, job), running.lease, running.cancelled, running.noticed)
+    running.deadline = _deadline(runner, job)
     try:
         async with time_limit(job.function, job.options.timeout):
             if function.kind is FunctionKind.MUTATION:
-                await _run_mutation(runner, function, running, attempt.work)
+                await _run_mutation(runner, function, running)
                 return None
             arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
             if function.kind is FunctionKind.QUERY:
-                result = await runner.query(function, arguments, work=attempt.work)
+                result = await runner.query(function, arguments, work=running.work)
             else:
-                result = await runner.action(function, arguments, attempt=attempt)
-        return _held(function, attempt, result) if attempt.issued else _returned(runner, function, result)
+                result = await runner.action(function, arguments, attempt=running)
+        return _held(function, running, result) if running.issued else _returned(runner, function, result)
     except LeaseLost:
         raise
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
-        if attempt.issued and not await _voided(runner, job):
+        if running.issued and not await _voided(runner, job):
             return None
         return raised(runner, job, error, running.cancelled)
-
-
-def work_of(runner: Runner, job: Job) -> Work:
-    """An attempt that begins now, as its function sees it."""
-    return Work(job_id(job.id), job.attempt, _deadline(runner, job))
 
 
 def _deadline(runner: Runner, job: Job) -> datetime | None:
@@ -215,7 +175,7 @@ def _returned(runner: Runner, function: AnyFunction, result: object) -> Outcome:
     return Outcome(JobEvent.RETURNED, result=result_text(runner, function, result))
 
 
-def _held(function: AnyFunction, attempt: Attempt, result: object) -> Outcome:
+def _held(function: AnyFunction, attempt: Running, result: object) -> Outcome:
     """The outcome of a job that an outside system is to complete, who says what its result is."""
     if not attempt.held:
         raise ContextError(f"{function.name} went on after complete_later had failed.", fix="Let it raise.")
@@ -262,7 +222,7 @@ def interrupted(running: Running) -> Outcome:
     return Outcome(JobEvent.LOST, error="WorkerLost: the worker stopped before this job had ended")
 
 
-async def _run_mutation(runner: Runner, function: AnyFunction, running: Running, work: Work) -> None:
+async def _run_mutation(runner: Runner, function: AnyFunction, running: Running) -> None:
     job = running.job
 
     def settled(result: object) -> Settlement:
@@ -271,7 +231,8 @@ async def _run_mutation(runner: Runner, function: AnyFunction, running: Running,
     async def check() -> dict[str, Any]:
         return await apart(len(job.args), lambda: function.signature.check_json(job.args))
 
-    await runner.mutation(function, check, lease=running.lease, settle=settled, moment=running.moment, work=work)
+    lease, moment, work = running.lease, running.moment, running.work
+    await runner.mutation(function, check, lease=lease, settle=settled, moment=moment, work=work)
     if job.on_complete is None:
         runner.engine.journal.ended(job, JobState.SUCCESS, runner.now())
 

@@ -17,7 +17,7 @@ from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.threads import Place
-from penstock.calls.work import Attempt
+from penstock.calls.work import Moment, Running
 from penstock.clock import Random, random_of
 from penstock.errors import TryAgain
 from penstock.functions.function import (
@@ -44,7 +44,6 @@ R = TypeVar("R")
 
 SettleResult = Callable[[Any], Settlement]
 Finish = Callable[[Any], Any]
-Moment = tuple[datetime, int]  # the time and the seed of an execution, which its retries repeat
 Encode = Callable[[Any], bytes]
 QueryRun = tuple[AnyFunction, dict[str, Any], Encode]  # a query, its checked arguments, how its result leaves
 
@@ -107,7 +106,7 @@ class Runner:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         depth: int = 0,
-        attempt: Attempt | None = None,
+        attempt: Running | None = None,
     ) -> R:
         """Run an action."""
         expect(function, FunctionKind.ACTION)
@@ -184,14 +183,14 @@ class Runner:
         function: AnyFunction,
         arguments: dict[str, Any],
         depth: int = 0,
-        attempt: Attempt | None = None,
+        attempt: Running | None = None,
     ) -> Any:
         """Run an action on checked arguments."""
         with self.engine.journal.call(function):
             return await self._action_once(function, arguments, depth, attempt)
 
     async def _action_once(
-        self, function: AnyFunction, arguments: dict[str, Any], depth: int, attempt: Attempt | None
+        self, function: AnyFunction, arguments: dict[str, Any], depth: int, attempt: Running | None
     ) -> Any:
         check_depth(function, depth)
         if function.runtime == "process":

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import secret
 from penstock.errors import ContextError, LeaseLost, ValueInvalid
-from penstock.jobs.job import Job, JobId, job_id, job_uuid
+from penstock.functions.function import AnyFunction
+from penstock.jobs.job import Job, JobId, Outcome, job_id, job_uuid
 from penstock.jobs.progress import Progress, progress_of
 from penstock.jobs.token import token_of, token_text
 from penstock.jobs.work import Work
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from penstock.calls.run import Runner
     from penstock.calls.syncctx import Bridge
     from penstock.transaction.tracking import Calls
+
+Moment = tuple[datetime, int]  # the time and the seed of an execution, which its retries repeat
 
 LONGEST_WAIT = timedelta(days=366)
 
@@ -56,31 +59,45 @@ class Cancellation:
         return self._event
 
 
-@dataclass(slots=True)
-class Attempt:
-    """One attempt at a job, as all functions see it that run in it.
+@dataclass(slots=True, eq=False)
+class Running:
+    """A job under way: one attempt at it, or the call of its on_complete.
 
     Attributes:
-        job: The job.
-        deadline: When it is stopped; None if it may take as long as it takes.
+        job: The job; with its ending, once that is known and only its on_complete is left.
+        function: Its function; None if the program declares none of this name.
         lease: The lease it runs under.
+        noticed: Is told of it, and how far it has come.
         cancelled: Set when someone asked for it to stop.
-        noticed: Is told how far it has come.
+        begun: Whether it has begun to run.
+        stopped: Whether the worker has stopped it.
+        outcome: If it was stopped: what became of it, as far as is known.
+        needs_slot: Whether it holds a slot of its pool; what only waits for its on_complete does not.
+        moment: Time and chance of its function, if that has been run and is to be run again.
+        deadline: When its attempt is stopped; None if it may take as long as it takes.
         issued: Whether a token was asked for.
         held: Whether there is one, so that an outside system may complete the job.
+        task: In which it runs, from when it is started.
     """
 
     job: Job
-    deadline: datetime | None
+    function: AnyFunction | None
     lease: int
-    cancelled: Cancellation
-    noticed: Callable[[Progress], None]
+    noticed: Callable[[Running, Progress], None]
+    needs_slot: bool
+    cancelled: Cancellation = field(default_factory=Cancellation)
+    begun: bool = False
+    stopped: bool = False
+    outcome: Outcome | None = None
+    moment: Moment | None = None
+    deadline: datetime | None = None
     issued: bool = False
     held: bool = False
+    task: asyncio.Task[None] = field(init=False)
 
     @property
     def work(self) -> Work:
-        """What functions see of it."""
+        """What functions see of the attempt."""
         return Work(job_id(self.job.id), self.job.attempt, self.deadline)
 
 
@@ -89,7 +106,7 @@ class ActionWork:
 
     __slots__ = ("_attempt", "_calls", "_runner")
 
-    def __init__(self, attempt: Attempt, runner: Runner, calls: Calls) -> None:
+    def __init__(self, attempt: Running, runner: Runner, calls: Calls) -> None:
         self._attempt = attempt
         self._runner = runner
         self._calls = calls
@@ -149,7 +166,7 @@ class ActionWork:
     # ----- steps
 
     async def _progress(self, done: float, total: float | None, note: str | None) -> None:
-        self._attempt.noticed(progress_of(done, total, note))
+        self._attempt.noticed(self._attempt, progress_of(done, total, note))
 
     async def _complete_later(self, timeout: timedelta) -> str:  # noqa: ASYNC109 - a word of the field
         if not _is_wait(timeout):

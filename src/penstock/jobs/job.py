@@ -233,6 +233,11 @@ class Settlement:
     frees_key: bool = False
     failed: Attempt | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it says no more than a result, and nothing follows from it."""
+        return self.event is JobEvent.RETURNED and self.state is JobState.SUCCESS and not self.frees_key
+
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:

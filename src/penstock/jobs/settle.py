@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from penstock.jobs.job import Attempt, Ending, Job, Options, Outcome, Settlement
 from penstock.jobs.retry import Retry, backoff
@@ -31,6 +32,11 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
     """
     if job.ending is not None:
         return _settle_call(job, job.ending, outcome, now, chance, keep)
+    if outcome.event is JobEvent.RETURNED and job.on_complete is None:  # the way of most jobs, and the shortest
+        state, until, result = JobState.SUCCESS, expiry(job.options, now, keep), outcome.result
+        settled = Settlement(job.id, state, outcome.event, job.attempt, job.run_at, now, until, result)
+        settled.frees_key = job.options.key is not None
+        return settled
     event = _event(job, outcome)
     state = moved(JobState.RUNNING, event, on_complete=job.on_complete is not None)
     settled = Settlement(
@@ -88,7 +94,12 @@ def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: s
 
 def expiry(options: Options, now: datetime, keep: timedelta) -> datetime:
     """Until when the status of a job is kept that ends now."""
-    return now + (keep if options.keep is None else min(timedelta(seconds=options.keep), FOR_EVER))
+    return now + (keep if options.keep is None else _kept(options.keep))
+
+
+@lru_cache
+def _kept(seconds: float) -> timedelta:
+    return min(timedelta(seconds=seconds), FOR_EVER)
 
 
 def _completing(settled: Settlement, end: JobState, now: datetime) -> Settlement:

@@ -11,8 +11,8 @@ from functools import partial
 from uuid import UUID
 
 from penstock.calls.batch import Batches
-from penstock.calls.job import Running
 from penstock.calls.run import Runner
+from penstock.calls.work import Running
 from penstock.jobs.job import Job, Outcome, Settlement
 from penstock.jobs.settle import settle, settle_cancel
 from penstock.jobs.states import JobEvent

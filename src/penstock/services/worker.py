@@ -11,19 +11,15 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import cast
 from uuid import UUID
 
-from penstock.calls.batch import Batches
-from penstock.calls.group import Groups
-from penstock.calls.job import Running, failure, interrupted, run_job
 from penstock.calls.run import Runner
+from penstock.calls.work import Running
 from penstock.errors import DatabaseUnavailable, TryAgain
-from penstock.functions.function import FunctionKind
 from penstock.jobs.job import DEFAULT_POOL, Job, Outcome, job_id
-from penstock.jobs.progress import Progress
 from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
@@ -34,6 +30,7 @@ from penstock.services.progress import Heard
 from penstock.services.reports import Reports
 from penstock.services.service import Service
 from penstock.services.slots import Slots
+from penstock.services.underway import UnderWay
 from penstock.store.contract import Claim, Room
 
 # Parts of the setting `lease`, which bounds the time from a worker's death to the take-over of its jobs.
@@ -56,7 +53,6 @@ class Worker(Service):
 
     Attributes:
         lease: The number of its lease, while it has one.
-        running: The jobs it runs.
         next_run_at: When more jobs were to start, at its last look: scheduled ones, or those that a rate limit keeps.
     """
 
@@ -65,30 +61,23 @@ class Worker(Service):
     def __init__(self, runner: Runner, name: str, jobs: int, pools: Sequence[str] = ()) -> None:
         super().__init__(runner.engine.clock)
         self.lease: int | None = None
-        self.running: dict[UUID, Running] = {}
         self.next_run_at: datetime | None = None
         self._runner = runner
         self._store = runner.engine.store
         self._label = name
-        self._jobs = jobs
         self._bound = runner.engine.config.lease
         self._ttl = timedelta(seconds=self._bound * _HOLDS_PART)
         self._poll = runner.engine.config.poll
         self._renewed_at = 0.0
-        self._outcomes: list[tuple[Job, Outcome]] = []
         self._astray = False
         self._slots = Slots(self._store, self.clock, pools)
-        self._busy: Counter[str] = Counter()
-        self._journal = runner.engine.journal
-        self._journal.watch(self._busy, self._slots.held)
-        self._reports = Reports(self._journal, self._store, self.clock)
-        # Attempts that go on though their jobs were ended from outside, and begun anew.
-        self._overtaken: list[Running] = []
         self._heard = Heard(self._store, self.clock)
+        self._under_way = UnderWay(runner, jobs, self._heard, self.wake.set)
+        self._journal = runner.engine.journal
+        self._journal.watch(self._under_way.busy, self._slots.held)
+        self._reports = Reports(self._journal, self._store, self.clock)
         self._outside = Outside(runner)
         self._others = Others(runner, self._outside)
-        self._batches = Batches(runner, self._end_job)
-        self._groups = Groups(runner, self._end_job, self._start_alone)
 
     async def tick(self) -> float:
         """Keep the lease, settle what has ended, claim and start what may run."""
@@ -96,9 +85,12 @@ class Worker(Service):
         try:
             async with asyncio.timeout(self._bound * _TICK_PART):  # by then the lease is to be renewed again
                 await self._others.look_after(self.lease)
-                await self._reports.tell(self._busy)
+                await self._reports.tell(self._under_way.busy)
                 await self._heard.write(self.lease)
-                pause = await self._settle_and_claim()  # comes last: who ticks sees what was started by it
+                try:
+                    pause = await self._settle_and_claim()  # comes last: who ticks sees what was started by it
+                finally:
+                    self._under_way.start()
         except TimeoutError as error:
             raise DatabaseUnavailable("The database did not answer in time to find work.") from error
         return min(pause, self._until_renewal(), self._heard.due())
@@ -108,9 +100,9 @@ class Worker(Service):
         if grace := self._runner.engine.grace_left():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace):
-                    await self._wait_for_jobs()
-        stopped = await self._end_jobs()
-        self._outcomes += [(running.job, running.outcome) for running in stopped if running.outcome is not None]
+                    await self._let_jobs_end()
+        stopped = await self._under_way.stop(self._bound * _END_PART)
+        self._under_way.outcomes += [(one.job, one.outcome) for one in stopped if one.outcome is not None]
         ended: Counter[JobEvent] = Counter()
         try:
             won = await self._settle_outcomes()
@@ -141,7 +133,16 @@ class Worker(Service):
     @property
     def unsettled(self) -> int:
         """How many jobs have ended and are not settled yet."""
-        return len(self._outcomes)
+        return len(self._under_way.outcomes)
+
+    @property
+    def running(self) -> Mapping[UUID, Running]:
+        """The jobs it runs, by id."""
+        return self._under_way.running
+
+    async def wait_for_jobs(self) -> None:
+        """Wait until all jobs have ended that run now; they are settled by the next tick."""
+        await self._under_way.wait()
 
     # ----- the lease
 
@@ -189,11 +190,10 @@ class Worker(Service):
 
     # ----- the end of jobs
 
-    async def _wait_for_jobs(self) -> None:
+    async def _let_jobs_end(self) -> None:
         """Wait until no job runs, settling those that end; the lease is kept meanwhile."""
         while self.running:
-            tasks = [running.task for running in self.running.values()]
-            await asyncio.wait(tasks, timeout=self._until_renewal(), return_when=asyncio.FIRST_COMPLETED)
+            await self._under_way.wait_for_one(self._until_renewal())
             try:
                 await self._keep_lease()
                 await self._heard.write(self.lease)
@@ -203,24 +203,8 @@ class Worker(Service):
 
     async def _stop_jobs(self) -> None:
         # What becomes of them is nothing to this worker any more.
-        self._outcomes.clear()
-        await self._end_jobs()
-
-    async def _end_jobs(self) -> list[Running]:
-        """Stop all jobs; these. Nobody waits for long for one that does not let itself be stopped."""
-        ours, self.running = list(self.running.values()), {}
-        stopped, self._overtaken = ours + self._overtaken, []
-        self._groups.clear()
-        self._busy.clear()
-        self._heard.clear()
-        for running in stopped:
-            running.stopped, running.outcome = True, interrupted(running)
-            running.task.cancel()
-        if stopped:
-            _, deaf = await asyncio.wait([running.task for running in stopped], timeout=self._bound * _END_PART)
-            if deaf:
-                log_event("worker.jobs_do_not_stop", logging.WARNING, lease=self.lease, jobs=len(deaf))
-        return ours
+        self._under_way.outcomes.clear()
+        await self._under_way.stop(self._bound * _END_PART)
 
     # ----- settle
 
@@ -231,18 +215,20 @@ class Worker(Service):
 
     async def _hold_outcomes(self) -> None:
         """Let jobs that an outside system will complete go from this worker, and their slots with them."""
-        held = {job.id: job for job, outcome in self._outcomes if outcome.event is JobEvent.HELD}
+        outcomes = self._under_way.outcomes
+        held = {job.id: job for job, outcome in outcomes if outcome.event is JobEvent.HELD}
         if not held or self.lease is None:
             return
         await self._heard.write(self.lease, at_once=True)
         await self._outside.hold(self.lease, list(held.values()))
-        self._outcomes = [(job, outcome) for job, outcome in self._outcomes if job is not held.get(job.id)]
-        self._busy.subtract(job.pool for job in held.values())
+        outcomes = self._under_way.outcomes
+        self._under_way.outcomes = [(job, outcome) for job, outcome in outcomes if job is not held.get(job.id)]
+        self._under_way.busy.subtract(job.pool for job in held.values())
         self._slots.recount()
 
     async def _settle_ended(self) -> set[UUID]:
-        outcomes = [pair for pair in self._outcomes if pair[1].event is not JobEvent.HELD]
-        self._outcomes = [pair for pair in self._outcomes if pair[1].event is JobEvent.HELD]
+        outcomes = [pair for pair in self._under_way.outcomes if pair[1].event is not JobEvent.HELD]
+        self._under_way.outcomes = [pair for pair in self._under_way.outcomes if pair[1].event is JobEvent.HELD]
         if not outcomes or self.lease is None:
             return set()
         now, chance, kept = self.clock.now(), self.clock.random, self._runner.engine.keep
@@ -250,7 +236,7 @@ class Worker(Service):
         try:
             won = await self._store.jobs.settle(self.lease, settlements)
         except BaseException:
-            self._outcomes = outcomes + self._outcomes
+            self._under_way.outcomes = outcomes + self._under_way.outcomes
             raise
         self._journal.settled(zip((job for job, _ in outcomes), settlements, strict=True), won)
         for settlement in settlements:
@@ -264,9 +250,9 @@ class Worker(Service):
 
     async def _settle_and_claim(self) -> float:
         """Settle what has ended, and claim more; beside each other where neither depends on the other."""
-        if not self._outcomes:
+        if not self._under_way.outcomes:
             return await self._claim()
-        if self._astray or not all(_has_plainly_ended(job, outcome) for job, outcome in self._outcomes):
+        if self._astray or not all(_has_plainly_ended(job, outcome) for job, outcome in self._under_way.outcomes):
             await self._settle_outcomes()
             return await self._claim()
         settling, claiming = await asyncio.gather(self._settle_ended(), self._claim(), return_exceptions=True)
@@ -276,30 +262,32 @@ class Worker(Service):
         return cast("float", claiming)
 
     async def _claim(self) -> float:
-        """Claim as many jobs as may start, and start them; seconds until the next look."""
-        lease, free = self.lease, self._jobs - len(self.running) - len(self._overtaken)
+        """Claim jobs that may start; seconds until the next look."""
+        lease, free = self.lease, self._under_way.free
         if lease is None or self._stopping:
             return self._poll
-        again = await self._slots.balance(lease, max(0, free), self._busy)
+        again = await self._slots.balance(lease, max(0, free), self._under_way.busy)
         if free <= 0:
-            await self._others.cancel(self.running, self._batches)
+            await self._others.cancel(self.running, self._under_way.batches)
             return min(self._poll, again)
         if self._astray:
             await self._adopt(lease)
         self._astray = True  # until its answer has come
-        rooms = [Room(DEFAULT_POOL, free), *self._slots.rooms(free, self._busy)]
-        claim = await self._store.jobs.claim(lease, free, rooms, self.clock.now())
+        asked = min(free, self._under_way.piece)
+        rooms = [Room(DEFAULT_POOL, free), *self._slots.rooms(free, self._under_way.busy)]
+        claim = await self._store.jobs.claim(lease, asked, rooms, self.clock.now())
         self.next_run_at = self._next_of(claim)
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
-        self._start_jobs(claim.jobs, lease)
+        self._under_way.add(claim.jobs, lease)
+        self._journal.started(claim.jobs)
         self._astray = False
-        if claim.cancels and await self._others.cancel(self.running, self._batches):
+        if claim.cancels and await self._others.cancel(self.running, self._under_way.batches):
             return 0.0
-        if claim.promoted and len(claim.jobs) < free:
+        if claim.promoted and len(claim.jobs) < asked:
             return 0.0  # of what is ready now, pools may want more slots
-        if len(claim.jobs) == free:
-            return min(self._poll, again)  # all places are taken: the first job to end wakes this worker
+        if len(claim.jobs) == asked:  # once all places are taken, the first job to end wakes this worker
+            return 0.0 if asked < free else min(self._poll, again)
         if self.next_run_at is not None:
             again = min(again, max(0.0, (self.next_run_at - self.clock.now()).total_seconds()))
         return min(self._poll, again)
@@ -313,85 +301,12 @@ class Worker(Service):
 
     async def _adopt(self, lease: int) -> None:
         """Start jobs that a claim has put under the lease although this worker never had its answer."""
-        known = {*self.running, *(job.id for job, _ in self._outcomes)}
+        known = {*self.running, *(job.id for job, _ in self._under_way.outcomes)}
         for job in await self._store.leases.jobs(lease):
             if job.id not in known:
                 log_event("job.adopted", logging.WARNING, job=job_id(job.id), function=job.function, lease=lease)
-                self._start_jobs([job], lease)
-
-    def _start_jobs(self, jobs: Sequence[Job], lease: int) -> None:
-        """Start jobs: several mutations in shared transactions, calls of batch functions together."""
-        self._journal.started(jobs)
-        sharing: list[Job] = []
-        find = self._runner.engine.registry.find
-        for job in jobs:
-            function = None if job.ending is not None else find(job.function)
-            if function is None:
-                self._start_job(job, lease)
-            elif function.kind is FunctionKind.MUTATION and self._groups.takes(job, function):
-                sharing.append(job)
-            elif function.batch is not None:
-                self._batches.add(function, function.batch, self._note_running(job, lease))
-            else:
-                self._start_job(job, lease)
-        if len(sharing) == 1:
-            self._start_job(sharing[0], lease)
-        elif sharing:
-            self._groups.add([self._note_running(job, lease) for job in sharing])
-        if len(self.running) >= self._jobs:
-            self._batches.hurry()
-
-    def _start_job(self, job: Job, lease: int) -> None:
-        self._start_alone(self._note_running(job, lease))
-
-    def _start_alone(self, running: Running) -> None:
-        running.task = asyncio.get_running_loop().create_task(self._run_job(running))
-
-    def _note_running(self, job: Job, lease: int) -> Running:
-        running = Running(job, lease, lambda progress: self._note(running, progress))
-        if (older := self.running.get(job.id)) is not None:
-            self._overtaken.append(older)
-        self._heard.forget(job.id)
-        self.running[job.id] = running
-        self._busy[job.pool] += running.needs_slot
-        return running
-
-    def _note(self, running: Running, progress: Progress) -> None:
-        """A job says how far it has come."""
-        if self.running.get(running.job.id) is running and self._heard.note(running.job.id, progress):
-            self.wake.set()
-
-    async def _run_job(self, running: Running) -> None:
-        running.begun, begun = True, self.clock.monotonic()
-        outcome: Outcome | None
-        try:
-            outcome = await run_job(self._runner, running)
-        except BaseException as error:
-            if running.stopped and isinstance(error, asyncio.CancelledError):
-                raise
-            outcome = failure(error)
-        if running.needs_slot:
-            self._journal.ran(running.job, self.clock.monotonic() - begun)
-        await self._end_job(running, outcome)
-
-    async def _end_job(self, running: Running, outcome: Outcome | None) -> None:
-        job = running.job
-        if points.armed:
-            await points.reach("worker.outcome", job=job, outcome=outcome)
-        if running.stopped:
-            running.outcome = outcome
-            return
-        if self.running.get(job.id) is running:
-            del self.running[job.id]
-            if outcome is None or outcome.event is not JobEvent.HELD:
-                self._heard.forget(job.id)
-        else:
-            self._overtaken, outcome = [one for one in self._overtaken if one is not running], None
-        if outcome is not None:
-            self._outcomes.append((job, outcome))
-        if outcome is None or outcome.event is not JobEvent.HELD:  # which is busy until its slot has gone with it
-            self._busy[job.pool] -= running.needs_slot
-        self.wake.set()
+                self._under_way.add([job], lease)
+                self._journal.started([job])
 
 
 def _has_plainly_ended(job: Job, outcome: Outcome) -> bool:

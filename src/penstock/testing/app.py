@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -101,7 +100,7 @@ class TestApp(Backend):
             if attempts > _MOST_JOBS:
                 raise AssertionError(f"more than {_MOST_JOBS} jobs ran, and there is no end in sight")
             if started:
-                await asyncio.wait([running.task for running in started])
+                await self.worker.wait_for_jobs()
                 continue
             if self.worker.unsettled or not pause:
                 continue

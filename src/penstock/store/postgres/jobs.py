@@ -37,6 +37,7 @@ _COLUMNS = (
     "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "attempt",
     "enqueued_at",
 )  # fmt: skip
+_RUN_AT, _CANCELS, _GATES = 4, 12, 13  # of the first row of the query `claim`
 _REQUEST_KEPT = timedelta(minutes=1)
 # These two are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _TRUNCATE = "truncate penstock.finished_job_{slot}"
@@ -89,21 +90,21 @@ class PostgresJobs:
         opened: dict[str, timedelta | None] = {}
         taken = await self._pass_gates(self._left_out.first(rooms, limit), lease, now, opened)
         rows = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
-        next_run_at: datetime | None = rows[0][0]
-        taken += [job_of(row[3:]) for row in rows if row[3] is not None]
+        next_run_at: datetime | None = rows[0][_RUN_AT]
+        taken += _claimed(rows, now)
         due = next_run_at is not None and next_run_at <= now
         if due:
             await self._run("promote", now=now, limit=_PROMOTE_MOST)
             rows = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
-            next_run_at = rows[0][0]
-            taken += [job_of(row[3:]) for row in rows if row[3] is not None]
-        waiting: list[str] = rows[0][2]
+            next_run_at = rows[0][_RUN_AT]
+            taken += _claimed(rows, now)
+        cancels, waiting = rows[0][_CANCELS], rows[0][_GATES]
         if waiting:
             for line in gates_in_line(left_rooms(rooms, taken), waiting, opened):
                 taken += await self._pass_gates(shared_rooms(line, limit - len(taken)), lease, now, opened)
         self._left_out.remember([room.pool for room in rooms if room.room > 0 and room.pool in waiting], opened)
         waits = [again for again in opened.values() if again is not None]
-        return Claim(taken, next_run_at, rows[0][1], due, min(waits, default=None))
+        return Claim(taken, next_run_at, cancels, due, min(waits, default=None))
 
     async def _pass_gates(
         self, rooms: Sequence[Room], lease: int, now: datetime, opened: dict[str, timedelta | None]
@@ -117,8 +118,8 @@ class PostgresJobs:
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""
-        rows = await self._run("settle", lease=lease, **_settle_arrays(settlements))
-        return {row[0] for row in rows}
+        name, values = _settling(settlements)
+        return {row[0] for row in await self._run(name, lease=lease, **values)}
 
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
         """The same for one job, in the transaction that is its effect."""
@@ -126,8 +127,8 @@ class PostgresJobs:
 
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
         """The same for many jobs; how many the lease still held."""
-        query = self._queries["settle"]
-        return len(await session.fetch(query.statement, query.args({"lease": lease, **_settle_arrays(settlements)})))
+        name, values = _settling(settlements)
+        return len(await self._fetch(session, name, lease=lease, **values))
 
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
         """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
@@ -213,6 +214,11 @@ class PostgresJobs:
         return await run(self._connections, self._queries[name], values)
 
 
+def _claimed(rows: Sequence[Row], now: datetime) -> list[Job]:
+    """The jobs of all rows of the query `claim` but the first."""
+    return [job_of((*row[:12], now)) for row in rows[1:]]
+
+
 async def run(connections: Connections, query: Query, values: dict[str, Any]) -> Sequence[Row]:
     """Run one query in a transaction of its own."""
     if connections.route.pooled:
@@ -272,6 +278,27 @@ async def _run_pooled(connections: Connections, query: Query, values: dict[str, 
     finally:
         await session.rollback()
     return rows
+
+
+def _settling(settlements: Sequence[Settlement]) -> tuple[str, dict[str, Any]]:
+    """The query that writes these, and its values."""
+    if not all(item.is_plain for item in settlements):
+        return "settle", _settle_arrays(settlements)
+    first, ids = settlements[0], [item.id for item in settlements]
+    common = (first.result, first.finished_at, first.expires_at)
+    own = [item for item in settlements if (item.result, item.finished_at, item.expires_at) != common]
+    return "succeed", {
+        "ids": ids,
+        "result": first.result,
+        "finished_at": first.finished_at,
+        "expires_at": first.expires_at,
+        "slot": slot_of(first.expires_at, first.finished_at),
+        "returned": [item.id for item in own] or None,
+        "results": [item.result for item in own] or None,
+        "finished_ats": [item.finished_at for item in own] or None,
+        "expires_ats": [item.expires_at for item in own] or None,
+        "slots": [slot_of(item.expires_at, item.finished_at) for item in own] or None,
+    }
 
 
 def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -22,6 +23,8 @@ from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.session import Begin, reading, writing
 
 _PROMOTE_MOST = 1000
+_TOGETHER = 4  # jobs; for fewer, statements of their own are as fast
+_LARGEST_TOGETHER = 4096  # characters of a result that is sent with those of others
 _REQUEST_KEPT = timedelta(minutes=1)
 _READY = (
     "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "ending",
@@ -112,7 +115,7 @@ class SqliteJobs:
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""
         async with writing(self._begin_write) as session:
-            return {item.id for item in settlements if await self.settle_within(session, lease, item)}
+            return await self._settle_all(session, lease, settlements)
 
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
         """The same for one job, in the transaction that is its effect."""
@@ -139,7 +142,7 @@ class SqliteJobs:
 
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
         """The same for many jobs; how many the lease still held."""
-        return len([item for item in settlements if await self.settle_within(session, lease, item)])
+        return len(await self._settle_all(session, lease, settlements))
 
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
         """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
@@ -190,6 +193,33 @@ class SqliteJobs:
 
     # ----- steps
 
+    async def _settle_all(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
+        plain = [item for item in settlements if item.is_plain and len(item.result or "") <= _LARGEST_TOGETHER]
+        if len(plain) < _TOGETHER:
+            plain = []
+        won = await self._succeed(session, lease, plain) if plain else set()
+        together = set(map(id, plain))
+        for item in settlements:
+            if id(item) not in together and await self.settle_within(session, lease, item):
+                won.add(item.id)
+        return won
+
+    async def _succeed(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
+        held: dict[bytes, int] = {row[0]: row[1] for row in await self._fetch(session, "held", lease=lease)}
+        results: dict[tuple[datetime, datetime], dict[int, str | None]] = {}
+        won = set()
+        for item in settlements:
+            row = held.get(item.id.bytes)
+            if row is not None:
+                results.setdefault((item.finished_at, item.expires_at), {})[row] = item.result
+                won.add(item.id)
+        for (finished_at, expires_at), found in results.items():
+            values: dict[str, Any] = {"results": json.dumps(found)}
+            values |= {"finished_at": encode_datetime(finished_at), "expires_at": encode_datetime(expires_at)}
+            await self._execute(session, "succeed", values)
+            await self._execute(session, "succeeded", values)
+        return won
+
     async def _look(self, rooms: Sequence[Room]) -> tuple[bool, datetime | None, bool]:
         async with reading(self._begin_read) as session:
             ready = bool(await self._fetch(session, "any_ending"))
@@ -209,19 +239,20 @@ class SqliteJobs:
         self, session: Session, lease: int, limit: int, rooms: Sequence[Room], now: datetime
     ) -> builtins.list[Job]:
         rows = [*await self._fetch(session, "claim_ending", lease=lease, limit=limit)]
+        await self._put_under_lease(session, lease, rows, now)
         left, turn = limit - len(rows), [room for room in rooms if room.room > 0]
         while left and turn:  # each pool gets its share, and then of what others have left
             share, again = max(1, left // len(turn)), []
             for room in turn[:left]:
                 most = min(share, room.room)
                 found = await self._fetch(session, "claim", pool=room.pool, lease=lease, epoch=room.epoch, limit=most)
+                await self._put_under_lease(session, lease, found, now)
                 rows += found
                 left -= len(found)
                 if len(found) == most < room.room:
                     again.append(replace(room, room=room.room - most))
             turn = again
-        in_order = sorted(rows, key=lambda row: (row[13], row[15]))
-        return await self._put_under_lease(session, lease, [(*row[:15], "") for row in in_order], now, gated=False)
+        return [_claimed(row, now) for row in sorted(rows, key=_by_rank)]
 
     async def _waits(self, session: Session, room: Room) -> bool:
         return room.room > 0 and bool(await self._fetch(session, "any_waiting", pool=room.pool))
@@ -237,18 +268,25 @@ class SqliteJobs:
         jobs: list[Job] = []
         for room in rooms:
             rows, opened[room.pool] = await self._gates.open(session, lease, room, now)
-            jobs += await self._put_under_lease(session, lease, rows, now, gated=True)
+            jobs += await self._start_gated(session, lease, rows, now)
         return jobs
 
-    async def _put_under_lease(
-        self, session: Session, lease: int, rows: Sequence[Row], now: datetime, *, gated: bool
+    async def _put_under_lease(self, session: Session, lease: int, rows: Sequence[Row], now: datetime) -> None:
+        if rows:
+            seqs = json.dumps([row[0] for row in rows])
+            values = {"lease": lease, "seqs": seqs, "started_at": encode_datetime(now)}
+            await self._execute(session, "start", values)
+            await self._execute(session, "started", values)
+
+    async def _start_gated(
+        self, session: Session, lease: int, rows: Sequence[Row], now: datetime
     ) -> builtins.list[Job]:
         started_at, started = encode_datetime(now), []
         for row in rows:
             values = dict(zip(_CLAIMED, row, strict=True))
-            values |= {"lease": lease, "started_at": started_at, "gated": gated}
+            values |= {"lease": lease, "started_at": started_at, "gated": True}
             values["attempt"] += values["ending"] is None
-            await self._execute(session, "start", values)
+            await self._execute(session, "start_gated", values)
             started.append(job_from((*row[:10], values["attempt"], row[11], started_at)))
         return started
 
@@ -293,6 +331,17 @@ class SqliteJobs:
 async def fetch(session: OpenTransaction, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
     """Run a named query in a session."""
     return await session.fetch(query.statement, query.args(values))
+
+
+def _claimed(row: Sequence[Any], now: datetime) -> Job:
+    """A job from its row of the query `claim`."""
+    run_at, enqueued_at = datetime.fromisoformat(row[6]), datetime.fromisoformat(row[13])
+    return job_of((UUID(bytes=row[2]), *row[3:6], run_at, *row[7:13], enqueued_at, now))
+
+
+def _by_rank(row: Sequence[Any]) -> tuple[int, int]:
+    """The order of rows of the query `claim`: the most urgent first."""
+    return row[1], row[0]
 
 
 def _filter(where: JobFilter) -> dict[str, Any]:

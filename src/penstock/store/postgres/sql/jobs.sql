@@ -65,8 +65,8 @@ select id, pool, function, kind, args, priority, rank, run_at, options, on_compl
 from moved order by run_at, id;
 
 -- claim: give ready jobs to a lease: those that wait for their on_complete, then of each pool as many as it has room for.
--- Each row begins with the next scheduled time, whether anybody has asked for a cancel, and the pools at whose gates jobs
--- wait. A pool whose limit was changed since the worker last looked at it gives nothing.
+-- The first row is of none of them: it has the next scheduled time, whether anybody has asked for a cancel, and the pools
+-- at whose gates jobs wait. A pool whose limit was changed since the worker last looked at it gives nothing.
 -- Differs: SKIP LOCKED steps around other workers, and one statement moves the rows and looks at the schedule.
 with ending as materialized (
     select r.ctid from penstock.ready_job r
@@ -105,21 +105,40 @@ with ending as materialized (
            enqueued_at, :now::timestamptz, error, attempts
     from taken
 )
-select asked.next_run_at, asked.cancels, asked.gates, t.id, t.function, t.kind, t.args, t.run_at, t.pool, t.priority, t.options,
-       t.on_complete, t.ending, t.attempt, t.enqueued_at, :now
-from (
-    select (
+select null as id, null as function, null as kind, null as args, (
         select s.run_at from penstock.scheduled_job s
         where not s.waiting and (s.ending is not null or not exists (select from penstock.cancel_request c where c.job_id = s.id))
         order by s.run_at, s.id limit 1
-    ) as next_run_at, exists (select from penstock.cancel_request) as cancels, array(
+    ) as run_at, null as pool, null as priority, null as options, null as on_complete, null as ending, null as attempt,
+    null as enqueued_at, exists (select from penstock.cancel_request) as cancels, array(
         select p.pool from unnest(:pools) as p (pool)
         where exists (select from penstock.scheduled_job s where s.waiting and s.pool = p.pool)
            or (exists (select from penstock.pool o where o.name = p.pool and o.rate_limit is not null)
                and exists (select from penstock.ready_job r where r.pool = p.pool and r.ending is null))
-    ) as gates
-) asked left join taken t on true
-order by t.rank, t.seq;
+    ) as gates, null as rank, null as seq
+union all
+select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, null, null, rank, seq
+from taken
+order by rank nulls first, seq;
+
+-- succeed: write that running jobs have returned, and nothing follows from it: what becomes of most. What they have in
+-- common is said once; `returned` are those that say anything for themselves. The lease is the fence, as in settle.
+-- Differs: one statement for any number of jobs.
+with gone as (
+    delete from penstock.running_job r where r.id = any(:ids::uuid[]) and r.lease = :lease
+    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.run_at, r.options, r.on_complete, r.attempt,
+              r.enqueued_at, r.started_at, r.attempts
+), ended as (
+    insert into penstock.finished_job (slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
+        enqueued_at, started_at, finished_at, expires_at, state, result, attempts)
+    select coalesce(o.slot, :slot::smallint), g.id, g.pool, g.function, g.kind, g.args, g.priority, g.run_at, g.options,
+           g.on_complete, g.attempt, g.enqueued_at, g.started_at, coalesce(o.finished_at, :finished_at::timestamptz),
+           coalesce(o.expires_at, :expires_at::timestamptz), 'success', coalesce(o.result, :result::text), g.attempts
+    from gone g left join unnest(
+        :returned::uuid[], :results::text[], :finished_ats::timestamptz[], :expires_ats::timestamptz[], :slots::smallint[]
+    ) as o (id, result, finished_at, expires_at, slot) on o.id = g.id
+)
+select id from gone;
 
 -- settle: write what became of running jobs. The lease is the fence: a job it no longer holds is not returned.
 -- Differs: one statement for any number of jobs.
@@ -131,7 +150,8 @@ with outcome as materialized (
     ) as t (id, state, attempt, run_at, finished_at, expires_at, slot, result, error, traceback, ending, on_complete_error,
             failed)
 ), gone as (
-    delete from penstock.running_job r using outcome o where r.id = o.id and r.lease = :lease
+    delete from penstock.running_job r using outcome o
+    where r.id = o.id and r.id = any(:ids) and r.lease = :lease  -- said twice: the index of a table with many dead rows
     returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.options, r.on_complete, r.enqueued_at, r.started_at,
               r.gated, r.concurrency_key, r.rank, r.run_at as last_run_at,
               o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.slot, o.result, o.error, o.traceback, o.ending,

@@ -78,36 +78,55 @@ select (
 
 -- claim: give ready jobs of a pool to a lease, the most urgent first. A pool whose limit was changed since the worker
 -- last looked at it gives nothing.
--- Differs: takes them out; start puts them in. One statement a pool.
-delete from penstock_ready_job
-where seq in (
-    select r.seq from penstock_ready_job r
-    where r.pool = :pool and r.ending is null
-      and not exists (select 1 from penstock_cancel_request c where c.job_id = r.id)
-      and exists (select 1 from penstock_lease l where l.id = :lease)
-      and (:epoch is null or exists (
-          select 1 from penstock_pool p where p.name = :pool and p.epoch = :epoch and p.rate_limit is null
-      ))
-    order by r.rank, r.seq limit :limit
-)
-returning id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, error, rank,
-          attempts, seq;
+-- Differs: only chooses them; start and started move them. One statement a pool.
+select r.seq, r.rank, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending,
+       r.attempt + 1, r.enqueued_at
+from penstock_ready_job r
+where r.pool = :pool and r.ending is null
+  and not exists (select 1 from penstock_cancel_request c where c.job_id = r.id)
+  and exists (select 1 from penstock_lease l where l.id = :lease)
+  and (:epoch is null or exists (
+      select 1 from penstock_pool p where p.name = :pool and p.epoch = :epoch and p.rate_limit is null
+  ))
+order by r.rank, r.seq limit :limit;
 
--- claim_ending: give jobs that wait for their on_complete to a lease (SQLite only: part of claim).
-delete from penstock_ready_job
-where seq in (
-    select r.seq from penstock_ready_job r
-    where r.ending is not null and exists (select 1 from penstock_lease l where l.id = :lease)
-    order by r.seq limit :limit
-)
-returning id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, error, rank,
-          attempts, seq;
+-- claim_ending: the jobs that wait for their on_complete and are given to a lease (SQLite only: part of claim).
+select r.seq, r.rank, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending,
+       r.attempt, r.enqueued_at
+from penstock_ready_job r
+where r.ending is not null and exists (select 1 from penstock_lease l where l.id = :lease)
+order by r.seq limit :limit;
 
--- start: put a claimed job under its lease (SQLite only: the second half of claim).
+-- start: put chosen jobs under their lease (SQLite only: the second part of claim).
+insert into penstock_running_job (id, lease, function, kind, args, run_at, pool, priority, rank, options, on_complete,
+    ending, attempt, enqueued_at, started_at, error, attempts)
+select id, :lease, function, kind, args, run_at, pool, priority, rank, options, on_complete, ending,
+    attempt + (ending is null), enqueued_at, :started_at, error, attempts
+from penstock_ready_job where seq in (select value from json_each(:seqs)) order by seq;
+
+-- started: jobs that are under a lease are not ready any more (SQLite only: the last part of claim).
+delete from penstock_ready_job where seq in (select value from json_each(:seqs));
+
+-- start_gated: put a job under its lease that has passed a gate (SQLite only: the last part of claim).
 insert into penstock_running_job (id, lease, function, kind, args, run_at, pool, priority, rank, options, on_complete,
     ending, attempt, enqueued_at, started_at, error, gated, concurrency_key, attempts)
 values (:id, :lease, :function, :kind, :args, :run_at, :pool, :priority, :rank, :options, :on_complete, :ending, :attempt,
     :enqueued_at, :started_at, :error, :gated, :concurrency_key, :attempts);
+
+-- held: the jobs that run under a lease (SQLite only: part of succeed).
+select id, rowid from penstock_running_job where lease = :lease;
+
+-- succeed: write that running jobs have returned, and nothing follows from it: what becomes of most.
+-- Differs: the fence is held, which tells the rows that the lease holds. Here are their results by row, for all that end at
+-- one time: a statement for each job would keep its pages for an undo of its own.
+insert into penstock_finished_job (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
+    enqueued_at, started_at, finished_at, expires_at, state, result, attempts)
+select r.id, r.pool, r.function, r.kind, r.args, r.priority, r.run_at, r.options, r.on_complete, r.attempt,
+    r.enqueued_at, r.started_at, :finished_at, :expires_at, 'success', returned.value, r.attempts
+from json_each(:results) returned join penstock_running_job r on r.rowid = cast(returned.key as integer);
+
+-- succeeded: jobs that have returned run no more (SQLite only: the second half of succeed).
+delete from penstock_running_job where rowid in (select cast(key as integer) from json_each(:results));
 
 -- settle: take a running job from its lease. The lease is the fence: a job it no longer holds is not returned.
 -- Differs: takes it out; end, enqueue or enqueue_scheduled puts it in. In a returning clause SQLite takes columns that are

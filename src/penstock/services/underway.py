@@ -1,0 +1,192 @@
+"""The jobs that a worker has under way, from the claim that gave them until it is known what became of each.
+
+Owns which of them run together: mutations in shared transactions, calls of batch functions, all others by themselves.
+Leaves the lease, and writing down what became of them, to the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from penstock.calls.batch import Batches
+from penstock.calls.group import Groups
+from penstock.calls.job import failure, interrupted, run_job
+from penstock.calls.run import Runner
+from penstock.calls.work import Running
+from penstock.functions.function import FunctionKind
+from penstock.jobs.job import Job, Outcome
+from penstock.jobs.progress import Progress
+from penstock.jobs.states import JobEvent
+from penstock.observe import points
+from penstock.observe.logs import event as log_event
+from penstock.services.progress import Heard
+
+_LEAST_PIECE = 50
+
+
+class UnderWay:
+    """The jobs of one worker.
+
+    Args:
+        runner: Runs functions.
+        places: How many jobs run at once.
+        heard: Is told how far they have come.
+        ended: Called when something is to be written: a job has ended, or said how far it has come.
+
+    Attributes:
+        running: The jobs that run, or will in a moment.
+        busy: How many of them hold a slot, by pool.
+        outcomes: The jobs that have ended and are not settled yet, with what became of each.
+        batches: Those that run together because their function takes many at once.
+    """
+
+    def __init__(self, runner: Runner, places: int, heard: Heard, ended: Callable[[], None]) -> None:
+        self.running: dict[UUID, Running] = {}
+        self.busy: Counter[str] = Counter()
+        self.outcomes: list[tuple[Job, Outcome]] = []
+        self.batches = Batches(runner, self._end_job)
+        self._runner = runner
+        self._places = places
+        self._heard = heard
+        self._wake = ended
+        self._groups = Groups(runner, self._end_job, self._start_alone)
+        # Attempts that go on though their jobs were ended from outside, and begun anew.
+        self._overtaken: list[Running] = []
+        self._added: list[Running] = []
+        self._claims_whole = True
+
+    @property
+    def free(self) -> int:
+        """How many more jobs may run."""
+        return self._places - len(self.running) - len(self._overtaken)
+
+    @property
+    def piece(self) -> int:
+        """How many to claim at once: of many places half, while jobs come, so that some run while others are claimed.
+
+        What is gathered into batches is claimed whole, since a batch is of one piece.
+        """
+        return self._places if self._claims_whole else max(min(self._places, _LEAST_PIECE), self._places // 2)
+
+    def add(self, jobs: Sequence[Job], lease: int) -> None:
+        """Add jobs that were claimed. They hold their places from now on, and run after `start`."""
+        find, batched = self._runner.engine.registry.find, False
+        for job in jobs:
+            function = find(job.function)
+            running = Running(job, function, lease, self._note, job.ending is None)
+            if function is not None and function.batch is not None:
+                batched = True
+            if (older := self.running.get(job.id)) is not None:
+                self._overtaken.append(older)
+                self._heard.forget(job.id)
+            self.running[job.id] = running
+            self._added.append(running)
+            self.busy[job.pool] += running.needs_slot
+        self._claims_whole = batched or not jobs
+
+    def start(self) -> None:
+        """Start what was added, once what its worker is about to ask of the database has been asked."""
+        if self._added:
+            asyncio.get_running_loop().call_soon(self.start_now)
+
+    def start_now(self) -> None:
+        """Start what was added: several mutations in shared transactions, calls of batch functions together."""
+        added, self._added = self._added, []
+        sharing: list[Running] = []
+        for running in added:
+            job, function = running.job, running.function
+            if function is None or job.ending is not None:
+                self._start_alone(running)
+            elif function.kind is FunctionKind.MUTATION and self._groups.takes(job, function):
+                sharing.append(running)
+            elif function.batch is not None:
+                self.batches.add(function, function.batch, running)
+            else:
+                self._start_alone(running)
+        if len(sharing) == 1:
+            self._start_alone(sharing[0])
+        elif sharing:
+            self._groups.add(sharing)
+        if len(self.running) >= self._places:
+            self.batches.hurry()
+
+    async def wait_for_one(self, seconds: float) -> None:
+        """Wait until one has ended, at most so long."""
+        await asyncio.wait(self._tasks(), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+    async def wait(self) -> None:
+        """Wait until all have ended that are under way now."""
+        if self.running:
+            await asyncio.wait(self._tasks())
+
+    async def stop(self, seconds: float) -> list[Running]:
+        """Stop all; these. Nobody waits for longer than this for one that does not let itself be stopped."""
+        ours, self.running = list(self.running.values()), {}
+        stopped, self._overtaken = ours + self._overtaken, []
+        added, self._added = set(self._added), []
+        self._groups.clear()
+        self.busy.clear()
+        self._heard.clear()
+        tasks = set()
+        for running in stopped:
+            running.stopped, running.outcome = True, interrupted(running)
+            if running not in added:
+                running.task.cancel()
+                tasks.add(running.task)
+        if tasks:
+            _, deaf = await asyncio.wait(tasks, timeout=seconds)
+            if deaf:
+                log_event("worker.jobs_do_not_stop", logging.WARNING, lease=stopped[0].lease, jobs=len(deaf))
+        return ours
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        self.start_now()
+        return [running.task for running in self.running.values()]
+
+    # ----- one job
+
+    def _start_alone(self, running: Running) -> None:
+        running.task = asyncio.get_running_loop().create_task(self._run_job(running))
+
+    def _note(self, running: Running, progress: Progress) -> None:
+        """A job says how far it has come."""
+        if self.running.get(running.job.id) is running and self._heard.note(running.job.id, progress):
+            self._wake()
+
+    async def _run_job(self, running: Running) -> None:
+        clock = self._runner.engine.clock
+        running.begun, begun = True, clock.monotonic()
+        outcome: Outcome | None
+        try:
+            outcome = await run_job(self._runner, running)
+        except BaseException as error:
+            if running.stopped and isinstance(error, asyncio.CancelledError):
+                raise
+            outcome = failure(error)
+        if running.needs_slot:
+            self._runner.engine.journal.ran(running.job, clock.monotonic() - begun)
+        await self._end_job(running, outcome)
+
+    async def _end_job(self, running: Running, outcome: Outcome | None) -> None:
+        job = running.job
+        if points.armed:
+            await points.reach("worker.outcome", job=job, outcome=outcome)
+        if running.stopped:
+            running.outcome = outcome
+            return
+        held = outcome is not None and outcome.event is JobEvent.HELD
+        if self.running.get(job.id) is running:
+            del self.running[job.id]
+            if not held:
+                self._heard.forget(job.id)
+        else:
+            self._overtaken, outcome = [one for one in self._overtaken if one is not running], None
+        if outcome is not None:
+            self.outcomes.append((job, outcome))
+        if not held:  # which is busy until its slot has gone with it
+            self.busy[job.pool] -= running.needs_slot
+        self._wake()
