@@ -42,6 +42,7 @@ _EVENTS = (
 )
 _TOLD = (JobEvent.RETURNED, JobEvent.RAISED)
 _WAIT = timedelta(seconds=20)
+_ALL = 1000
 INDEX = st.integers(0, 1000)
 WHILE_SHRINKING = pytest.mark.timeout(600)  # for a short order in which the two differ hypothesis looks for minutes
 
@@ -212,7 +213,7 @@ class JobMachine(RuleBasedStateMachine):
             settled.extend(self._settlement(job, event) for job in jobs)
             return settled[-len(jobs) :]
 
-        assert self.runner.run(end(self.now, 1000, decide)) == len(expected)
+        assert self.runner.run(end(self.now, _ALL, decide)) == len(expected)
         assert sorted(one.id for one in settled) == sorted(job.id for job in expected)
         for settlement in settled:
             assert self.model.settle(OUTSIDE, settlement)
@@ -226,7 +227,7 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule()
     def carry_out_cancels(self) -> None:
-        running = self.runner.run(self.bench.cancel_pending(self.now))
+        running = self.runner.run(self.bench.cancel_pending(self.now, _ALL))
         asked = [job for job in self.model.jobs.values() if job.asked_at is not None]
         assert sorted(running) == sorted(job.id for job in asked if job.state == "running")
         for job in asked:
@@ -272,7 +273,7 @@ class JobMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_store_knows_what_the_model_knows(self) -> None:
-        listed = {status.id: status for status in self.runner.run(self.bench.list(limit=1000, now=self.now))}
+        listed = {status.id: status for status in self.runner.run(self.bench.list(limit=_ALL, now=self.now))}
         expected = {job_id(job.id): job for job in self.model.jobs.values()}
         assert listed.keys() == expected.keys()
         for key, job in expected.items():
@@ -300,13 +301,13 @@ class JobMachine(RuleBasedStateMachine):
                 lease, end, lambda jobs: [ended(job, JobEvent.RETURNED, now=end) for job in jobs]
             )
         await self.bench.store.tokens.expire(
-            end, 1000, lambda jobs: [ended(job, JobEvent.RETURNED, now=end) for job in jobs]
+            end, _ALL, lambda jobs: [ended(job, JobEvent.RETURNED, now=end) for job in jobs]
         )
         for job in self.model.jobs.values():
             if job.state == "pending":
                 await self.bench.request_cancel(job.id, now=end)
-        await self.bench.cancel_pending(end)
-        await self.bench.cancel_pending(end + 2 * _MINUTE)
+        await self.bench.cancel_pending(end, _ALL)
+        await self.bench.cancel_pending(end + 2 * _MINUTE, _ALL)
 
     # ----- words
 
