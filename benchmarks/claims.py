@@ -75,7 +75,7 @@ async def enqueue(backend: Backend, function: AnyFunction, count: int) -> None:
             NewJob(UUID(int=engine.clock.uuid7()), function.name, function.kind.value, "{}", now, rank(now))
             for _ in range(min(_AT_ONCE, count - start))
         ]
-        await backend.job_calls.enqueue_many(jobs)
+        await backend.job_calls.enqueue_all(jobs)
 
 
 async def _claimer(backend: Backend) -> Callable[[], Awaitable[float]]:

@@ -143,7 +143,7 @@ def _ran(file: Path) -> list[str]:
 async def _drain(backend: Backend, pool: Workpool | None, count: int, workers: int = 1) -> float:
     """Store jobs, and have workers do them; jobs in a second."""
     if pool is None:
-        await backend.job_calls.enqueue_many(
+        await backend.job_calls.enqueue_all(
             [backend.job_calls.new_job(program.nothing_outside, {}, datetime.now(UTC)) for _ in range(count)]
         )
     else:

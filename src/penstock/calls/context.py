@@ -14,7 +14,7 @@ from penstock.calls.ratelimits import RateStatus
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.sql import prepare_sql
 from penstock.calls.work import ActionWork, Cancellation, Running, no_work
-from penstock.clock import Random
+from penstock.clock import Random, random_of
 from penstock.errors import DataError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
 from penstock.jobs.work import Work
@@ -202,7 +202,7 @@ class ActionCtx:
     def random(self) -> Random:
         """Random numbers."""
         if self._random is None:
-            self._random = self._runner.random()
+            self._random = random_of(self._runner.engine.clock.seed())
         return self._random
 
     def rate_limit(

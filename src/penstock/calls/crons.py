@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack, overload
+from uuid import UUID
 
 from penstock.calls.callers import Program
 from penstock.calls.cronplans import AnySchedule, CronOptions, DeclaredCron, declared_cron, kind_of, plan_of_declared
@@ -319,7 +320,7 @@ class Crons:
             raise _unknown(name)
 
     async def _run(self, calls: JobCalls, name: str) -> JobId:
-        now, uuid = calls.now(), calls.new_id()
+        now, uuid = calls.now(), UUID(int=calls.engine.clock.uuid7())
 
         async def decide(crons: builtins.list[tuple[KeptCron, bool]]) -> builtins.list[CronMove]:
             ((kept, under_way),) = crons

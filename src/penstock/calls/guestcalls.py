@@ -135,8 +135,8 @@ class _Transaction:
         self.execute = inside.execute
         self.execute_many = inside.execute_many
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> None:
-        await self.store.jobs.enqueue(self, jobs, self.now)
+    async def enqueue(self, jobs: Iterable[NewJob]) -> None:
+        await self.store.jobs.enqueue_alike(self, jobs, self.now)
 
     async def cancel(self, uuids: Sequence[UUID]) -> None:
         await self.store.jobs.request_cancel(self, uuids, self.now)

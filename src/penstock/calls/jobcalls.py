@@ -5,7 +5,7 @@ Owns the checks at the door. `ctx.scheduler` and pools speak to users in their o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
@@ -14,7 +14,7 @@ from penstock.calls import tokens
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter, cancelable, retriable
-from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobStatus, NewJob, Options, job_id
+from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobId, JobStatus, NewJob, Options, job_id
 from penstock.jobs.order import rank
 from penstock.jobs.states import JobState
 from penstock.observe.logs import event as log_event
@@ -34,7 +34,7 @@ T = TypeVar("T")
 Answer = Callable[[Coroutine[Any, Any, Any]], Any]
 
 _FARTHEST = timedelta(days=5 * 366)
-_PIECE = 5_000
+_MATCHED_AT_ONCE = 5_000
 _RETRIED_AT_ONCE = 1_000
 
 
@@ -86,10 +86,6 @@ class JobCalls:
         """The time of the transaction, or the app's."""
         return self._runner.now() if self._scope is None else self._scope.transaction.now
 
-    def new_id(self) -> UUID:
-        """The id of a new job."""
-        return UUID(int=self._runner.engine.clock.uuid7())
-
     def after(self, delay: object, word: str) -> datetime:
         """The time after a delay.
 
@@ -129,10 +125,13 @@ class JobCalls:
         if self._runner.engine.registry.find(function.name) is not function:
             raise ContextError(f"{function.name} is not a function of this app.")
 
-    def new_job(
+    def new_job(self, function: AnyFunction, arguments: Mapping[str, Any], run_at: datetime, **asked: Any) -> NewJob:
+        """A job that runs a function with these arguments; for the others, and what it raises, see `maker`."""
+        return self.maker(function, run_at, **asked)(arguments)
+
+    def maker(
         self,
         function: AnyFunction,
-        arguments: Mapping[str, Any],
         run_at: datetime,
         *,
         pool: str = DEFAULT_POOL,
@@ -141,38 +140,34 @@ class JobCalls:
         on_complete: str | None = None,
         ageing: timedelta | None = None,
         gated: bool = False,
-    ) -> NewJob:
-        """A job that runs a function with these arguments.
+    ) -> Callable[[Mapping[str, Any]], NewJob]:
+        """What makes jobs that run a function, of its arguments by name.
 
         Args:
             function: The function.
-            arguments: Its arguments by name.
-            run_at: When it may start.
-            pool: The pool it belongs to.
-            priority: Its priority.
-            options: What it is asked for beside.
-            on_complete: Name of the mutation that is run when it has ended.
-            ageing: How its pool's jobs gain priority.
-            gated: Whether it passes a gate though it has no concurrency key: its pool has a rate limit.
+            run_at: When they may start.
+            pool: The pool they belong to.
+            priority: Their priority.
+            options: What they are asked for beside.
+            on_complete: Name of the mutation that is run when one has ended.
+            ageing: How their pool's jobs gain priority.
+            gated: Whether they pass a gate though they have no concurrency key: their pool has a rate limit.
 
         Raises:
-            ArgumentsInvalid: The function does not take them.
-            LimitExceeded: They are too large.
+            ArgumentsInvalid: When one is made: the function does not take these arguments.
+            LimitExceeded: When one is made: they are too large.
         """
-        text = self.json(function.signature.check(dict(arguments)), f"The arguments of {function.name}")
-        return NewJob(
-            id=self.new_id(),
-            function=function.name,
-            kind=function.kind.value,
-            args=text,
-            run_at=run_at,
-            rank=rank(run_at, priority, ageing),
-            pool=pool,
-            priority=priority,
-            options=self._runner.engine.journal.traced(options),
-            on_complete=on_complete,
-            concurrency_key=options.concurrency_key or ("" if gated or options.key is not None else None),
-        )
+        check, what, clock = function.signature.check, f"The arguments of {function.name}", self._runner.engine.clock
+        name, kind, place = function.name, function.kind, rank(run_at, priority, ageing)
+        key = options.concurrency_key or ("" if gated or options.key is not None else None)
+        options = self._runner.engine.journal.traced(options)
+
+        def make(arguments: Mapping[str, Any]) -> NewJob:
+            text = self.json(check(dict(arguments)), what)
+            new_id = UUID(int=clock.uuid7())
+            return NewJob(new_id, name, kind.value, text, run_at, place, pool, priority, options, on_complete, key)
+
+        return make
 
     def json(self, value: Any, what: str) -> str:
         """A value as it is kept with a job.
@@ -194,7 +189,7 @@ class JobCalls:
     async def enqueue(self, job: NewJob) -> None:
         """Enqueue a job: with the transaction, or at once."""
         if self._scope is None:
-            await self.enqueue_many([job])
+            await self._runner.enqueue(job)
         else:
             self._scope.transaction.add_job(job)
             self._runner.engine.journal.sending(self._scope.transaction, [job])
@@ -217,15 +212,23 @@ class JobCalls:
         finally:
             await session.rollback()
 
-    async def enqueue_many(self, jobs: Sequence[NewJob]) -> None:
-        """Enqueue any number of jobs, all or none: with the transaction, or at once."""
+    async def enqueue_all(self, jobs: Iterable[NewJob]) -> list[JobId]:
+        """Enqueue any number of jobs that are alike, all or none: with the transaction, or at once; their ids."""
+        left, made, ids = iter(jobs), list[NewJob](), list[JobId]()
+
+        def each() -> Iterator[NewJob]:
+            yield from made  # by an attempt before this one
+            for job in left:
+                made.append(job)
+                ids.append(job_id(job.id))
+                yield job
 
         async def send(transaction: Transaction) -> None:
-            for start in range(0, len(jobs), _PIECE):
-                await transaction.enqueue(jobs[start : start + _PIECE])
-            self._runner.engine.journal.sending(transaction, jobs)
+            await transaction.enqueue(each())
+            self._runner.engine.journal.sending(transaction, made)
 
         await self.write(send)
+        return ids
 
     async def enqueue_with_key(self, job: NewJob, duplicate: Duplicate) -> UUID:
         """Enqueue a job that has a key, unless there is one with that key: then do as was asked; the id of the job.
@@ -293,11 +296,11 @@ class JobCalls:
             session = await store.begin_read()
             try:
                 below = found[-1] if found else ABOVE_ALL
-                piece = await store.jobs.matching(session, where, _PIECE, self._runner.now(), below)
+                piece = await store.jobs.matching(session, where, _MATCHED_AT_ONCE, self._runner.now(), below)
             finally:
                 await session.rollback()
             found += piece
-            if len(piece) < _PIECE:
+            if len(piece) < _MATCHED_AT_ONCE:
                 return found[::-1]
 
     def check_outside(self, what: str) -> None:

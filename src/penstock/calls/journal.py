@@ -65,10 +65,13 @@ class Journal:
     def sending(self, transaction: Transaction, jobs: Sequence[NewJob]) -> None:
         """A transaction enqueues jobs of one pool, of which is told once it has committed."""
         if jobs and (self.meters is not None or jobs[0].pool in self._talking()):
-            transaction.committed.append(partial(self._enqueued, jobs, transaction.now))
+            transaction.committed.append(partial(self.enqueued, jobs, transaction.now))
 
-    def _enqueued(self, jobs: Sequence[NewJob], now: datetime) -> None:
+    def enqueued(self, jobs: Sequence[NewJob], now: datetime) -> None:
+        """Jobs of one pool are enqueued, and that is committed."""
         talkative = self._talking()
+        if self.meters is None and jobs[0].pool not in talkative:
+            return
         for job in jobs:
             if self.meters is not None:
                 self.meters.add("penstock_jobs_enqueued", job.pool)

@@ -18,7 +18,6 @@ from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.threads import Place
 from penstock.calls.work import Moment, Running
-from penstock.clock import Random, random_of
 from penstock.errors import TryAgain
 from penstock.functions.function import (
     ActionFunction,
@@ -29,7 +28,7 @@ from penstock.functions.function import (
     check_depth,
     expect,
 )
-from penstock.jobs.job import Settlement
+from penstock.jobs.job import NewJob, Settlement
 from penstock.jobs.work import Work
 from penstock.observe import points
 from penstock.store.contract import Session
@@ -58,10 +57,6 @@ class Runner:
     def now(self) -> datetime:
         """The app's time."""
         return self.engine.clock.now()
-
-    def random(self) -> Random:
-        """Random numbers for one execution."""
-        return random_of(self.engine.clock.seed())
 
     def moment(self) -> Moment:
         """The time and chance of one execution."""
@@ -267,6 +262,13 @@ class Runner:
             return result
 
         return await self.attempts.run(once, "penstock")
+
+    async def enqueue(self, job: NewJob) -> None:
+        """Enqueue a job in a transaction of its own; nobody else's gets in its way."""
+        store, now = self.engine.store, self.now()
+        await self.attempts.run(lambda: store.jobs.enqueue_alone(job, now), "penstock", writes=False)
+        store.signals.notify()
+        self.engine.journal.enqueued([job], now)
 
     async def patiently(self, once: Callable[[], Awaitable[R]], *, for_ever: bool = False) -> R:
         """Do something that is the same when done twice, again if the database was lost."""

@@ -315,10 +315,7 @@ class Workpool(Retrying, Completer):
         make = self._maker(calls, function)
         if self._options.key is not None:
             raise UsageError("A batch of work cannot have one key.", fix="Enqueue work with keys one by one.")
-        jobs = [make(given) for given in arguments]
-        if jobs:
-            await calls.enqueue_many(jobs)
-        return [job_id(job.id) for job in jobs]
+        return await calls.enqueue_all(map(make, arguments))
 
     def job(self, calls: JobCalls, function: Any, arguments: Mapping[str, Any]) -> NewJob:
         """A call of a function as a job of this pool, not enqueued; see `enqueue` for what it refuses."""
@@ -348,20 +345,16 @@ class Workpool(Retrying, Completer):
         elif asked.run_at is not None:
             run_at = calls.at(asked.run_at, "run_at")
 
-        def make(arguments: Mapping[str, Any]) -> NewJob:
-            return calls.new_job(
-                function,
-                arguments,
-                run_at,
-                pool=self.name,
-                priority=asked.priority,
-                options=options,
-                on_complete=None if asked.on_complete is None else asked.on_complete.name,
-                ageing=self.definition.ageing,
-                gated=self.definition.rate_limit is not None,
-            )
-
-        return make
+        return calls.maker(
+            function,
+            run_at,
+            pool=self.name,
+            priority=asked.priority,
+            options=options,
+            on_complete=None if asked.on_complete is None else asked.on_complete.name,
+            ageing=self.definition.ageing,
+            gated=self.definition.rate_limit is not None,
+        )
 
     def _retry(self, function: AnyFunction) -> Retry | None:
         asked, pool = self._options.retry, self.definition

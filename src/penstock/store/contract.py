@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -141,6 +141,16 @@ class Jobs(Protocol):
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         """Store jobs in a transaction, in one statement on Postgres."""
+
+    async def enqueue_alike(self, session: OpenTransaction, jobs: Iterable[NewJob], now: datetime) -> None:
+        """Store any number of jobs in a transaction while they are made; they differ in id and arguments only."""
+
+    async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
+        """Store a job in a transaction of its own; on Postgres in one round trip.
+
+        Raises:
+            DatabaseUnavailable: With ``facts["uncertain"]``, nobody knows whether it was stored.
+        """
 
     async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled; once it commits, those pending never start."""

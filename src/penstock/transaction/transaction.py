@@ -7,7 +7,7 @@ and `scan`, and ending to `commit`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -254,9 +254,9 @@ class Transaction:
             raise self._exceeded("scheduled", "bytes of arguments", config.max_bytes_scheduled, fix)
         self.jobs.append(job)
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> None:
-        """Store jobs now, in this transaction, however many. What means "try again" is remembered."""
-        await self._remembering(self.store.jobs.enqueue(self.session, jobs, self.now))
+    async def enqueue(self, jobs: Iterable[NewJob]) -> None:
+        """Store jobs now, in this transaction, however many that are alike. What means "try again" is remembered."""
+        await self._remembering(self.store.jobs.enqueue_alike(self.session, jobs, self.now))
         self.wakes = True
 
     async def cancel_all(self, where: JobFilter) -> int:

@@ -37,6 +37,15 @@ def was_not_sent(error: BaseException) -> bool:
     return isinstance(error, asyncpg.InterfaceError) and is_connection_lost(error)
 
 
+def uncertain(error: BaseException) -> DatabaseUnavailable:
+    """What is raised if nobody knows whether a commit took effect."""
+    return DatabaseUnavailable(
+        f"The connection to the database was lost during the commit: {error}.",
+        fix="Look whether it took effect before trying again.",
+        uncertain=True,
+    )
+
+
 def translate(error: BaseException) -> BaseException:
     """The error of penstock's tree that a driver's error means; any other error unchanged."""
     if isinstance(error, TimeoutError):

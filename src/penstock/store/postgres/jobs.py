@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import chain, islice
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +26,7 @@ from penstock.store.jobrows import (
     status_of,
 )
 from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.errors import is_connection_lost, translate
+from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.queries import Query, load_queries
@@ -34,9 +35,10 @@ from penstock.store.rooms import GatesLeftOut, gates_in_line, left_rooms, shared
 _PROMOTE_MOST = 1000
 _COPY_FROM = 100  # jobs; for fewer one statement is faster
 _COLUMNS = (
-    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "attempt",
+    "id", "args", "pool", "function", "kind", "priority", "rank", "run_at", "options", "on_complete", "attempt",
     "enqueued_at",
 )  # fmt: skip
+_PLACE = ("gated", "waiting", "concurrency_key")
 _RUN_AT, _CANCELS, _GATES = 4, 12, 13  # of the first row of the query `claim`
 _REQUEST_KEPT = timedelta(minutes=1)
 # These two are no queries of a .sql file: the name of a table and a setting cannot be parameters.
@@ -59,21 +61,20 @@ class PostgresJobs:
             await _copy(session, jobs, now)
             return
         query = self._queries["enqueue"]
-        values = {
-            "ids": [job.id for job in jobs],
-            "pools": [job.pool for job in jobs],
-            "functions": [job.function for job in jobs],
-            "kinds": [job.kind for job in jobs],
-            "args": [job.args for job in jobs],
-            "priorities": [job.priority for job in jobs],
-            "ranks": [job.rank for job in jobs],
-            "run_ats": [job.run_at for job in jobs],
-            "options": _options_texts(jobs),
-            "on_completes": [job.on_complete for job in jobs],
-            "concurrency_keys": [job.concurrency_key for job in jobs],
-            "now": now,
-        }
-        await session.execute(query.statement, query.args(values))
+        await session.execute(query.statement, query.args(_new_arrays(jobs, now)))
+
+    async def enqueue_alike(self, session: OpenTransaction, jobs: Iterable[NewJob], now: datetime) -> None:
+        """Store any number of jobs in a transaction while they are made."""
+        left = iter(jobs)
+        while piece := list(islice(left, _COPY_FROM)):
+            if len(piece) == _COPY_FROM and isinstance(session, PostgresSession):
+                await _copy_alike(session, piece, left, now)
+            else:
+                await self.enqueue(session, piece, now)
+
+    async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
+        """Store a job in a transaction of its own."""
+        await run(self._connections, self._queries["enqueue"], _new_arrays([job], now), once=True)
 
     async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled."""
@@ -219,8 +220,15 @@ def _claimed(rows: Sequence[Row], now: datetime) -> list[Job]:
     return [job_of((*row[:12], now)) for row in rows[1:]]
 
 
-async def run(connections: Connections, query: Query, values: dict[str, Any]) -> Sequence[Row]:
-    """Run one query in a transaction of its own."""
+async def run(connections: Connections, query: Query, values: dict[str, Any], *, once: bool = False) -> Sequence[Row]:
+    """Run one query in a transaction of its own.
+
+    Args:
+        connections: On one of them it is run.
+        query: The query.
+        values: Its parameters.
+        once: Whether it must not be run again if nobody knows whether it has been.
+    """
     if connections.route.pooled:
         return await _run_pooled(connections, query, values)
     connection = await connections.acquire()
@@ -234,10 +242,30 @@ async def run(connections: Connections, query: Query, values: dict[str, Any]) ->
         broken = is_connection_lost(error) or not isinstance(error, asyncpg.PostgresError)
         if is_connection_lost(error):
             connections.drop_free()
+        if once and not was_not_sent(error) and (is_connection_lost(error) or isinstance(error, TimeoutError)):
+            raise uncertain(error) from error
         raise translate(error) from error
     finally:
         connections.release(connection, broken=broken)
     return rows
+
+
+def _new_arrays(jobs: Sequence[NewJob], now: datetime) -> dict[str, Any]:
+    """New jobs as the values of the query `enqueue`."""
+    return {
+        "ids": [job.id for job in jobs],
+        "pools": [job.pool for job in jobs],
+        "functions": [job.function for job in jobs],
+        "kinds": [job.kind for job in jobs],
+        "args": [job.args for job in jobs],
+        "priorities": [job.priority for job in jobs],
+        "ranks": [job.rank for job in jobs],
+        "run_ats": [job.run_at for job in jobs],
+        "options": _options_texts(jobs),
+        "on_completes": [job.on_complete for job in jobs],
+        "concurrency_keys": [job.concurrency_key for job in jobs],
+        "now": now,
+    }
 
 
 async def _copy(session: PostgresSession, jobs: Sequence[NewJob], now: datetime) -> None:
@@ -245,19 +273,37 @@ async def _copy(session: PostgresSession, jobs: Sequence[NewJob], now: datetime)
     ready: list[tuple[Any, ...]] = []
     later: list[tuple[Any, ...]] = []
     for job, options in zip(jobs, _options_texts(jobs), strict=True):
-        row = (
-            job.id, job.pool, job.function, job.kind, job.args, job.priority, job.rank, job.run_at, options,
-            job.on_complete, 0, now,
-        )  # fmt: skip
-        gated, due = job.concurrency_key is not None, job.run_at <= now
-        if gated or not due:
-            later.append((*row, gated, gated and due, job.concurrency_key or ""))
-        else:
+        row, place = (job.id, job.args, *_other_columns(job, options, now)), _place(job, now)
+        if place is None:
             ready.append(row)
+        else:
+            later.append((*row, *place))
     if ready:
         await session.copy("ready_job", _COLUMNS, ready)
     if later:
-        await session.copy("scheduled_job", (*_COLUMNS, "gated", "waiting", "concurrency_key"), later)
+        await session.copy("scheduled_job", (*_COLUMNS, *_PLACE), later)
+
+
+async def _copy_alike(session: PostgresSession, first: Sequence[NewJob], left: Iterator[NewJob], now: datetime) -> None:
+    """Store many jobs that are alike: one is made while those before it are on their way."""
+    one = first[0]
+    place, (options,) = _place(one, now), _options_texts([one])
+    others = (*_other_columns(one, options, now), *(place or ()))
+    table, columns = ("ready_job", _COLUMNS) if place is None else ("scheduled_job", (*_COLUMNS, *_PLACE))
+    await session.copy(table, columns, ((job.id, job.args, *others) for job in chain(first, left)))
+
+
+def _other_columns(job: NewJob, options: str | None, now: datetime) -> tuple[Any, ...]:
+    """The columns of a new job beside its id and arguments."""
+    return (
+        job.pool, job.function, job.kind, job.priority, job.rank, job.run_at, options, job.on_complete, 0, now
+    )  # fmt: skip
+
+
+def _place(job: NewJob, now: datetime) -> tuple[bool, bool, str] | None:
+    """More columns of a new job that cannot start yet: whether it is gated, and waits, and its key; None if it can."""
+    gated, due = job.concurrency_key is not None, job.run_at <= now
+    return (gated, gated and due, job.concurrency_key or "") if gated or not due else None
 
 
 def _options_texts(jobs: Sequence[NewJob]) -> list[str | None]:

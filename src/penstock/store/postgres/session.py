@@ -15,7 +15,7 @@ import asyncpg
 from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded
 from penstock.store.contract import PIECE_ROWS, Row, Statement
 from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.errors import is_connection_lost, translate, was_not_sent
+from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.route import Connection
 from penstock.values import total_bytes
 
@@ -203,7 +203,7 @@ class PostgresSession:
             meant = self._failed(error)
             self._end(broken=self._doubtful or not isinstance(error, asyncpg.PostgresError))
             if self._doubtful and isinstance(error, Exception) and not was_not_sent(error):
-                meant = _uncertain(error)
+                meant = uncertain(error)
             raise meant from error
         self._end(broken=False)
         if status != "COMMIT":
@@ -259,11 +259,3 @@ class PostgresSession:
             self._connections.unwatch(self)
             self._connections.release(self._connection, broken=broken, lingering=lingering)
             self._connection = None
-
-
-def _uncertain(error: Exception) -> DatabaseUnavailable:
-    return DatabaseUnavailable(
-        f"The connection to the database was lost during the commit: {error}.",
-        fix="Look whether it took effect before trying again.",
-        uncertain=True,
-    )

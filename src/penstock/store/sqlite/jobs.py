@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -15,36 +16,34 @@ from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
 from penstock.jobs.order import rank
 from penstock.jobs.states import FINISHED, JobState
 from penstock.store.contract import ABOVE_ALL, Claim, OpenTransaction, Room, Row, Session, Settle
-from penstock.store.jobrows import attempt_text, ending_text, filter_values, job_of, options_of, options_text, status_of
+from penstock.store.jobrows import attempt_text, ending_text, options_of, options_text, status_of
 from penstock.store.queries import Query, load_queries
 from penstock.store.rooms import GatesLeftOut, gates_in_line, left_rooms, shared_rooms
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.gates import SqliteGates
+from penstock.store.sqlite.jobrows import (
+    CANCELED,
+    CLAIMED,
+    READY,
+    RETRIED,
+    TAKEN,
+    by_rank,
+    claimed_job,
+    ended_row,
+    filter_row,
+    job_from,
+    new_row,
+    time_of,
+    time_texts,
+    timed_row,
+)
 from penstock.store.sqlite.session import Begin, reading, writing
 
 _PROMOTE_MOST = 1000
+_PIECE = 1000
 _TOGETHER = 4  # jobs; for fewer, statements of their own are as fast
 _LARGEST_TOGETHER = 4096  # characters of a result that is sent with those of others
 _REQUEST_KEPT = timedelta(minutes=1)
-_READY = (
-    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "ending",
-    "attempt", "enqueued_at", "error", "attempts",
-)  # fmt: skip
-_CLAIMED = (
-    "id", "function", "kind", "args", "run_at", "pool", "priority", "options", "on_complete", "ending", "attempt",
-    "enqueued_at", "error", "rank", "attempts", "concurrency_key",
-)  # fmt: skip
-_TAKEN = (
-    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "enqueued_at",
-    "started_at", "error", "gated", "concurrency_key", "attempts",
-)  # fmt: skip
-_CANCELED = (
-    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "attempt",
-    "enqueued_at", "attempts",
-)  # fmt: skip
-_RETRIED = (
-    "id", "pool", "function", "kind", "args", "priority", "options", "on_complete", "enqueued_at", "error", "attempts",
-)  # fmt: skip
 
 
 class SqliteJobs:
@@ -59,29 +58,31 @@ class SqliteJobs:
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         """Store jobs in a transaction."""
-        for job in jobs:
-            values = {
-                "id": job.id.bytes,
-                "pool": job.pool,
-                "function": job.function,
-                "kind": job.kind,
-                "args": job.args,
-                "priority": job.priority,
-                "rank": job.rank,
-                "run_at": encode_datetime(job.run_at),
-                "options": options_text(job.options),
-                "on_complete": job.on_complete,
-                "ending": None,
-                "attempt": 0,
-                "enqueued_at": encode_datetime(now),
-                "error": None,
-                "attempts": None,
-            }
-            gated = job.concurrency_key is not None
-            if gated or job.run_at > now:
-                values |= {"gated": gated, "waiting": gated and job.run_at <= now}
-                values["concurrency_key"] = job.concurrency_key or ""
-            await self._execute(session, "enqueue_scheduled" if gated or job.run_at > now else "enqueue", values)
+        texts, at = time_texts(), encode_datetime(now)
+        options = {id(job.options): job.options for job in jobs}
+        stored = {key: options_text(value) for key, value in options.items()}
+        for name, here in (("enqueue", False), ("enqueue_scheduled", True)):
+            query = self._queries[name]
+            rows = [
+                query.args(new_row(job, stored[id(job.options)], texts(job.run_at), at, due=job.run_at <= now))
+                for job in jobs
+                if (job.concurrency_key is not None or job.run_at > now) is here
+            ]
+            if len(rows) == 1:
+                await session.execute(query.statement, rows[0])
+            elif rows:
+                await session.execute_many(query.statement, rows)
+
+    async def enqueue_alike(self, session: OpenTransaction, jobs: Iterable[NewJob], now: datetime) -> None:
+        """Store any number of jobs in a transaction while they are made."""
+        left = iter(jobs)
+        while piece := list(islice(left, _PIECE)):
+            await self.enqueue(session, piece, now)
+
+    async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
+        """Store a job in a transaction of its own."""
+        async with writing(self._begin_write) as session:
+            await self.enqueue(session, [job], now)
 
     async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled."""
@@ -90,7 +91,7 @@ class SqliteJobs:
 
     async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
         """The same for all jobs that meet a filter and have not ended; how many."""
-        return await self._execute(session, "request_cancel_all", _filter(where) | {"now": encode_datetime(now)})
+        return await self._execute(session, "request_cancel_all", filter_row(where) | {"now": encode_datetime(now)})
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
@@ -110,7 +111,7 @@ class SqliteJobs:
             ((first, cancels),) = await self._fetch(session, "next_run_at")
         self._left_out.remember(waiting, opened)
         waits = [again for again in opened.values() if again is not None]
-        return Claim(jobs, _time(first), bool(cancels), due, min(waits, default=None))
+        return Claim(jobs, time_of(first), bool(cancels), due, min(waits, default=None))
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""
@@ -123,7 +124,7 @@ class SqliteJobs:
         rows = await self._fetch(session, "settle", id=settlement.id.bytes, lease=lease, failed_attempt=failed)
         if not rows:
             return False
-        values = dict(zip(_TAKEN, rows[0], strict=True)) | {"attempt": settlement.attempt, "waiting": False}
+        values = dict(zip(TAKEN, rows[0], strict=True)) | {"attempt": settlement.attempt, "waiting": False}
         values["rank"] += (settlement.run_at - datetime.fromisoformat(values["run_at"])) // timedelta.resolution
         values["run_at"] = encode_datetime(settlement.run_at)
         values["ending"] = ending_text(settlement.ending)
@@ -137,7 +138,7 @@ class SqliteJobs:
             values["gated"] = values["gated"] and settlement.state is JobState.PENDING
             await self._execute(session, "enqueue_scheduled", values)
         else:
-            await self._execute(session, "end", values | _ended(settlement))
+            await self._execute(session, "end", values | ended_row(settlement))
         return True
 
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
@@ -161,18 +162,18 @@ class SqliteJobs:
     async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
         """One job, wherever it stands."""
         rows = await self._fetch(session, "find", id=job_id.bytes, now=encode_datetime(now))
-        return status_of(_timed(rows[-1])) if rows else None
+        return status_of(timed_row(rows[-1])) if rows else None
 
     async def list(self, session: Session, where: JobFilter, limit: int, now: datetime) -> builtins.list[JobStatus]:
         """Jobs that meet a filter, newest first."""
-        rows = await self._fetch(session, "list", **_filter(where), limit=limit, now=encode_datetime(now))
-        return [status_of(_timed(row)) for row in rows]
+        rows = await self._fetch(session, "list", **filter_row(where), limit=limit, now=encode_datetime(now))
+        return [status_of(timed_row(row)) for row in rows]
 
     async def matching(
         self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
     ) -> builtins.list[UUID]:
         """Ids of jobs that meet a filter, newest first, those below one id."""
-        values = _filter(where) | {"limit": limit, "now": encode_datetime(now)}
+        values = filter_row(where) | {"limit": limit, "now": encode_datetime(now)}
         rows = await self._fetch(session, "matching", **values, below=below.bytes)
         return [UUID(bytes=row[0]) for row in rows]
 
@@ -227,12 +228,12 @@ class SqliteJobs:
                 for look in ("any_ready", "any_waiting") if room.room > 0 and not ready else ():
                     ready = ready or bool(await self._fetch(session, look, pool=room.pool))
             ((first, cancels),) = await self._fetch(session, "next_run_at")
-            return ready, _time(first), bool(cancels)
+            return ready, time_of(first), bool(cancels)
 
     async def _promote(self, session: Session, now: datetime) -> None:
         rows = await self._fetch(session, "promote", now=encode_datetime(now), limit=_PROMOTE_MOST)
         for row in sorted(rows, key=lambda row: (row[7], row[0])):
-            await self._execute(session, "enqueue", dict(zip(_READY, row, strict=True)))
+            await self._execute(session, "enqueue", dict(zip(READY, row, strict=True)))
         await self._execute(session, "promote_gated", {"now": encode_datetime(now), "limit": _PROMOTE_MOST})
 
     async def _start(
@@ -252,7 +253,7 @@ class SqliteJobs:
                 if len(found) == most < room.room:
                     again.append(replace(room, room=room.room - most))
             turn = again
-        return [_claimed(row, now) for row in sorted(rows, key=_by_rank)]
+        return [claimed_job(row, now) for row in sorted(rows, key=by_rank)]
 
     async def _waits(self, session: Session, room: Room) -> bool:
         return room.room > 0 and bool(await self._fetch(session, "any_waiting", pool=room.pool))
@@ -283,7 +284,7 @@ class SqliteJobs:
     ) -> builtins.list[Job]:
         started_at, started = encode_datetime(now), []
         for row in rows:
-            values = dict(zip(_CLAIMED, row, strict=True))
+            values = dict(zip(CLAIMED, row, strict=True))
             values |= {"lease": lease, "started_at": started_at, "gated": True}
             values["attempt"] += values["ending"] is None
             await self._execute(session, "start_gated", values)
@@ -295,11 +296,11 @@ class SqliteJobs:
         rows = await self._fetch(session, "settle_pending", id=job_id)
         rows = rows or await self._fetch(session, "settle_scheduled", id=job_id)
         for row in rows:
-            values = dict(zip(_CANCELED, row, strict=True)) | {"started_at": None, "error": None}
+            values = dict(zip(CANCELED, row, strict=True)) | {"started_at": None, "error": None}
             if settlement.state is JobState.COMPLETING:
                 await self._execute(session, "enqueue", values | {"ending": ending_text(settlement.ending)})
             else:
-                await self._execute(session, "end", values | _ended(settlement))
+                await self._execute(session, "end", values | ended_row(settlement))
         await self._execute(session, "clear_request", {"id": job_id})
         if settlement.frees_key:
             await self._execute(session, "free_key", {"id": job_id})
@@ -307,7 +308,7 @@ class SqliteJobs:
     async def _retry(self, session: Session, job_id: UUID, now: datetime) -> bool:
         rows = await self._fetch(session, "retry", id=job_id.bytes, now=encode_datetime(now))
         for row in rows:
-            values = dict(zip(_RETRIED, row, strict=True))
+            values = dict(zip(RETRIED, row, strict=True))
             options, ((ageing, rated),) = (
                 options_of(values["options"]),
                 await self._fetch(session, "retried_in", pool=values["pool"]),
@@ -331,47 +332,3 @@ class SqliteJobs:
 async def fetch(session: OpenTransaction, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
     """Run a named query in a session."""
     return await session.fetch(query.statement, query.args(values))
-
-
-def _claimed(row: Sequence[Any], now: datetime) -> Job:
-    """A job from its row of the query `claim`."""
-    run_at, enqueued_at = datetime.fromisoformat(row[6]), datetime.fromisoformat(row[13])
-    return job_of((UUID(bytes=row[2]), *row[3:6], run_at, *row[7:13], enqueued_at, now))
-
-
-def _by_rank(row: Sequence[Any]) -> tuple[int, int]:
-    """The order of rows of the query `claim`: the most urgent first."""
-    return row[1], row[0]
-
-
-def _filter(where: JobFilter) -> dict[str, Any]:
-    return {
-        name: encode_datetime(value) if isinstance(value, datetime) else value
-        for name, value in filter_values(where).items()
-    }
-
-
-def _ended(settlement: Settlement) -> dict[str, Any]:
-    return {
-        "finished_at": encode_datetime(settlement.finished_at),
-        "expires_at": encode_datetime(settlement.expires_at),
-        "state": settlement.state.value,
-        "result": settlement.result,
-        "error": settlement.error,
-        "traceback": settlement.traceback,
-        "on_complete_error": settlement.on_complete_error,
-    }
-
-
-def job_from(row: Sequence[Any]) -> Job:
-    """A job from its row, with times and the id in SQLite's form."""
-    run_at, enqueued_at, started_at = (datetime.fromisoformat(row[place]) for place in (4, 11, 12))
-    return job_of((UUID(bytes=row[0]), *row[1:4], run_at, *row[5:11], enqueued_at, started_at))
-
-
-def _timed(row: Sequence[Any]) -> Sequence[Any]:
-    return (UUID(bytes=row[0]), *row[1:5], *map(_time, row[5:9]), *row[9:])
-
-
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)

@@ -20,7 +20,8 @@ from penstock.store.queries import load_queries
 from penstock.store.seen import LeaseRow
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.extensions import Extensions
-from penstock.store.sqlite.jobs import SqliteJobs, fetch, job_from
+from penstock.store.sqlite.jobrows import job_from
+from penstock.store.sqlite.jobs import SqliteJobs, fetch
 from penstock.store.sqlite.session import Begin, reading, writing
 
 _PATIENCE_PART = 0.1  # of the time a lease holds: how long a renewal waits for the write lock

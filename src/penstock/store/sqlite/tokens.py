@@ -13,7 +13,8 @@ from penstock.store.contract import Row, Session, Settle
 from penstock.store.outside import OUTSIDE, TOKEN_KEPT, Redeemed
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
-from penstock.store.sqlite.jobs import SqliteJobs, fetch, job_from
+from penstock.store.sqlite.jobrows import job_from
+from penstock.store.sqlite.jobs import SqliteJobs, fetch
 from penstock.store.sqlite.session import Begin, reading, writing
 
 

@@ -1,0 +1,112 @@
+"""Jobs as rows of SQLite: ids as bytes, times as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from penstock.jobs.filter import JobFilter
+from penstock.jobs.job import Job, NewJob, Settlement
+from penstock.store.jobrows import filter_values, job_of
+from penstock.store.sqlite.dialect import encode_datetime
+
+READY = (
+    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "ending",
+    "attempt", "enqueued_at", "error", "attempts",
+)  # fmt: skip
+CLAIMED = (
+    "id", "function", "kind", "args", "run_at", "pool", "priority", "options", "on_complete", "ending", "attempt",
+    "enqueued_at", "error", "rank", "attempts", "concurrency_key",
+)  # fmt: skip
+TAKEN = (
+    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "enqueued_at",
+    "started_at", "error", "gated", "concurrency_key", "attempts",
+)  # fmt: skip
+CANCELED = (
+    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "attempt",
+    "enqueued_at", "attempts",
+)  # fmt: skip
+RETRIED = (
+    "id", "pool", "function", "kind", "args", "priority", "options", "on_complete", "enqueued_at", "error", "attempts",
+)  # fmt: skip
+
+
+def claimed_job(row: Sequence[Any], now: datetime) -> Job:
+    """A job from its row of the query `claim`."""
+    run_at, enqueued_at = datetime.fromisoformat(row[6]), datetime.fromisoformat(row[13])
+    return job_of((UUID(bytes=row[2]), *row[3:6], run_at, *row[7:13], enqueued_at, now))
+
+
+def by_rank(row: Sequence[Any]) -> tuple[int, int]:
+    """The order of rows of the query `claim`: the most urgent first."""
+    return row[1], row[0]
+
+
+def time_texts() -> Callable[[datetime], str]:
+    """Writes times, of which many are the same."""
+    known: dict[datetime, str] = {}
+    return lambda time: known.get(time) or known.setdefault(time, encode_datetime(time))
+
+
+def new_row(job: NewJob, options: str | None, run_at: str, now: str, *, due: bool) -> dict[str, Any]:
+    """A new job as the values of the queries that enqueue."""
+    gated = job.concurrency_key is not None
+    return {
+        "id": job.id.bytes,
+        "pool": job.pool,
+        "function": job.function,
+        "kind": job.kind,
+        "args": job.args,
+        "priority": job.priority,
+        "rank": job.rank,
+        "run_at": run_at,
+        "options": options,
+        "on_complete": job.on_complete,
+        "ending": None,
+        "attempt": 0,
+        "enqueued_at": now,
+        "error": None,
+        "attempts": None,
+        "gated": gated,
+        "waiting": gated and due,
+        "concurrency_key": job.concurrency_key or "",
+    }
+
+
+def filter_row(where: JobFilter) -> dict[str, Any]:
+    """A filter as the parameters of a query."""
+    return {
+        name: encode_datetime(value) if isinstance(value, datetime) else value
+        for name, value in filter_values(where).items()
+    }
+
+
+def ended_row(settlement: Settlement) -> dict[str, Any]:
+    """What is kept of a job that has ended."""
+    return {
+        "finished_at": encode_datetime(settlement.finished_at),
+        "expires_at": encode_datetime(settlement.expires_at),
+        "state": settlement.state.value,
+        "result": settlement.result,
+        "error": settlement.error,
+        "traceback": settlement.traceback,
+        "on_complete_error": settlement.on_complete_error,
+    }
+
+
+def job_from(row: Sequence[Any]) -> Job:
+    """A job from its row, with times and the id in SQLite's form."""
+    run_at, enqueued_at, started_at = (datetime.fromisoformat(row[place]) for place in (4, 11, 12))
+    return job_of((UUID(bytes=row[0]), *row[1:4], run_at, *row[5:11], enqueued_at, started_at))
+
+
+def timed_row(row: Sequence[Any]) -> Sequence[Any]:
+    """A row of the query `find` with its id and times read."""
+    return (UUID(bytes=row[0]), *row[1:5], *map(time_of, row[5:9]), *row[9:])
+
+
+def time_of(text: str | None) -> datetime | None:
+    """A point in time, from what was stored."""
+    return None if text is None else datetime.fromisoformat(text)
