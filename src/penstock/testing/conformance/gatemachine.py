@@ -166,7 +166,7 @@ class GateMachine(JobMachine):
         for job in claim.jobs:
             known = model.jobs[job.id]
             assert (job.pool, job.options.concurrency_key or "", job.attempt) == (known.pool, known.key, known.attempt)
-            self.handles.append((lease, job))
+            self._note(lease, job)
         later = [job for job in model.line("scheduled") if job.asked_at is None]
         assert claim.next_run_at == (later[0].run_at if later else None)
         self._check_limits(expected)

@@ -119,7 +119,7 @@ class JobMachine(RuleBasedStateMachine):
             known = model.jobs[job.id]
             known.place, known.lease, known.attempt = "running", lease, known.attempt + 1
             assert job.attempt == known.attempt
-            self.handles.append((lease, job))
+            self._note(lease, job)
         later = [job for job in model.line("scheduled") if job.asked_at is None]
         assert claim.next_run_at == (later[0].run_at if later else None)
 
@@ -129,6 +129,7 @@ class JobMachine(RuleBasedStateMachine):
         lease, job = self._some_handle(which)
         if other:
             lease = self._some_lease(which)
+            job = next((one for of, one in self.handles if (of, one.id) == (lease, job.id)), job)
         settlement = self._settlement(job, event)
         won = self.runner.run(self.bench.settle(lease, settlement))
         assert won == ({job.id} if self.model.settle(lease, settlement) else set())
@@ -183,17 +184,22 @@ class JobMachine(RuleBasedStateMachine):
     @rule(which=INDEX, secret=st.sampled_from(["one", "two"]), event=st.sampled_from(_TOLD))
     def redeem(self, which: int, secret: str, event: JobEvent) -> None:
         _, job = self._some_handle(which)
-        known, settled = self.model.jobs[job.id], self._settlement(job, event)
+        known, settled = self.model.jobs[job.id], list[Settlement]()
         told: Told = "success" if event is JobEvent.RETURNED else "failed"
         token = self._token(job, secret)
-        answer = self.runner.run(self.bench.store.tokens.redeem(token, told, self.now, lambda _: [settled]))
+
+        def decide(jobs: list[Job]) -> list[Settlement]:
+            settled.extend(self._settlement(job, event) for job in jobs)
+            return settled
+
+        answer = self.runner.run(self.bench.store.tokens.redeem(token, told, self.now, decide))
         kept, deadline = known.tokens.get(job.attempt, ("", self.now))
         runs = known.lease is not None and known.attempt == job.attempt
         may = runs and kept == secret and self.now < deadline
         assert (answer is not None and answer.accepted) is may
         if may and known.lease is not None:
             del known.tokens[job.attempt]
-            self.model.settle(known.lease, settled)
+            self.model.settle(known.lease, settled[0])
 
     @rule()
     def expire(self) -> None:
@@ -330,6 +336,11 @@ class JobMachine(RuleBasedStateMachine):
         lost = sorted({lease for lease, _ in self.handles} - self.model.leases.keys())
         known = lost if lost and which % 5 == 4 else list(self.model.leases)
         return known[which % len(known)]
+
+    def _note(self, lease: int, job: Job) -> None:
+        """A job was claimed; who has claimed it before under the same lease says nothing of that any more."""
+        self.handles = [(of, one) for of, one in self.handles if (of, one.id) != (lease, job.id)]
+        self.handles.append((lease, job))
 
     def _some_handle(self, which: int) -> tuple[int, Job]:
         """A job that was claimed, and under which lease: mostly one that still runs there."""
