@@ -95,7 +95,8 @@ class Slots:
 
     def _lends_in(self, now: float) -> float:
         """Seconds until slots that are of no use are given to other pools that want them."""
-        return min((held.filled_at + _TURN - now for held in self._held.values() if held.lends), default=math.inf)
+        times = [held.filled_at + _TURN - now for held in self._held.values() if held.lends]
+        return max(_LOOK_EVERY, min(times, default=math.inf))
 
     async def _follow(self, view: PoolView, lease: int, places: int, running: int, now: float) -> None:
         held = self._held[view.pool]

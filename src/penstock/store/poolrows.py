@@ -47,7 +47,8 @@ def views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Membe
         if group is not None:
             limit = lent(members[group], view.pool)
             own = view.max_parallelism  # it wants these even while others have them, and so gets them back
-            lacking = sum(member.wanted for member in members[group] if member.name != view.pool)
+            others = [member for member in members[group] if member.name != view.pool]
+            lacking = sum(member.wanted for member in others if member.limit)  # one that is paused borrows nothing
             free = max(0, limit - view.granted)
             view = replace(view, max_parallelism=max(own, limit), free=free, lacking=lacking)
         else:
