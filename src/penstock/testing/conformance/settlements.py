@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
 from datetime import timedelta
 
 from penstock.jobs.states import JobEvent, JobState
@@ -43,6 +45,27 @@ class Settlements(Suite):
         assert await bench.count() == {"success": 200, "failed": 100}
         assert (await bench.status(jobs[4].id)).result == 4
         assert (await bench.status(jobs[6].id)).error == "E6"
+
+    @story
+    async def test_those_that_simply_return_keep_what_each_returned_and_when(self, bench: Bench) -> None:
+        """They are written together, and whatever is not alike is still each one's own."""
+        lease, jobs = await bench.running(*(new_job(keep=60.0 * (number % 3 + 1)) for number in range(12)))
+        results = [None, "null", '"a"', json.dumps("b" * 5000), json.dumps({"c": [1, "\u2028\\"]}), "null"] * 2
+        others = await bench.lease()
+        assert await bench.settle(others, *map(ended, jobs)) == set(), "the lease is the fence"
+        outcomes = [
+            ended(job, result=result, now=after(number % 2))
+            for number, (job, result) in enumerate(zip(jobs[:-2], results, strict=False))
+        ]
+        failed = ended(jobs[-2], JobEvent.RAISED, error="no")
+        unknown = ended(replace(jobs[-1], id=new_job().id))
+        assert await bench.settle(lease, *outcomes, failed, unknown) == set(ids(jobs[:-1]))
+        for number, (job, result) in enumerate(zip(jobs[:-2], results, strict=False)):
+            status = await bench.status(job.id)
+            assert (status.state, status.finished_at) == (JobState.SUCCESS, after(number % 2)), number
+            assert status.result == (None if result is None else json.loads(result)), number
+            assert await bench.find(job.id, after(60.0 * (number % 3 + 1) + 2)) is None, "as long as it is to be kept"
+        assert await bench.count() == {"success": 10, "failed": 1, "running": 1}
 
     @story
     async def test_a_job_is_settled_once(self, bench: Bench) -> None:
