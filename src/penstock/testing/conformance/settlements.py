@@ -1,4 +1,4 @@
-"""What a store promises of jobs that end: each is settled once, by its holder only, and makes the moves there are."""
+"""What a store promises of jobs that end: each is settled once, and by its holder only."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 
-from penstock.jobs.job import NewJob
-from penstock.jobs.states import MOVES, JobEvent, JobState
+from penstock.jobs.states import JobEvent, JobState
 from penstock.store.contract import Session, Store
 from penstock.testing.conformance.bench import AGAIN, NOW, Bench, Suite, after, ended, ids, lose, new_job, story
-from penstock.testing.conformance.tokens import token_for
 
 
 class Settlements(Suite):
@@ -198,57 +196,3 @@ class Settlements(Suite):
         assert (again.id, again.attempt, again.priority) == (handed_back.id, 1, 5)
         again = await bench.claim_one(other, after(60))
         assert (again.id, again.attempt) == (snoozed.id, 1)
-
-    # ----- every move there is
-
-    @story
-    async def test_every_move_of_the_state_machine(self, bench: Bench) -> None:
-        seen: dict[tuple[JobState, JobEvent], JobState] = {}
-        for state, event in MOVES:
-            job = new_job("action", retry=AGAIN if event in {JobEvent.RAISED, JobEvent.LOST} else None)
-            await bench.enqueue(job)
-            if state is JobState.PENDING:
-                await self._move_pending(bench, job, event)
-            elif event is JobEvent.RETRIED:
-                await self._move_ended(bench, job, state)
-            else:
-                await self._move_running(bench, job, event)
-            seen[state, event] = (await bench.status(job.id)).state
-            await self._clear(bench, job)
-        assert seen == MOVES
-
-    async def _move_pending(self, bench: Bench, job: NewJob, event: JobEvent) -> None:
-        if event is JobEvent.CLAIMED:
-            await bench.claim_one(await bench.lease())
-        else:
-            await bench.request_cancel(job.id)
-            await bench.cancel_pending()
-
-    async def _move_running(self, bench: Bench, job: NewJob, event: JobEvent) -> None:
-        lease = await bench.lease()
-        claimed = await bench.claim_one(lease)
-        assert claimed.id == job.id
-        if event is JobEvent.HELD:  # which is no settlement: the job goes on
-            assert await bench.store.tokens.issue(lease, token_for(claimed), after(3600))
-            assert await bench.store.tokens.hold(lease, [(job.id, claimed.attempt)]) == {job.id}
-            return
-        # what happened, of which the rules make the event: no attempt is left, or it may not run again
-        happened = {JobEvent.EXHAUSTED: JobEvent.RAISED, JobEvent.ABANDONED: JobEvent.LOST}.get(event, event)
-        settlement = ended(claimed, happened, error="what went wrong", delay=timedelta(seconds=1))
-        assert settlement.event is event
-        if happened is JobEvent.LOST:
-            assert await bench.store.leases.rescue(lease, after(31), lambda _jobs: [settlement]) == 1
-        else:
-            assert await bench.settle(lease, settlement) == {job.id}
-
-    async def _move_ended(self, bench: Bench, job: NewJob, state: JobState) -> None:
-        if state is JobState.CANCELED:
-            await self._move_pending(bench, job, JobEvent.CANCELED)
-        else:
-            await self._move_running(bench, job, JobEvent.EXHAUSTED)
-        assert await bench.retry(job.id) == [job.id]
-
-    async def _clear(self, bench: Bench, job: NewJob) -> None:
-        """Cancel a job that is still pending, so that the next move is made alone."""
-        await bench.request_cancel(job.id)
-        await bench.cancel_pending()
