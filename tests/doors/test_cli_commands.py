@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -251,13 +252,86 @@ def test_pools_are_listed_paused_resumed_and_limited(console: Console) -> None:
     rows = {row["name"]: row for row in console.ok("pools", "--json").json["pools"]}
     assert (rows["sms"]["paused"], rows["sms"]["ready"], rows["sms"]["max_parallelism"]) == (True, 5, 3)
     lines = [line.split() for line in console.ok("pools").out.splitlines()]
-    assert ["sms", "paused", "0", "5", "0", "0"] in lines
-    assert ["calls", "2,000", "(declared", "10)", "0", "0", "0", "0"] in lines
+    assert ["sms", "paused", "0", "5", "0", "0", "0"] in lines
+    assert ["calls", "2,000", "(declared", "10)", "0", "0", "0", "0", "0"] in lines
     console.ok("resume", "sms")
     assert not console.ok("pools", "--json").json["pools"][1]["paused"]
     for command in (["pause", "mail"], ["pools", "set", "mail", "--max-parallelism", "1"]):
         refused = console(*command)
         assert (refused.code, "The database knows no pool 'mail'." in refused.err) == (1, True)
+
+
+GATED = """
+from datetime import timedelta
+
+from penstock import ActionCtx, App, FixedWindow, TokenBucket
+
+app = App()
+minute, day = timedelta(minutes=1), timedelta(days=1)
+plain = app.workpool("plain", max_parallelism=7)
+tenants = app.workpool("tenants", max_parallelism=20, key_parallelism=2, group="outside")
+api = app.workpool(
+    "api",
+    rate_limit=TokenBucket(rate=600, period=minute, capacity=20),
+    key_rate_limit=FixedWindow(rate=1000, period=day),
+    group="outside",
+)
+hooks = app.workpool("hooks", rate_limit=FixedWindow(rate=5, period=timedelta(seconds=90), capacity=9))
+
+
+@app.action
+async def fill(ctx: ActionCtx) -> None:
+    for tenant, count in (("acme", 3), ("globex", 5), ("initech", 1)):
+        pool = tenants.with_options(concurrency_key=tenant)
+        await pool.enqueue_batch(ctx, say, [{}] * count)
+    await hooks.enqueue_batch(ctx, say, [{}] * 1200)
+    await plain.enqueue(ctx, say)
+
+
+@app.internal_action
+async def say(ctx: ActionCtx) -> None: ...
+"""
+
+
+def test_the_gates_of_pools_are_shown(console: Console) -> None:
+    console.write("gated.py", GATED)
+    console.ok("migrate")
+    console.ok("run", "fill")
+    rows = {row["name"]: row for row in console.ok("pools", "--json").json["pools"]}
+    assert [rows["tenants"][word] for word in ("ready", "waiting", "key_parallelism", "group")] == [9, 9, 2, "outside"]
+    assert rows["api"]["rate_limit"] == {"kind": "TokenBucket", "rate": 600, "period": 60.0, "capacity": 20}
+    assert rows["api"]["key_rate_limit"]["start"] == "1970-01-01T00:00:00+00:00"
+    assert "keys" not in rows["api"]
+    counts, limits = console.ok("pools").out.split("\n\n")
+    assert counts.splitlines()[-1].split() == ["tenants", "20", "0", "9", "9", "0", "0"]
+    assert [line.split("  ") for line in map(squeezed, limits.splitlines())] == [
+        ["pool", "limit of a key", "rate limit", "rate limit of a key", "group"],
+        ["api", "-", "600 per min, burst 20", "1,000 in each day", "outside"],
+        ["hooks", "-", "5 in each 90 s, up to 9", "-", "-"],
+        ["tenants", "2", "-", "-", "outside"],
+    ]
+
+
+def test_the_keys_that_wait_the_most_are_shown(console: Console) -> None:
+    console.write("gated.py", GATED)
+    console.ok("migrate")
+    assert console.ok("pools", "--keys", "2").err == "No jobs wait at any gate.\n"
+    console.ok("run", "fill")
+    keys = console.ok("pools", "--keys", "2").out.split("\n\n")[-1]
+    assert [line.split() for line in keys.splitlines()] == [
+        ["pool", "key", "waiting", "running"],
+        ["hooks", "-", "1,000+", "0"],
+        ["tenants", "globex", "5", "0"],
+        ["tenants", "acme", "3", "0"],
+    ]
+    rows = {row["name"]: row for row in console.ok("pools", "--json", "--keys", "1").json["pools"]}
+    assert rows["tenants"]["keys"] == [{"key": "globex", "waiting": 5, "running": 0}]
+    assert (rows["hooks"]["keys"][0]["key"], rows["plain"]["keys"]) == (None, [])
+
+
+def squeezed(line: str) -> str:
+    """A line of a table, with two spaces between its columns."""
+    return re.sub(r" {2,}", "  ", line.strip())
 
 
 def test_a_program_without_pools_has_none(bookings: Console) -> None:

@@ -199,6 +199,10 @@ async def test_a_batch_is_enqueued_as_one(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         with pytest.raises(ArgumentsInvalid, match="text"):
             await sms.enqueue_batch(backend, send, [{"text": "a"}, {"text": 7}])
+        with pytest.raises(ArgumentsInvalid, match="text"):  # while others are on their way to the database
+            await sms.enqueue_batch(
+                backend, send, ({"text": 7 if number == 9_000 else "a"} for number in range(10_000))
+            )
         assert not any((await backend.job_counts()).values())
         ids = await sms.enqueue_batch(backend, send, ({"text": f"{number}"} for number in range(12_000)))
         assert len(set(ids)) == 12_000

@@ -111,6 +111,24 @@ def test_a_connection_lost_during_the_commit_is_told_as_uncertain(postgres_url: 
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_connection_lost_while_a_job_is_stored_is_told_as_uncertain(postgres_url: str, moment: Moment) -> None:
+    """It is stored in one round trip: the statement is its own commit."""
+
+    async def story() -> None:
+        async with Proxy(postgres_url).running() as proxy, ledger.app.open(proxy.url) as backend:
+            await backend.scheduler.run_after(timedelta(0), ledger.add, owner="bob", amount=1)
+            proxy.cut(moment, word=b"carol")
+            with pytest.raises(DatabaseUnavailable) as caught:
+                await backend.scheduler.run_after(timedelta(0), ledger.add, owner="carol", amount=1)
+            assert caught.value.facts["uncertain"] is True
+            assert proxy.cuts == 1, "it is not stored again behind the caller's back"
+            assert (await backend.job_counts())["ready"] == (2 if moment == "after" else 1)
+            await backend.scheduler.run_after(timedelta(0), ledger.add, owner="dora", amount=1)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_job_whose_commit_was_lost_takes_effect_once(postgres_url: str, moment: Moment) -> None:
     async def story() -> None:
         async with (

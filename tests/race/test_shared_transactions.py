@@ -249,6 +249,29 @@ def test_one_that_is_slow_goes_on_by_itself(postgres_url: str) -> None:
     asyncio.run(story())
 
 
+def test_what_they_change_is_sent_together_and_is_each_ones_own(database_url: str) -> None:
+    """Rows of values of each kind, most changed by one job, some by several: the last of them has the last word."""
+
+    async def story() -> None:
+        async with ledger.app.open(database_url) as backend:
+            rows = await backend.run_mutation(crowd.take_samples, count=FEW)
+            for number in range(1, 2 * FEW + 1):
+                of = rows[number % FEW] if number <= FEW else rows[0]
+                await backend.scheduler.run_after(NOW, crowd.change_sample, of=of, number=number)
+            worker = make_worker(backend)
+            with commits() as made:
+                await drained(worker)
+            assert len(made) < FEW
+            found = await backend.run_query(crowd.samples, ids=rows)
+            last = [2 * FEW, *range(1, FEW)]
+            for row, number in zip(found, last, strict=True):
+                asked = crowd.sample(number)
+                assert {name: getattr(row, name) for name in asked} == asked
+            await worker.finish()
+
+    asyncio.run(story())
+
+
 def test_a_stopping_worker_hands_back_those_that_share_a_transaction(database_url: str) -> None:
     async def story() -> None:
         async with ledger.app.open(database_url, grace=0.0) as backend:
@@ -280,7 +303,9 @@ def test_if_the_process_dies_of_one_of_them_each_takes_effect_once(database_url:
                 await backend.scheduler.run_after(NOW, ledger.enter, what="beside", number=number)
             with processes(1, "work", database_url, lease=SHORT_LEASE) as (first,):
                 assert await asyncio.to_thread(first.wait) == -9
-            assert await backend.run_query(ledger.entries, what="beside") == [], "they shared its transaction"
+            before = await backend.run_query(ledger.entries, what="beside")
+            assert before == list(range(len(before))), "on a slow machine some were committed before it was begun"
+            assert len(before) <= FEW, "those behind it shared its transaction, or came later"
             with processes(1, "work", database_url, lease=SHORT_LEASE):
                 found = await ended(backend, 2 * FEW + 1)
             assert {one.state.value for one in found} == {"success"}

@@ -43,6 +43,15 @@ TOLD: list[tuple[str, dict[str, int | bool], int]] = [
     ("all in use by others of its group", {"waiting": 9, "vacant": 0}, 9),
     ("one that it gave back for others", {"limit": 1, "holders": 2, "wanted": 1, "waiting": 9, "yielded": True}, 0),
     ("one that it gave back, and nobody took", {"limit": 1, "waiting": 9, "yielded": True}, 9),
+    ("other pools lack some", {"held": 9, "granted": 9, "running": 2, "waiting": 3, "lacking": 3, "spare": True}, -3),
+    (
+        "no more than it can spare",
+        {"held": 9, "granted": 9, "running": 2, "waiting": 3, "lacking": 9, "spare": True},
+        -4,
+    ),
+    ("spare for a moment only", {"held": 9, "granted": 9, "running": 2, "lacking": 9}, 0),
+    ("spare, and nobody lacks any", {"held": 9, "granted": 9, "running": 2, "spare": True}, 0),
+    ("none to spare", {"held": 9, "granted": 9, "running": 2, "waiting": 7, "lacking": 9, "spare": True}, 0),
 ]
 
 
@@ -59,6 +68,7 @@ COUNT = st.integers(0, 30)
         Need,
         limit=COUNT, granted=COUNT, held=COUNT, running=COUNT, holders=COUNT, wanted=COUNT, waiting=COUNT, places=COUNT,
         rested=st.booleans(), idle=st.booleans(), vacant=COUNT, wished=st.booleans(), yielded=st.booleans(),
+        lacking=COUNT, spare=st.booleans(),
     )
 )  # fmt: skip
 def test_it_never_gives_back_what_is_in_use_nor_takes_what_it_has_no_use_for(need: Need) -> None:

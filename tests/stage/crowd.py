@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
 
 from stage.ledger import Account, Entry, app, between, crew, enter
 
@@ -154,3 +157,52 @@ async def count_entries(ctx: MutationCtx, number: int) -> int:
         assert await ctx.db.get(Entry, entry) is None
         await ctx.db.insert(Entry(what="counted", number=found))
     return found
+
+
+class Sample(Table):
+    """A value of each kind, and one that may be missing."""
+
+    text: str
+    amount: float
+    yes: bool
+    raw: bytes
+    at: datetime
+    day: date
+    lasted: timedelta
+    price: Decimal
+    token: UUID
+    tags: list[str]
+    note: str | None = None
+
+
+def sample(number: int) -> dict[str, Any]:
+    """Values of a row, those at the ends of their kinds among them."""
+    return {
+        "text": f"{number} {{,}}\\ \" ' žluť NULL",
+        "amount": [1.5, -0.0, 1e300, -1e-300][number % 4],
+        "yes": number % 2 == 0,
+        "raw": bytes([0, 92, number]),
+        "at": [datetime.max.replace(tzinfo=UTC), datetime(2026, 3, 29, 1, 30, 0, number, UTC)][number % 2],
+        "day": date(2024, 2, 29) + timedelta(days=number),
+        "lasted": timedelta(days=-number, microseconds=1),
+        "price": Decimal(number) / Decimal(1000),
+        "token": UUID(int=number),
+        "tags": ["a", "{b}", 'c"'][: number % 4],
+        "note": None if number % 3 else f"note {number}",
+    }
+
+
+@app.mutation
+async def take_samples(ctx: MutationCtx, count: int) -> list[Id[Sample]]:
+    return [await ctx.db.insert(Sample(**sample(0))) for _ in range(count)]
+
+
+@app.mutation
+async def change_sample(ctx: MutationCtx, of: Id[Sample], number: int) -> None:
+    await ctx.db.patch(Sample, of, **sample(number))
+
+
+@app.query
+async def samples(ctx: QueryCtx, ids: list[Id[Sample]]) -> list[Sample]:
+    found = [await ctx.db.get(Sample, one) for one in ids]
+    return [one for one in found if one is not None]

@@ -26,14 +26,18 @@ class Proxy:
         self._server = urlsplit(server)
         self._cut: Moment | None = None
         self._left = 0
+        self._word = COMMIT
         self._listening: set[asyncio.StreamWriter] = set()  # to the server
         self._silent: set[asyncio.StreamWriter] = set()
         self.url = ""
         self.cuts = 0
 
-    def cut(self, moment: Moment, times: int = 1) -> None:
-        """Cut the connections of the next commits, before the server gets them or after it has carried them out."""
-        self._cut, self._left = moment, times
+    def cut(self, moment: Moment, times: int = 1, word: bytes = COMMIT) -> None:
+        """Cut the connections of the next commits, before the server gets them or after it has carried them out.
+
+        With another word: those of the next messages that contain it.
+        """
+        self._cut, self._left, self._word = moment, times, word
 
     def silence_listeners(self) -> None:
         """Pass nothing on any more of the connections that listen, and tell neither side."""
@@ -76,7 +80,7 @@ class Proxy:
                 continue
             if LISTEN in data:
                 self._listening.add(server)
-            if COMMIT in data and self._left:
+            if self._word in data and self._left:
                 if self._cut == "before":
                     self._lose()
                 server.write(data)

@@ -273,6 +273,18 @@ def test_postgres_counts_a_backlog_no_further_than_it_is_told(postgres_plans: st
     assert not [node for node in plan if node["Node Type"] == "Sort" and node.get("Actual Rows", 0) > 10]
 
 
+@pytest.mark.parametrize("how", ["for what is asked", "generic"])
+@pytest.mark.parametrize("name", ["look", "waiting"])
+def test_postgres_follows_the_line_of_keys_no_further_than_it_is_told(postgres_plans: str, name: str, how: str) -> None:
+    query = load_queries("penstock.store.postgres", "pools", "$")[name]
+    asked = {"lease": 1, "pools": ["keyed"], "pool": "keyed", "keys": 10, "most": 10}
+    plan = asyncio.run(postgres_plan(postgres_plans, query, asked, how))
+    scans = [node for node in plan if node.get("Relation Name", "").endswith("_job")]
+    used = {scan["Index Name"] for scan in scans}
+    assert used <= {"ready_job_order", "scheduled_job_gate", "running_job_key"}
+    assert sum(scan.get("Actual Rows", 0) * scan.get("Actual Loops", 0) for scan in scans) < 100
+
+
 def test_postgres_counts_a_partition_no_further_than_it_is_told(postgres_plans: str) -> None:
     """A partition of many millions is truncated in a moment; to count it first would take longer than is allowed."""
     query = load_queries("penstock.store.postgres", "jobs", "$")["count_slot"]

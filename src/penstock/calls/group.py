@@ -236,7 +236,7 @@ class Groups:
                 transaction, result = await runner.shared_mutation(
                     part, function, call.arguments, running.moment, running.work
                 )
-            settlement = returned(runner, function, running.job, result)
+            settlement = returned(runner, function, running.job, result, now)
         except TryAgain:
             raise
         except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome

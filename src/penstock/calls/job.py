@@ -210,9 +210,9 @@ def failure(error: BaseException) -> Outcome:
     )
 
 
-def returned(runner: Runner, function: AnyFunction, job: Job, result: object) -> Settlement:
+def returned(runner: Runner, function: AnyFunction, job: Job, result: object, now: datetime) -> Settlement:
     """What is to be written about a job whose mutation has returned."""
-    return settle(job, _returned(runner, function, result), runner.now(), 0.0, runner.engine.keep)
+    return settle(job, _returned(runner, function, result), now, 0.0, runner.engine.keep)
 
 
 def interrupted(running: Running) -> Outcome:
@@ -226,7 +226,7 @@ async def _run_mutation(runner: Runner, function: AnyFunction, running: Running)
     job = running.job
 
     def settled(result: object) -> Settlement:
-        return returned(runner, function, job, result)
+        return returned(runner, function, job, result, runner.now())
 
     async def check() -> dict[str, Any]:
         return await apart(len(job.args), lambda: function.signature.check_json(job.args))

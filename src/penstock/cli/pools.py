@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
-from penstock.app import App
+from penstock.app import App, Backend
 from penstock.calls.limits import change_pool
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.output import print_json, print_table, say
-from penstock.store.pools import PoolRow
+from penstock.cli.output import print_json, say
+from penstock.cli.poolview import JOBS_COUNTED, KEYS_READ, PoolSeen, as_data, most_waiting, show
+from penstock.store.pools import KeyRow
 
 
 @click.group("pools", invoke_without_command=True)
 @json_option()
+@click.option("--keys", type=click.IntRange(1, KEYS_READ), metavar="N", help="Show also the N keys that wait the most.")
 @pass_options
 @click.pass_context
-def command(context: click.Context, options: Options) -> None:
-    """Show the pools that the database knows: their limits, and how many of their jobs stand where."""
+def command(context: click.Context, options: Options, keys: int | None) -> None:
+    """Show the pools that the database knows: their limits, and how many of their jobs stand where.
+
+    Of the jobs that are ready, those at the gate of their pool wait for a turn of their concurrency key, or for a rate
+    limit. --keys N shows for each pool the N concurrency keys of which the most jobs wait there. It reads the first
+    thousand keys in order, and counts a thousand jobs of each.
+    """
     if context.invoked_subcommand is not None:
         return
-    pools = complete(_look(open_app(options), options))
+    pools = complete(_look(open_app(options), options, keys))
     if options.json:
-        print_json({"pools": [asdict(pool) for pool in pools]})
+        print_json(as_data(pools))
     elif not pools:
         click.echo("no pools")
     else:
-        headers = ("pool", "limit", "running", "ready", "scheduled", "slots held")
-        print_table(headers, [_row(pool) for pool in pools], right=headers[1:])
+        show(pools)
 
 
 @command.command("set")
@@ -50,16 +54,18 @@ async def change_in_database(
         await change_pool(backend.engine, pool, max_parallelism=max_parallelism, paused=paused)
 
 
-async def _look(app: App, options: Options) -> list[PoolRow]:
+async def _look(app: App, options: Options, keys: int | None) -> list[PoolSeen]:
     async with open_backend(app, options) as backend:
-        return await backend.pools()
+        rows = await backend.pools()
+        if keys is None:
+            return [PoolSeen(row) for row in rows]
+        return [PoolSeen(row, most_waiting(await _waiting(backend, row.name), keys)) for row in rows]
 
 
-def _row(pool: PoolRow) -> tuple[str, ...]:
-    limit = f"{pool.max_parallelism:,}" if pool.max_parallelism == pool.declared else _changed(pool)
-    counts = (pool.running, pool.ready, pool.scheduled, pool.granted)
-    return (pool.name, "paused" if pool.paused else limit, *(f"{count:,}" for count in counts))
-
-
-def _changed(pool: PoolRow) -> str:
-    return f"{pool.max_parallelism:,} (declared {pool.declared:,})"
+async def _waiting(backend: Backend, pool: str) -> list[KeyRow]:
+    store = backend.engine.store
+    session = await store.begin_read()
+    try:
+        return await store.pools.waiting(session, pool, KEYS_READ, JOBS_COUNTED)
+    finally:
+        await session.rollback()

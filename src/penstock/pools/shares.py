@@ -17,13 +17,15 @@ class Need:
         running: How many of those jobs occupy.
         holders: How many workers hold slots or want some, this one included.
         wanted: How many slots others want and do not have.
-        waiting: How many jobs are ready.
+        waiting: How many jobs may start.
         places: How many more jobs this worker could run, whatever their pool.
         rested: Whether it has held its slots for a while: who shares a single slot with others has it for some time.
         idle: Whether nothing was waiting for a while.
         vacant: How many slots can be taken now.
         wished: Whether its wish for more is known.
         yielded: Whether it gave some back a moment ago, for others to take first.
+        lacking: How many slots the other pools of its group want and do not have.
+        spare: Whether it has had more slots than it could use for a while.
     """
 
     limit: int
@@ -39,6 +41,13 @@ class Need:
     vacant: int
     wished: bool
     yielded: bool
+    lacking: int = 0
+    spare: bool = False
+
+    @property
+    def unused(self) -> int:
+        """How many of its slots it has no job for."""
+        return max(0, max(0, self.held - self.running) - min(self.waiting, self.places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,9 @@ def change(need: Need) -> int:
     if useful > 0:
         patient = (need.wished and not need.vacant) or (need.yielded and need.wanted)
         return 0 if patient else useful
-    return -free if need.idle else 0
+    if need.idle:
+        return -free
+    return -min(need.unused, need.lacking) if need.spare else 0
 
 
 def _share(need: Need) -> int:

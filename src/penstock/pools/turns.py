@@ -69,8 +69,8 @@ class Passage:
 def passage(gate: Gate, turns: Sequence[Turn], room: int, now: datetime) -> Passage:
     """Which jobs pass a gate.
 
-    Who runs the least comes first, and of those the one whose turn is the longest ago; so the room is shared evenly by
-    all keys that can use it, however many jobs each of them has waiting.
+    Who runs the least comes first, of those who has got the fewest places now, and of those the next in line; so the
+    room is shared evenly by all keys that can use it, however many jobs each of them has waiting.
 
     Args:
         gate: How the gate stands.

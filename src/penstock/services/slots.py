@@ -31,7 +31,9 @@ class _Held:
     wanted: bool = False
     since: float = 0.0
     used_at: float = 0.0
+    filled_at: float = 0.0
     yielded_at: float = -math.inf
+    lends: bool = False
 
 
 class Slots:
@@ -89,30 +91,39 @@ class Slots:
         for view in await self._store.pools.look(lease, list(self._held), max(1, places)):
             await self._follow(view, lease, places, running[view.pool], now)
         yielded = max(held.yielded_at for held in self._held.values())
-        return _YIELDS_FOR if now - yielded < _YIELDS_FOR else math.inf
+        return _YIELDS_FOR if now - yielded < _YIELDS_FOR else self._lends_in(now)
+
+    def _lends_in(self, now: float) -> float:
+        """Seconds until slots that are of no use are given to other pools that want them."""
+        times = [held.filled_at + _TURN - now for held in self._held.values() if held.lends]
+        return max(_LOOK_EVERY, min(times, default=math.inf))
 
     async def _follow(self, view: PoolView, lease: int, places: int, running: int, now: float) -> None:
         held = self._held[view.pool]
         held.number, held.epoch = view.held, view.epoch
         if running or view.waiting:
             held.used_at = now
-        count = change(
-            Need(
-                limit=view.max_parallelism,
-                granted=view.granted,
-                held=view.held,
-                running=running,
-                holders=view.holders,
-                wanted=view.wanted,
-                waiting=view.waiting,
-                places=places,
-                rested=now - held.since >= _TURN,
-                idle=now - held.used_at >= _IDLE_FOR,
-                vacant=view.free,
-                wished=held.wanted,
-                yielded=now - held.yielded_at < _YIELDS_FOR,
-            )
+        need = Need(
+            limit=view.max_parallelism,
+            granted=view.granted,
+            held=view.held,
+            running=running,
+            holders=view.holders,
+            wanted=view.wanted,
+            waiting=view.waiting,
+            places=places,
+            rested=now - held.since >= _TURN,
+            idle=now - held.used_at >= _IDLE_FOR,
+            vacant=view.free,
+            wished=held.wanted,
+            yielded=now - held.yielded_at < _YIELDS_FOR,
+            lacking=view.lacking,
+            spare=now - held.filled_at >= _TURN,
         )
+        if not need.unused:
+            held.filled_at = now
+        held.lends = bool(need.unused and need.lacking)
+        count = change(need)
         if count > 0:
             held.number = await self._store.pools.acquire(lease, view.pool, count)
             held.wanted = held.number < view.held + count
@@ -122,6 +133,6 @@ class Slots:
         elif count < 0 or (held.wanted and not view.waiting):
             held.number = await self._store.pools.release(lease, view.pool, -count)
             held.wanted = False
-            if count < 0 and view.wanted:
+            if count < 0 and (view.wanted or view.lacking):
                 held.yielded_at = now
                 self._store.signals.notify()

@@ -178,15 +178,16 @@ class UnderWay:
         if running.stopped:
             running.outcome = outcome
             return
-        held = outcome is not None and outcome.event is JobEvent.HELD
-        if self.running.get(job.id) is running:
+        is_ours = self.running.get(job.id) is running
+        held = is_ours and outcome is not None and outcome.event is JobEvent.HELD
+        if is_ours:
             del self.running[job.id]
-            if not held:
-                self._heard.forget(job.id)
+            if outcome is not None:
+                self.outcomes.append((job, outcome))
         else:
-            self._overtaken, outcome = [one for one in self._overtaken if one is not running], None
-        if outcome is not None:
-            self.outcomes.append((job, outcome))
+            self._overtaken = [one for one in self._overtaken if one is not running]
+        if is_ours and not held:
+            self._heard.forget(job.id)
         if not held:  # which is busy until its slot has gone with it
             self.busy[job.pool] -= running.needs_slot
         self._wake()

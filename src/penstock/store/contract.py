@@ -53,11 +53,14 @@ class Statement:
         bounded: Whether it touches few rows through an index, whatever the size of the table. SQLite runs such
             statements on the event loop, and all others in a thread.
         reads: Whether it is known to change nothing.
+        many: The same for many rows, of which no two have the same last parameter: each of its parameters is a list.
+            None where many statements are as fast.
     """
 
     sql: str
     bounded: bool = True
     reads: bool = False
+    many: Statement | None = None
 
 
 class OpenTransaction(Protocol):

@@ -30,8 +30,16 @@ def options_text(options: Options) -> str | None:
     """A job's options as stored; None for those of most jobs, which have none."""
     if options is NO_OPTIONS:
         return None
+    own = options.context or options.concurrency_key or options.key or options.trace
+    return _options_text(options) if own else _common_text(options)
+
+
+def _options_text(options: Options) -> str:
     given = {field: value for field in _OPTIONS if (value := getattr(options, field)) is not None}
     return json.dumps({**given, **{field: astuple(given[field]) for field in _RETRIES if field in given}})
+
+
+_common_text = lru_cache(1024)(_options_text)  # those of a pool's jobs are mostly the same
 
 
 def options_of(text: str | None) -> Options:

@@ -14,7 +14,7 @@ from penstock.pools.rates import FixedWindow, RateLimit, RateState, TokenBucket
 from penstock.pools.shares import Member, lent
 from penstock.pools.turns import Gate, Passage, Turn
 from penstock.store.keys import RateRow
-from penstock.store.pools import PoolView
+from penstock.store.pools import PoolRow, PoolView
 
 KEYS_COMPARED = 32  # of the keys that wait at a gate at least so many are compared by how many jobs they run
 _TICK = timedelta.resolution
@@ -47,11 +47,34 @@ def views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Membe
         if group is not None:
             limit = lent(members[group], view.pool)
             own = view.max_parallelism  # it wants these even while others have them, and so gets them back
-            view = replace(view, max_parallelism=max(own, limit), free=max(0, limit - view.granted))
+            others = [member for member in members[group] if member.name != view.pool]
+            lacking = sum(member.wanted for member in others if member.limit)  # one that is paused borrows nothing
+            free = max(0, limit - view.granted)
+            view = replace(view, max_parallelism=max(own, limit), free=free, lacking=lacking)
         else:
             view = replace(view, free=max(0, view.max_parallelism - view.granted))
         views.append(view)
     return views
+
+
+def pool_row_of(row: Sequence[Any]) -> PoolRow:
+    """How a pool stands as seen from outside, from a row of the query `list`."""
+    name, declared, limit, paused, granted, ready, scheduled, running, waiting, of_key, rate, key_rate, group = row
+    return PoolRow(
+        name=name,
+        declared=declared,
+        max_parallelism=limit,
+        paused=bool(paused),
+        granted=granted,
+        ready=ready,
+        scheduled=scheduled,
+        running=running,
+        waiting=waiting,
+        key_parallelism=of_key,
+        rate_limit=rate_of(rate),
+        key_rate_limit=rate_of(key_rate),
+        group=group,
+    )
 
 
 def rate_text(policy: RateLimit | None) -> str | None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.pools.pool import PoolDefinition
+from penstock.pools.rates import RateLimit
 from penstock.store.seen import Activity
 
 if TYPE_CHECKING:
@@ -26,8 +27,10 @@ class PoolView:
         held: How many this worker holds.
         holders: How many workers hold slots or want some.
         wanted: How many slots others want and do not have.
-        waiting: How many jobs are ready, or wait at its gate; counted no further than asked.
+        waiting: How many jobs are ready, or wait at its gate; counted no further than asked. Of a pool that may lend
+            slots only those that may start as far as their keys go.
         free: How many slots can be taken now.
+        lacking: How many slots the other pools of its group want and do not have.
     """
 
     pool: str
@@ -39,6 +42,7 @@ class PoolView:
     wanted: int
     waiting: int
     free: int = 0
+    lacking: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +74,14 @@ class PoolRow:
         max_parallelism: The limit that holds.
         paused: Whether no job of it is started.
         granted: How many slots workers hold.
-        ready: How many jobs may start now.
+        ready: How many jobs are due.
         scheduled: How many start later.
         running: How many run.
+        waiting: How many of those that are due wait at its gate.
+        key_parallelism: How many jobs of one concurrency key run at once; None for any number.
+        rate_limit: How many jobs start in a time; None for any number.
+        key_rate_limit: How many of one concurrency key do.
+        group: Name of the pools that lend it what they do not use.
     """
 
     name: str
@@ -82,6 +91,26 @@ class PoolRow:
     granted: int
     ready: int
     scheduled: int
+    running: int
+    waiting: int = 0
+    key_parallelism: int | None = None
+    rate_limit: RateLimit | None = None
+    key_rate_limit: RateLimit | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """A concurrency key whose jobs wait at the gate of a pool, as seen from outside.
+
+    Attributes:
+        key: The key; empty for jobs without one.
+        waiting: How many of its jobs wait; counted no further than asked.
+        running: How many run; likewise.
+    """
+
+    key: str
+    waiting: int
     running: int
 
 
@@ -111,6 +140,9 @@ class Pools(Protocol):
 
     async def list(self, session: Session) -> builtins.list[PoolRow]:
         """All pools, by name."""
+
+    async def waiting(self, session: Session, pool: str, keys: int, most: int) -> builtins.list[KeyRow]:
+        """The concurrency keys whose jobs wait at the gate of a pool, in their order: so many, each counted so far."""
 
     async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
         """What goes on in each pool, that without a limit too, and what has ended since a time."""

@@ -6,6 +6,7 @@ Owns the text of these statements for both stores; what differs comes from the d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -174,7 +175,23 @@ class TableStatements:
             returning = "" if self.definition.managed else f" returning {self.columns}"
             return f"update {self.table} set {sets} where {self._key()} = {self._p(len(names) + 1)}{returning}"
 
-        return self._cached(("update", names), build)
+        statement = self._cached(("update", names), build)
+        if statement.many is None and self.dialect.any_of and self.definition.managed:
+            statement = self._cache["update", names] = replace(statement, many=Statement(self._update_many(names)))
+        return statement
+
+    def _update_many(self, names: tuple[str, ...]) -> str:
+        """Some columns of rows with keys of their own."""
+        given = [*names, self.definition.key]
+        kinds = [self.dialect.types[self.definition.column(name).kind].partition(" collate")[0] for name in given]
+        lists = ", ".join(f"{self._p(number)}::{kind}[]" for number, kind in enumerate(kinds, 1))
+        named = ", ".join(f"v{number}" for number in range(1, len(given) + 1))
+        sets = ", ".join(f"{self.dialect.quote(name)} = given.v{number}" for number, name in enumerate(names, 1))
+        key, last = self._key(), len(given)
+        return (
+            f"update {self.table} as changed set {sets} from unnest({lists}) as given ({named}) "
+            f"where changed.{key} = given.v{last} and changed.{key} = any({self._p(last)})"
+        )
 
     def delete(self) -> Statement:
         """The row with a key."""

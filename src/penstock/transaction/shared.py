@@ -81,6 +81,10 @@ class Shared:
         for statement, rows in changes.items():
             if len(rows) == 1:
                 await self.surely(self.session.execute(statement, rows[0]))
+            elif statement.many is not None:
+                last = {row[-1]: row for row in rows}  # one statement changes the same columns each time
+                lists = [list(values) for values in zip(*last.values(), strict=True)]
+                await self.surely(self.session.execute(statement.many, lists))
             else:
                 await self.surely(self.session.execute_many(statement, rows))
 

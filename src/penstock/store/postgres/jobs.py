@@ -74,7 +74,13 @@ class PostgresJobs:
 
     async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
         """Store a job in a transaction of its own."""
-        await run(self._connections, self._queries["enqueue"], _new_arrays([job], now), once=True)
+        if _place(job, now) is None:
+            (options,) = _options_texts([job])
+            columns = (job.id, job.args, *_other_columns(job, options, now))
+            values = {**dict(zip(_COLUMNS, columns, strict=True)), "now": now}
+            await run(self._connections, self._queries["enqueue_one"], values, once=True)
+        else:
+            await run(self._connections, self._queries["enqueue"], _new_arrays([job], now), once=True)
 
     async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled."""

@@ -10,8 +10,8 @@ from typing import Any
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.shares import Member, lent
 from penstock.store.contract import Row, Session
-from penstock.store.poolrows import declared_of, declared_values, views_of
-from penstock.store.pools import Backlog, PoolRow, PoolView
+from penstock.store.poolrows import declared_of, declared_values, pool_row_of, views_of
+from penstock.store.pools import Backlog, KeyRow, PoolRow, PoolView
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
@@ -73,7 +73,11 @@ class PostgresPools:
 
     async def list(self, session: Session) -> builtins.list[PoolRow]:
         """All pools, by name."""
-        return [PoolRow(*row) for row in await self._fetch(session, "list")]
+        return [pool_row_of(row) for row in await self._fetch(session, "list")]
+
+    async def waiting(self, session: Session, pool: str, keys: int, most: int) -> builtins.list[KeyRow]:
+        """The concurrency keys whose jobs wait at the gate of a pool."""
+        return [KeyRow(*row) for row in await self._fetch(session, "waiting", pool=pool, keys=keys, most=most)]
 
     async def backlog(self, most: int) -> builtins.list[Backlog]:
         """How much work of each pool waits, counted up to `most`."""

@@ -276,6 +276,7 @@ def new_job(
     concurrency_key: str | None = None,
     key: str | None = None,
     until_start: bool = False,
+    keep: float | None = None,
 ) -> NewJob:
     """A job that may run after a delay in seconds; later ones have greater ids.
 
@@ -295,6 +296,7 @@ def new_job(
             concurrency_key=concurrency_key or None,
             key=key,
             until_start=None if key is None else until_start,
+            keep=keep,
         ),
         on_complete=on_complete,
         concurrency_key="" if concurrency_key is None and key is not None else concurrency_key,

@@ -310,7 +310,7 @@ class Gates(Suite):
         (view,) = await pools.look(two, ["q"], 9)
         assert (view.max_parallelism, view.free) == (2, 0), "it still wants its own"
         (view,) = await pools.look(one, ["p"], 9)
-        assert (view.max_parallelism, view.granted) == (3, 5)
+        assert (view.max_parallelism, view.granted, view.lacking) == (3, 5, 9), "the other one wants some"
         await pools.release(one, "p", 1)
         assert await pools.acquire(one, "p", 1) == 4, "what is owed is not lent again"
         assert await pools.acquire(two, "q", 2) == 1

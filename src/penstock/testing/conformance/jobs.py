@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from penstock.errors import TryAgain
-from penstock.jobs.job import Job, Options, Settlement
+from penstock.jobs.job import Job, NewJob, Options, Settlement
 from penstock.jobs.states import JobEvent, JobState
 from penstock.store.contract import Session, Statement, Store
 from penstock.testing.conformance.bench import (
@@ -93,6 +94,42 @@ class Jobs(Suite):
         assert await bench.count() == {"ready": 500, "scheduled": 500}
         claimed = await bench.claim(await bench.lease(), 500)
         assert ids(claimed) == ids(jobs[::2])
+
+    @story
+    async def test_jobs_that_are_alike_are_enqueued_while_they_are_made(self, bench: Bench) -> None:
+        due = []
+        for many, delay, key in ((250, 0, None), (250, 10, None), (250, 0, "a"), (7, 0, None), (0, 0, None)):
+            made = [new_job(delay=delay, concurrency_key=key) for _ in range(many)]
+            before, session = await bench.count(), await bench.store.begin_write()
+            await bench.store.jobs.enqueue_alike(session, iter(made), NOW)
+            assert await bench.count() == before
+            await session.commit()
+            now, place = await bench.count(), "scheduled" if delay or key else "ready"
+            assert now.get(place, 0) - before.get(place, 0) == many == sum(now.values()) - sum(before.values())
+            due += made if place == "ready" else []
+        assert ids(await bench.claim(await bench.lease(), 1000)) == ids(due)
+
+    @story
+    async def test_if_one_cannot_be_made_none_is_stored(self, bench: Bench) -> None:
+        def each() -> Iterator[NewJob]:
+            yield from (new_job() for _ in range(150))
+            raise LookupError("the 151st")
+
+        with pytest.raises(LookupError, match="the 151st"):
+            await bench.writing(lambda session: bench.store.jobs.enqueue_alike(session, each(), NOW))
+        assert await bench.count() == {}
+        await bench.enqueue(new_job())
+        assert await bench.count() == {"ready": 1}
+
+    @story
+    async def test_a_job_is_enqueued_alone(self, bench: Bench) -> None:
+        jobs = [new_job("action", retry=AGAIN), new_job(delay=10), new_job(concurrency_key="a")]
+        for job in jobs:
+            await bench.store.jobs.enqueue_alone(job, NOW)
+        assert await bench.count() == {"ready": 1, "scheduled": 2}
+        assert ids(await bench.claim(await bench.lease())) == [jobs[0].id]
+        with pytest.raises(Exception, match="already"):
+            await bench.store.jobs.enqueue_alone(jobs[1], NOW)
 
     @story
     async def test_no_jobs_are_enqueued_without_fuss(self, bench: Bench) -> None:

@@ -30,7 +30,7 @@ class ModelJob:
     @property
     def state(self) -> str:
         """Its state as seen from outside."""
-        return "pending" if self.place in {"ready", "scheduled"} else self.place
+        return "pending" if self.place in {"ready", "scheduled", "waiting"} else self.place
 
 
 class Model:
@@ -70,6 +70,10 @@ class Model:
         if settlement.event in _FAILURES:
             job.failures += ((settlement.attempt, settlement.event.value),)
         return True
+
+    def cancel(self, job: ModelJob) -> None:
+        """End a pending job that is to be canceled."""
+        job.place = "canceled"
 
     def retry(self, job: ModelJob, now: datetime) -> bool:
         """Make a job pending again if it has failed or was canceled; whether it was so."""

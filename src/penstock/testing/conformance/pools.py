@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from penstock.clock import random_of
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Ending, job_id
 from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent, JobState
+from penstock.pools.pool import PoolDefinition
+from penstock.pools.rates import FixedWindow, TokenBucket
 from penstock.store.contract import Room, Session, Store
 from penstock.store.pools import Backlog, PoolRow, PoolView
 from penstock.testing.conformance.bench import (
@@ -65,6 +68,49 @@ class Pools(Suite):
         assert (view.max_parallelism, view.epoch) == (0, 2)
         rows = await bench.reading(bench.store.pools.list)
         assert rows[0] == PoolRow("p", 5, 5, paused=True, granted=5, ready=7, scheduled=1, running=0)
+
+    @story
+    async def test_the_gate_of_a_pool_is_seen_from_outside(self, bench: Bench) -> None:
+        bucket, window = TokenBucket(6, timedelta(minutes=1), capacity=3), FixedWindow(9, timedelta(days=1), start=NOW)
+        limits: dict[str, Any] = {"key_parallelism": 2, "rate_limit": bucket, "key_rate_limit": window, "group": "g"}
+        await bench.store.pools.declare([PoolDefinition("p", 9, **limits), PoolDefinition("q", 9)])
+        keys = ["b"] * 5 + ["a"] * 3 + ["", "c"]
+        await bench.enqueue(*(new_job(pool="p", concurrency_key=key) for key in keys), new_job(pool="q"))
+        await bench.store.jobs.claim(await bench.lease(), 1, [Room("p", 1, 1)], NOW)
+        gated, plain = await bench.reading(bench.store.pools.list)
+        assert gated == PoolRow("p", 9, 9, False, granted=0, ready=9, scheduled=0, running=1, waiting=9, **limits)
+        assert plain == PoolRow("q", 9, 9, False, granted=0, ready=1, scheduled=0, running=0)
+
+        async def waiting(pool: str, keys: int, most: int) -> list[tuple[str, int, int]]:
+            rows = await bench.reading(lambda session: bench.store.pools.waiting(session, pool, keys, most))
+            return [(row.key, row.waiting, row.running) for row in rows]
+
+        assert await waiting("p", 9, 9) == [("", 1, 0), ("a", 2, 1), ("b", 5, 0), ("c", 1, 0)]
+        assert await waiting("p", 3, 2) == [("", 1, 0), ("a", 2, 1), ("b", 2, 0)]
+        assert await waiting("q", 9, 9) == []
+
+    @story
+    async def test_jobs_whose_keys_run_all_they_may_do_not_count_as_waiting(self, bench: Bench) -> None:
+        await bench.store.pools.declare(
+            [PoolDefinition("p", 9, key_parallelism=2, group="g"), PoolDefinition("q", 9, key_parallelism=2)]
+        )
+        keys = ["a"] * 5 + ["b"] * 1 + ["c"] * 4
+        await bench.enqueue(*(new_job(pool=pool, concurrency_key=key) for pool in "pq" for key in keys))
+        lease = await bench.lease()
+
+        async def waiting(most: int = 99) -> list[int]:
+            return [view.waiting for view in await bench.store.pools.look(lease, ["p", "q"], most)]
+
+        assert await waiting() == [2 + 1 + 2, 10], "only a pool that might lend its slots looks so closely"
+        assert await waiting(3) == [3, 3]
+        jobs = (await bench.store.jobs.claim(lease, 3, [Room("p", 3, 1)], NOW)).jobs
+        assert await waiting() == [2, 10]
+        await bench.store.jobs.claim(lease, 9, [Room("p", 9, 1)], NOW)
+        assert await waiting() == [0, 10]
+        await bench.settle(lease, *map(ended, jobs))
+        assert await waiting() == [2, 10]
+        await bench.enqueue(new_job(pool="p"), *(new_job(pool="p", concurrency_key="") for _ in range(3)))
+        assert await waiting() == [6, 10], "jobs without a key have no limit of their own"
 
     @story
     async def test_the_backlog_of_each_pool_is_counted_up_to_a_number(self, bench: Bench) -> None:

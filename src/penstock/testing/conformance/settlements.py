@@ -1,15 +1,15 @@
-"""What a store promises of jobs that end: each is settled once, by its holder only, and makes the moves there are."""
+"""What a store promises of jobs that end: each is settled once, and by its holder only."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
 from datetime import timedelta
 
-from penstock.jobs.job import NewJob
-from penstock.jobs.states import MOVES, JobEvent, JobState
+from penstock.jobs.states import JobEvent, JobState
 from penstock.store.contract import Session, Store
 from penstock.testing.conformance.bench import AGAIN, NOW, Bench, Suite, after, ended, ids, lose, new_job, story
-from penstock.testing.conformance.tokens import token_for
 
 
 class Settlements(Suite):
@@ -45,6 +45,27 @@ class Settlements(Suite):
         assert await bench.count() == {"success": 200, "failed": 100}
         assert (await bench.status(jobs[4].id)).result == 4
         assert (await bench.status(jobs[6].id)).error == "E6"
+
+    @story
+    async def test_those_that_simply_return_keep_what_each_returned_and_when(self, bench: Bench) -> None:
+        """They are written together, and whatever is not alike is still each one's own."""
+        lease, jobs = await bench.running(*(new_job(keep=60.0 * (number % 3 + 1)) for number in range(12)))
+        results = [None, "null", '"a"', json.dumps("b" * 5000), json.dumps({"c": [1, "\u2028\\"]}), "null"] * 2
+        others = await bench.lease()
+        assert await bench.settle(others, *map(ended, jobs)) == set(), "the lease is the fence"
+        outcomes = [
+            ended(job, result=result, now=after(number % 2))
+            for number, (job, result) in enumerate(zip(jobs[:-2], results, strict=False))
+        ]
+        failed = ended(jobs[-2], JobEvent.RAISED, error="no")
+        unknown = ended(replace(jobs[-1], id=new_job().id))
+        assert await bench.settle(lease, *outcomes, failed, unknown) == set(ids(jobs[:-1]))
+        for number, (job, result) in enumerate(zip(jobs[:-2], results, strict=False)):
+            status = await bench.status(job.id)
+            assert (status.state, status.finished_at) == (JobState.SUCCESS, after(number % 2)), number
+            assert status.result == (None if result is None else json.loads(result)), number
+            assert await bench.find(job.id, after(60.0 * (number % 3 + 1) + 2)) is None, "as long as it is to be kept"
+        assert await bench.count() == {"success": 10, "failed": 1, "running": 1}
 
     @story
     async def test_a_job_is_settled_once(self, bench: Bench) -> None:
@@ -175,57 +196,3 @@ class Settlements(Suite):
         assert (again.id, again.attempt, again.priority) == (handed_back.id, 1, 5)
         again = await bench.claim_one(other, after(60))
         assert (again.id, again.attempt) == (snoozed.id, 1)
-
-    # ----- every move there is
-
-    @story
-    async def test_every_move_of_the_state_machine(self, bench: Bench) -> None:
-        seen: dict[tuple[JobState, JobEvent], JobState] = {}
-        for state, event in MOVES:
-            job = new_job("action", retry=AGAIN if event in {JobEvent.RAISED, JobEvent.LOST} else None)
-            await bench.enqueue(job)
-            if state is JobState.PENDING:
-                await self._move_pending(bench, job, event)
-            elif event is JobEvent.RETRIED:
-                await self._move_ended(bench, job, state)
-            else:
-                await self._move_running(bench, job, event)
-            seen[state, event] = (await bench.status(job.id)).state
-            await self._clear(bench, job)
-        assert seen == MOVES
-
-    async def _move_pending(self, bench: Bench, job: NewJob, event: JobEvent) -> None:
-        if event is JobEvent.CLAIMED:
-            await bench.claim_one(await bench.lease())
-        else:
-            await bench.request_cancel(job.id)
-            await bench.cancel_pending()
-
-    async def _move_running(self, bench: Bench, job: NewJob, event: JobEvent) -> None:
-        lease = await bench.lease()
-        claimed = await bench.claim_one(lease)
-        assert claimed.id == job.id
-        if event is JobEvent.HELD:  # which is no settlement: the job goes on
-            assert await bench.store.tokens.issue(lease, token_for(claimed), after(3600))
-            assert await bench.store.tokens.hold(lease, [(job.id, claimed.attempt)]) == {job.id}
-            return
-        # what happened, of which the rules make the event: no attempt is left, or it may not run again
-        happened = {JobEvent.EXHAUSTED: JobEvent.RAISED, JobEvent.ABANDONED: JobEvent.LOST}.get(event, event)
-        settlement = ended(claimed, happened, error="what went wrong", delay=timedelta(seconds=1))
-        assert settlement.event is event
-        if happened is JobEvent.LOST:
-            assert await bench.store.leases.rescue(lease, after(31), lambda _jobs: [settlement]) == 1
-        else:
-            assert await bench.settle(lease, settlement) == {job.id}
-
-    async def _move_ended(self, bench: Bench, job: NewJob, state: JobState) -> None:
-        if state is JobState.CANCELED:
-            await self._move_pending(bench, job, JobEvent.CANCELED)
-        else:
-            await self._move_running(bench, job, JobEvent.EXHAUSTED)
-        assert await bench.retry(job.id) == [job.id]
-
-    async def _clear(self, bench: Bench, job: NewJob) -> None:
-        """Cancel a job that is still pending, so that the next move is made alone."""
-        await bench.request_cancel(job.id)
-        await bench.cancel_pending()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from penstock.testing.conformance.cancels import Cancels
 from penstock.testing.conformance.catalog import Catalog
 from penstock.testing.conformance.crons import Crons
+from penstock.testing.conformance.gatemachine import GatesInAnyOrder
 from penstock.testing.conformance.gates import Gates
 from penstock.testing.conformance.isolation import Isolation
 from penstock.testing.conformance.jobs import Jobs
 from penstock.testing.conformance.keys import Keys
 from penstock.testing.conformance.leases import Leases
 from penstock.testing.conformance.machine import AnyOrder
+from penstock.testing.conformance.moves import Moves
 from penstock.testing.conformance.pools import Pools
 from penstock.testing.conformance.rates import Rates
 from penstock.testing.conformance.retries import Retries
@@ -25,6 +27,7 @@ class StoreSuite(
     Isolation,
     Jobs,
     Settlements,
+    Moves,
     Retries,
     Cancels,
     Pools,
@@ -36,6 +39,7 @@ class StoreSuite(
     Tokens,
     Signals,
     Catalog,
+    GatesInAnyOrder,
     AnyOrder,
 ):
     """What `store.contract` promises, as tests: inherit from it, and say what `Suite` asks."""

@@ -126,6 +126,21 @@ class Tokens(Suite):
         assert await bench.store.tokens.hold(lease, [(job.id, 1)]) == {job.id}, "also without a limit on its pool"
 
     @story
+    async def test_a_token_that_is_over_holds_no_job(self, bench: Bench) -> None:
+        """After a retry attempts are counted anew: what came of the token of the first one says nothing of the next."""
+        lease, (job,) = await bench.running(new_job("action"))
+        tokens, token = bench.store.tokens, token_for(job)
+        assert await tokens.issue(lease, token, NOW + HOUR)
+        answer = await tokens.redeem(token, "failed", NOW, decide(JobEvent.RAISED, error="No"))
+        assert answer == Redeemed(accepted=True, told="failed")
+        assert await bench.retry(job.id, now=after(2)) == [job.id]
+        again = await bench.claim_one(lease, after(2))
+        assert again.attempt == job.attempt
+        assert await tokens.hold(lease, [(job.id, again.attempt)]) == set()
+        assert await tokens.issue(lease, token, NOW + HOUR)
+        assert await tokens.hold(lease, [(job.id, again.attempt)]) == {job.id}
+
+    @story
     async def test_a_token_ends_its_job_once(self, bench: Bench) -> None:
         lease, (job,) = await self._held(bench, new_job("action", pool="p", on_complete="conformance:told"))
         tokens, token = bench.store.tokens, token_for(job)

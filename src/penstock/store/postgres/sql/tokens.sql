@@ -14,12 +14,13 @@ returning job_id;
 -- void: let a token count no more, unless it has been brought: what came of it.
 update penstock.token set told = coalesce(told, 'expired') where job_id = :id and attempt = :attempt returning told;
 
--- hold: move jobs whose functions have returned from the lease of their worker to lease 0, and their slots with them.
+-- hold: move jobs whose functions have returned from the lease of their worker to lease 0, and their slots with them,
+-- unless their token is over.
 -- Differs: one statement for any number of jobs, and for their slots.
 with held as (
     update penstock.running_job r set lease = 0 from unnest(:ids::uuid[], :attempts::integer[]) as o (id, attempt)
     where r.id = o.id and r.lease = :lease and r.attempt = o.attempt and r.ending is null
-      and exists (select from penstock.token t where t.job_id = r.id and t.attempt = r.attempt)
+      and exists (select from penstock.token t where t.job_id = r.id and t.attempt = r.attempt and t.told is null)
     returning r.id, r.pool
 ), moved as (
     select pool, count(*)::integer as number from held group by pool

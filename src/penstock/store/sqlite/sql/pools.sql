@@ -30,7 +30,8 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(su
 from penstock_pool p left join penstock_slot s on s.pool = p.name
 where p.pool_group = :pool_group group by p.name order by p.name;
 
--- look: how a pool stands for a worker.
+-- look: how a pool stands for a worker. If it may lend slots, then of the jobs that wait at its gate those count that may
+-- start as far as their keys go; a total runs along the line of keys until there are enough.
 -- Differs: one statement a pool.
 select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
        (select coalesce(sum(held), 0) from penstock_slot where pool = p.name),
@@ -40,8 +41,33 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
        (select count(*) from (
             select * from (select 1 from penstock_ready_job r where r.pool = p.name and r.ending is null limit :most)
             union all
-            select * from (select 1 from penstock_scheduled_job w where w.waiting and w.pool = p.name limit :most)
-       )), p.pool_group
+            select * from (
+                select 1 from penstock_scheduled_job w
+                where w.waiting and w.pool = p.name and (p.key_parallelism is null or p.pool_group is null) limit :most
+            )
+       )) + case when p.key_parallelism is null or p.pool_group is null then 0 else (
+            with recursive line (key, total) as (
+                select * from (
+                    select w.concurrency_key, 0 from penstock_scheduled_job w
+                    where w.waiting and w.pool = p.name order by w.concurrency_key limit 1
+                )
+                union all
+                select (
+                    select w.concurrency_key from penstock_scheduled_job w
+                    where w.waiting and w.pool = p.name and w.concurrency_key > line.key order by w.concurrency_key limit 1
+                ), line.total + max(0, min((
+                    select count(*) from (
+                        select 1 from penstock_scheduled_job w
+                        where w.waiting and w.pool = p.name and w.concurrency_key = line.key limit :most
+                    )
+                ), case when line.key = '' then :most else p.key_parallelism - (
+                    select count(*) from penstock_running_job j
+                    where j.gated and j.pool = p.name and j.concurrency_key = line.key and j.ending is null
+                ) end))
+                from line where line.key is not null and line.total < :most
+            )
+            select coalesce(max(total), 0) from line
+       ) end, p.pool_group
 from penstock_pool p where p.name = :pool;
 
 -- lock: the limit of a pool, and its group.
@@ -68,8 +94,33 @@ select p.name, p.declared, p.max_parallelism, p.paused,
        (select count(*) from penstock_ready_job j where j.pool = p.name and j.ending is null)
            + (select count(*) from penstock_scheduled_job j where j.waiting and j.pool = p.name),
        (select count(*) from penstock_scheduled_job j where not j.waiting and j.pool = p.name),
-       (select count(*) from penstock_running_job j where j.pool = p.name)
+       (select count(*) from penstock_running_job j where j.pool = p.name),
+       (select count(*) from penstock_scheduled_job j where j.waiting and j.pool = p.name),
+       p.key_parallelism, p.rate_limit, p.key_rate_limit, p.pool_group
 from penstock_pool p order by p.name;
+
+-- waiting: the keys whose jobs wait at the gate of a pool, in order: of each, how many wait and how many run.
+with recursive line (key) as (
+    select * from (select s.concurrency_key from penstock_scheduled_job s
+     where s.waiting and s.pool = :pool order by s.concurrency_key limit 1)
+    union all
+    select (
+        select s.concurrency_key from penstock_scheduled_job s
+        where s.waiting and s.pool = :pool and s.concurrency_key > line.key order by s.concurrency_key limit 1
+    ) from line where line.key is not null
+)
+select line.key, (
+    select count(*) from (
+        select 1 from penstock_scheduled_job s
+        where s.waiting and s.pool = :pool and s.concurrency_key = line.key limit :most
+    )
+), (
+    select count(*) from (
+        select 1 from penstock_running_job j
+        where j.gated and j.pool = :pool and j.concurrency_key = line.key and j.ending is null limit :most
+    )
+)
+from line where line.key is not null limit :keys;
 
 -- backlog: how much work of each pool waits, at its gate too, and of the jobs without one; of many it counts only some.
 -- Unbounded: it counts jobs.

@@ -13,11 +13,11 @@ returning job_id;
 -- void: let a token count no more, unless it has been brought: what came of it.
 update penstock_token set told = coalesce(told, 'expired') where job_id = :id and attempt = :attempt returning told;
 
--- hold: move a job whose function has returned from the lease of its worker to lease 0.
+-- hold: move a job whose function has returned from the lease of its worker to lease 0, unless its token is over.
 -- Differs: one statement a job; its slot follows by give and take_slot.
 update penstock_running_job set lease = 0
 where id = :id and lease = :lease and attempt = :attempt and ending is null
-  and exists (select 1 from penstock_token t where t.job_id = id and t.attempt = :attempt)
+  and exists (select 1 from penstock_token t where t.job_id = id and t.attempt = :attempt and t.told is null)
 returning pool;
 
 -- give: take the slot of such a job from its worker (SQLite only: part of hold).
