@@ -347,13 +347,24 @@ def test_a_settlement_whose_answer_was_lost_is_sent_again(postgres_url: str, tmp
 # ----- workers that are stopped
 
 
-def test_a_stopping_worker_lets_its_jobs_end(database_url: str, tmp_path: Path) -> None:
+def test_a_stopping_worker_lets_its_jobs_end(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story() -> None:
+        finishes = asyncio.Event()
+        real = Worker.finish
+
+        async def finish(worker: Worker) -> None:
+            finishes.set()
+            await real(worker)
+
+        monkeypatch.setattr(Worker, "finish", finish)
         async with ledger.app.open(database_url) as watcher:
             async with ledger.app.open(database_url, services=("worker",)) as backend:
                 job = await backend.scheduler.run_after(NOW, ledger.act_shortly, folder=str(tmp_path))
                 await until(lambda: answer(trace(tmp_path, "shortly") == "x"))
                 stopping = asyncio.create_task(backend.services.stop())
+                await finishes.wait()  # the tick that was under way may still have found work
                 late = await watcher.scheduler.run_after(NOW, ledger.enter, what="late")
                 await asyncio.wait([stopping], timeout=0.1)
                 (tmp_path / "go on").touch()
