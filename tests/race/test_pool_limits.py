@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from stage import ledger
 from stage.administrators import administrator
-from stage.histories import History, some_have_begun
+from stage.histories import History, some_have_begun, some_more_begin, some_run_at_once
 from stage.processes import processes
 from stage.waits import until
 
@@ -63,9 +63,13 @@ def test_a_changed_limit_holds_over_processes(database_url: str, history: Histor
         async with ledger.app.open(database_url) as backend:
             with processes(2, "work", database_url) as workers:
                 await enqueue(backend, history, 150, 0.05)
-                for begun, limit in ((15, 1), (30, 6), (45, 0), (45, 3)):
-                    await some_have_begun(history, begun)
-                    await change(backend, database_url, history, limit)
+                await some_have_begun(history, 15)
+                await change(backend, database_url, history, 1)
+                await some_more_begin(history, 15)
+                await change(backend, database_url, history, 6)
+                await some_run_at_once(history, 6)
+                await change(backend, database_url, history, 0)
+                await change(backend, database_url, history, 3)
                 await ended(backend, 150)
                 for worker in workers:
                     assert worker.stop() == 0

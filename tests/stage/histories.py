@@ -41,6 +41,10 @@ class History:
                 assert count <= self.limit_at(moment), f"{count} ran at {moment}: {self.limits}"
         return most
 
+    def count(self, what: str) -> int:
+        """How often something has been written down: ``begins``, ``ends``."""
+        return self.file.read_text().count(what)
+
     def limit_at(self, moment: float) -> int:
         """The limit in force."""
         return [limit for since, limit in self.limits if since <= moment][-1]
@@ -48,6 +52,17 @@ class History:
 
 async def some_have_begun(history: History, count: int) -> None:
     async def enough() -> bool:
-        return history.file.read_text().count("begins") >= count
+        return history.count("begins") >= count
+
+    await until(enough)
+
+
+async def some_more_begin(history: History, count: int) -> None:
+    await some_have_begun(history, history.count("begins") + count)
+
+
+async def some_run_at_once(history: History, count: int) -> None:
+    async def enough() -> bool:
+        return history.count("begins") - history.count("ends") >= count
 
     await until(enough)
