@@ -319,6 +319,7 @@ class SqliteJobs:
             values |= {"gated": gated, "waiting": gated, "concurrency_key": options.concurrency_key or ""}
             await self._execute(session, "enqueue_scheduled" if gated else "enqueue", values)
             await self._execute(session, "clear_request", {"id": job_id.bytes})
+            await self._execute(session, "void_tokens", {"id": job_id.bytes})
         return bool(rows)
 
     async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:

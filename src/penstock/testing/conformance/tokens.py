@@ -190,6 +190,24 @@ class Tokens(Suite):
     # ----- the end of those of which nobody tells
 
     @story
+    async def test_a_token_from_before_a_retry_counts_no_more(self, bench: Bench) -> None:
+        """Attempts are counted anew, and the first one's number comes again."""
+        lease, (job,) = await bench.running(new_job("action"))
+        tokens = bench.store.tokens
+        assert await tokens.issue(lease, token_for(job), NOW + HOUR)
+        await bench.store.leases.rescue(lease, after(31), lose(after(31)))
+        assert await bench.retry(job.id, now=after(32)) == [job.id]
+        new = await bench.lease(after(33))
+        again = await bench.claim_one(new, after(33))
+        assert again.attempt == job.attempt
+        redeemed = await tokens.redeem(token_for(job), "success", after(34), decide())
+        assert redeemed == Redeemed(accepted=False, told="expired")
+        assert await bench.state(job.id) == "running"
+        assert await tokens.issue(new, token_for(again, "another"), NOW + HOUR)
+        answer = await tokens.redeem(token_for(again, "another"), "success", after(35), decide())
+        assert answer == Redeemed(accepted=True, told="success")
+
+    @story
     async def test_jobs_of_which_nobody_tells_in_time_end(self, bench: Bench) -> None:
         lease, (job, _) = await self._held(bench, new_job("action", pool="p"), new_job("action", pool="p"))
         tokens = bench.store.tokens

@@ -264,7 +264,8 @@ where c.requested_at < :before
 select distinct c.job_id from penstock.cancel_request c join penstock.running_job j on j.id = c.job_id;
 
 -- retry: make jobs pending again that have failed or were canceled; one that is not so any more is not returned.
--- Requests to cancel it that came before are forgotten. Its attempts begin anew, and what became of the last ones is kept.
+-- Requests to cancel it that came before are forgotten. Its attempts begin anew, what became of the last ones is kept, and
+-- their tokens count no more.
 -- Differs: one statement for any number of jobs.
 with asked as materialized (
     select id, min(place) as place from unnest(:ids::uuid[]) with ordinality as t (id, place) group by id
@@ -275,6 +276,8 @@ with asked as materialized (
               j.attempts, asked.place
 ), cleared as (
     delete from penstock.cancel_request c where c.job_id in (select id from gone)
+), voided as (
+    update penstock.token t set told = 'expired' where t.told is null and t.job_id in (select id from gone)
 ), anew as materialized (
     select g.*, (extract(epoch from :now) * 1000000)::bigint - g.priority * coalesce(p.ageing, :no_ageing::bigint) as rank,
            coalesce(

@@ -196,6 +196,9 @@ where requested_at < :before
 delete from penstock_finished_job where id = :id and state in ('failed', 'canceled') and expires_at > :now
 returning id, pool, function, kind, args, priority, options, on_complete, enqueued_at, error, attempts;
 
+-- void_tokens: the tokens of the attempts before count no more (SQLite only: part of retry).
+update penstock_token set told = 'expired' where job_id = :id and told is null;
+
 -- retried_in: how jobs of a pool gain priority, and whether it has a rate limit (SQLite only: part of retry).
 select max(ageing), max(rate_limit is not null) from penstock_pool where name = :pool;
 
