@@ -16,6 +16,7 @@ Connection = Any  # asyncpg has no type information
 _SETTINGS = {
     "application_name": "penstock",
     "timezone": "UTC",
+    "default_transaction_isolation": "read committed",  # of statements that are a transaction of their own
     # A sequential scan reads every row, so under SERIALIZABLE it conflicts with every write: small tables would
     # conflict without need. Scans without an index still work.
     "enable_seqscan": "off",

@@ -73,17 +73,19 @@ from moved order by run_at, id;
 -- claim: give ready jobs to a lease: those that wait for their on_complete, then of each pool as many as it has room for.
 -- The first row is of none of them: it has the next scheduled time, whether anybody has asked for a cancel, and the pools
 -- at whose gates jobs wait. A pool whose limit was changed since the worker last looked at it gives nothing.
--- Differs: SKIP LOCKED steps around other workers, and one statement moves the rows and looks at the schedule.
+-- Differs: SKIP LOCKED steps around other workers, and one statement moves the rows and looks at the schedule. It holds the
+-- pools against a change of their limits, which waits for what began before it, and after which nothing starts as before.
 with ending as materialized (
     select r.ctid from penstock.ready_job r
     where r.ending is not null and exists (select from penstock.lease l where l.id = :lease)
     order by r.seq limit :limit for update of r skip locked
+), limited as materialized (
+    select p.name, p.epoch from penstock.pool p where p.name = any(:pools::text[]) and p.rate_limit is null
+    order by p.name for key share of p
 ), room as materialized (
-    select t.pool, t.room from unnest(:pools::text[], :rooms::integer[], :epochs::bigint[]) as t (pool, room, epoch)
+    select t.pool, t.room from unnest(:pools, :rooms::integer[], :epochs::bigint[]) as t (pool, room, epoch)
     where exists (select from penstock.lease l where l.id = :lease)
-      and (t.epoch is null or exists (
-          select from penstock.pool p where p.name = t.pool and p.epoch = t.epoch and p.rate_limit is null
-      ))
+      and (t.epoch is null or exists (select from limited p where p.name = t.pool and p.epoch = t.epoch))
 ), due as materialized (
     select j.ctid, j.rank, j.seq, j.turn
     from room cross join lateral (

@@ -3,15 +3,18 @@ select name, declared, key_parallelism, rate_limit, key_rate_limit, pool_group, 
 
 -- declare: make a pool known, and its gate; what differs from what was declared before holds from now on, and what was
 -- left of its rate limits is looked at anew.
--- Differs: one statement for all.
-with gate as (
+-- Differs: one statement for all, which waits for claims that began before it.
+with held as materialized (
+    select name from penstock.pool where name = :pool for update
+), gate as (
     insert into penstock.turn (pool) values (:pool) on conflict (pool) do nothing
 ), rates as (
     update penstock.rate_limit set open_at = moment where name = 'pool:' || :pool::text and open_at > moment
 )
 insert into penstock.pool as p (name, declared, max_parallelism, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing)
-values (:pool, :limit::integer, :limit, :key_parallelism::integer, :rate_limit::text, :key_rate_limit::text, :pool_group::text,
-    :ageing::bigint)
+select :pool, :limit::integer, :limit, :key_parallelism::integer, :rate_limit::text, :key_rate_limit::text,
+    :pool_group::text, :ageing::bigint
+from (select count(*) from held) counted
 on conflict (name) do update
 set max_parallelism = case when p.declared = excluded.declared then p.max_parallelism else excluded.declared end,
     declared = excluded.declared, key_parallelism = excluded.key_parallelism, rate_limit = excluded.rate_limit,
@@ -85,11 +88,11 @@ from penstock.pool p cross join lateral (
 where p.name = any(:pools::text[]) order by p.name;
 
 -- lock: keep all others from taking slots of a pool, and of those of its group; its limit and its group.
--- Differs: SQLite has one writer, and needs no lock.
+-- Differs: SQLite has one writer, and needs no lock. Claims may go on.
 select case when p.paused then 0 else p.max_parallelism end, p.pool_group, p.name = :pool
 from penstock.pool p
 where p.name = :pool or p.pool_group = (select o.pool_group from penstock.pool o where o.name = :pool)
-order by p.name for update;
+order by p.name for no key update;
 
 -- acquire: take as many more slots as are free, up to a number; how many are held then.
 -- Differs: holds the lease, so that nobody removes it and leaves the slots behind.

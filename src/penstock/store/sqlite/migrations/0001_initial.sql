@@ -7,7 +7,7 @@ create table if not exists penstock_migration (
 -- Jobs that may start now. Written by transactions that enqueue (insert only) and by workers; read by workers.
 -- A job with an ending waits only for its on_complete to run. `attempts` is what became of those that failed, as JSON.
 create table penstock_ready_job (
-    seq integer primary key autoincrement,
+    seq integer primary key,
     id blob not null unique,
     pool text not null,
     function text not null,
