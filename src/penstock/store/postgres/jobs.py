@@ -33,6 +33,7 @@ from penstock.store.queries import Query, load_queries
 from penstock.store.rooms import GatesLeftOut, gates_in_line, left_rooms, shared_rooms
 
 _PROMOTE_MOST = 1000
+_PIECE = 5000  # jobs of a user's transaction, in one statement
 _COPY_FROM = 100  # jobs; for fewer one statement is faster
 _COLUMNS = (
     "id", "args", "pool", "function", "kind", "priority", "rank", "run_at", "options", "on_complete", "attempt",
@@ -65,9 +66,9 @@ class PostgresJobs:
 
     async def enqueue_alike(self, session: OpenTransaction, jobs: Iterable[NewJob], now: datetime) -> None:
         """Store any number of jobs in a transaction while they are made."""
-        left = iter(jobs)
-        while piece := list(islice(left, _COPY_FROM)):
-            if len(piece) == _COPY_FROM and isinstance(session, PostgresSession):
+        left, copies = iter(jobs), isinstance(session, PostgresSession)
+        while piece := list(islice(left, _COPY_FROM if copies else _PIECE)):
+            if isinstance(session, PostgresSession) and len(piece) == _COPY_FROM:
                 await _copy_alike(session, piece, left, now)
             else:
                 await self.enqueue(session, piece, now)
