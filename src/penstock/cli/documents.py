@@ -123,9 +123,10 @@ class Documents:
         if created is None:
             return row_id, self._clock.now()
         try:
-            return row_id, _EPOCH + timedelta(
-                microseconds=round(Decimal(str(float(created))) * 1000)
-            )  # floats alone lose one
+            milliseconds = Decimal(
+                str(float(created))
+            )  # which keeps the microsecond that a product of floats would lose
+            return row_id, _EPOCH + timedelta(microseconds=round(milliseconds * 1000))
         except (TypeError, ValueError, OverflowError):
             raise ValueInvalid(f"_creationTime: {created!r} is no number of milliseconds since 1970.") from None
 

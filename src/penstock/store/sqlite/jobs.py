@@ -195,15 +195,15 @@ class SqliteJobs:
     # ----- steps
 
     async def _settle_all(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
-        plain = [item for item in settlements if item.is_plain and len(item.result or "") <= _LARGEST_TOGETHER]
-        if len(plain) < _TOGETHER:
-            plain = []
-        won = await self._succeed(session, lease, plain) if plain else set()
-        together = set(map(id, plain))
+        together: builtins.list[Settlement] = []
+        alone: builtins.list[Settlement] = []
         for item in settlements:
-            if id(item) not in together and await self.settle_within(session, lease, item):
-                won.add(item.id)
-        return won
+            is_small = len(item.result or "") <= _LARGEST_TOGETHER
+            (together if item.is_plain and is_small else alone).append(item)
+        if len(together) < _TOGETHER:
+            together, alone = [], [*settlements]
+        won = await self._succeed(session, lease, together) if together else set()
+        return won | {item.id for item in alone if await self.settle_within(session, lease, item)}
 
     async def _succeed(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         held: dict[bytes, int] = {row[0]: row[1] for row in await self._fetch(session, "held", lease=lease)}
