@@ -127,7 +127,10 @@ class PostgresJobs:
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""
         name, values = _settling(settlements)
-        return {row[0] for row in await self._run(name, lease=lease, **values)}
+        rows = await self._run(name, lease=lease, **values)
+        if name == "settle":
+            return {row[0] for row in rows}
+        return {item.id for item in settlements}.difference(row[0] for row in rows)
 
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
         """The same for one job, in the transaction that is its effect."""
@@ -136,7 +139,8 @@ class PostgresJobs:
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
         """The same for many jobs; how many the lease still held."""
         name, values = _settling(settlements)
-        return len(await self._fetch(session, name, lease=lease, **values))
+        rows = await self._fetch(session, name, lease=lease, **values)
+        return len(rows) if name == "settle" else len(settlements) - len(rows)
 
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
         """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
@@ -224,7 +228,7 @@ class PostgresJobs:
 
 def _claimed(rows: Sequence[Row], now: datetime) -> list[Job]:
     """The jobs of all rows of the query `claim` but the first."""
-    return [job_of((*row[:12], now)) for row in rows[1:]]
+    return [job_of((*row[:11], row[11] or row[_RUN_AT], now)) for row in rows[1:]]
 
 
 async def run(connections: Connections, query: Query, values: dict[str, Any], *, once: bool = False) -> Sequence[Row]:

@@ -113,24 +113,29 @@ with ending as materialized (
            enqueued_at, :now::timestamptz, error, attempts
     from taken
 )
-select null as id, null as function, null as kind, null as args, (
-        select s.run_at from penstock.scheduled_job s
-        where not s.waiting and (s.ending is not null or not exists (select from penstock.cancel_request c where c.job_id = s.id))
-        order by s.run_at, s.id limit 1
-    ) as run_at, null as pool, null as priority, null as options, null as on_complete, null as ending, null as attempt,
-    null as enqueued_at, exists (select from penstock.cancel_request) as cancels, array(
-        select p.pool from unnest(:pools) as p (pool)
-        where exists (select from penstock.scheduled_job s where s.waiting and s.pool = p.pool)
-           or (exists (select from penstock.pool o where o.name = p.pool and o.rate_limit is not null)
-               and exists (select from penstock.ready_job r where r.pool = p.pool and r.ending is null))
-    ) as gates, null as rank, null as seq
-union all
-select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, null, null, rank, seq
-from taken
-order by rank nulls first, seq;
+select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, cancels, gates
+from (
+    select null as id, null as function, null as kind, null as args, (
+            select s.run_at from penstock.scheduled_job s
+            where not s.waiting
+              and (s.ending is not null or not exists (select from penstock.cancel_request c where c.job_id = s.id))
+            order by s.run_at, s.id limit 1
+        ) as run_at, null as pool, null as priority, null as options, null as on_complete, null as ending, null as attempt,
+        null as enqueued_at, exists (select from penstock.cancel_request) as cancels, array(
+            select p.pool from unnest(:pools) as p (pool)
+            where exists (select from penstock.scheduled_job s where s.waiting and s.pool = p.pool)
+               or (exists (select from penstock.pool o where o.name = p.pool and o.rate_limit is not null)
+                   and exists (select from penstock.ready_job r where r.pool = p.pool and r.ending is null))
+        ) as gates, null as rank, null as seq
+    union all
+    select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt,
+           nullif(enqueued_at, run_at), null, null, rank, seq  -- what need not be sent is not
+    from taken
+) found order by rank nulls first, seq;
 
 -- succeed: write that running jobs have returned, and nothing follows from it: what becomes of most. What they have in
--- common is said once; `returned` are those that say anything for themselves. The lease is the fence, as in settle.
+-- common is said once; `returned` are those that say anything for themselves. The lease is the fence: the jobs that it does
+-- not hold any more are returned.
 -- Differs: one statement for any number of jobs.
 with gone as (
     delete from penstock.running_job r where r.id = any(:ids::uuid[]) and r.lease = :lease
@@ -146,7 +151,8 @@ with gone as (
         :returned::uuid[], :results::text[], :finished_ats::timestamptz[], :expires_ats::timestamptz[], :slots::smallint[]
     ) as o (id, result, finished_at, expires_at, slot) on o.id = g.id
 )
-select id from gone;
+select t.id from unnest(:ids) as t (id)
+where (select count(*) from gone) < cardinality(:ids) and t.id not in (select id from gone);
 
 -- settle: write what became of running jobs. The lease is the fence: a job it no longer holds is not returned.
 -- Differs: one statement for any number of jobs.
