@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import pytest
 from stage.waits import until
 
 from penstock import ActionCtx, App, Backend, JobState
@@ -147,3 +149,12 @@ async def test_a_worker_that_stops_ends_only_those_that_have_begun(database_url:
     assert all(task.cancelled() for task in running)
     async with app.open(database_url) as backend:
         assert await states(backend) == [JobState.SUCCESS] + [JobState.FAILED] * MANY  # they are not to run twice
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 has no eager tasks")
+async def test_a_loop_may_begin_tasks_at_once(database_url: str) -> None:
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+    async with working(database_url, quick, held, *[quick] * MANY, held) as backend:
+        await left(backend, 2)
+        gates[-1].set()
+        await left(backend, 0)
