@@ -38,8 +38,8 @@ from generate_series(1, $2::integer) as n
 _LATER_SQLITE = """
 insert into penstock_scheduled_job (id, pool, function, kind, args, priority, rank, run_at, options, attempt,
     enqueued_at)
-with recursive series (n) as (select 1 union all select n + 1 from series where n < ?2)
-select randomblob(16), 'default', ?1, 'mutation', '{}', 0, n,
+with recursive series (n) as (select 1 union all select n + 1 from series where n < ?)
+select randomblob(16), 'default', ?, 'mutation', '{}', 0, n,
        strftime('%Y-%m-%dT%H:%M:%S', 'now', '+1 day', '+' || n || ' seconds') || '.000000Z', null, 0,
        strftime('%Y-%m-%dT%H:%M:%S', 'now') || '.000000Z'
 from series
@@ -99,7 +99,7 @@ async def _schedule_for_later(backend: Backend, count: int) -> None:
     if url.startswith("sqlite"):
         file = connect_sqlite(url)
         if count:
-            file.execute(_LATER_SQLITE, (program.nothing.name, count))
+            file.execute(_LATER_SQLITE, (count, program.nothing.name))
         file.execute("analyze")
         file.execute("pragma wal_checkpoint(truncate)").fetchall()
         file.close()

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from penstock.store.guest.parameters import named_sql
+from penstock.store.guest.parameters import named_sql, nameless_sql
 
 _PROBE = """
 import json, sys
@@ -26,7 +26,7 @@ except ContextError:
     [
         ("select $1, $2, $1", "select (%(p1)s), (%(p2)s), (%(p1)s)"),
         ("select $1::uuid[], a[$12]", "select (%(p1)s)::uuid[], a[(%(p12)s)]"),
-        ("select ?1, ?2", "select (%(p1)s), (%(p2)s)"),
+        ("select a ? 'b', '?'", "select a ? 'b', '?'"),
         ("select 5 % 2, '%'", "select 5 %% 2, '%%'"),
         ("select '$1', 'it''s $1', $1", "select '$1', 'it''s $1', (%(p1)s)"),
         (r"select E'\'$1', e'\\', $1", r"select E'\'$1', e'\\', (%(p1)s)"),
@@ -40,6 +40,23 @@ except ContextError:
 )
 def test_parameters_are_renamed_where_they_are_parameters(sql: str, named: str) -> None:
     assert named_sql(sql) == named
+
+
+@pytest.mark.parametrize(
+    ("sql", "nameless"),
+    [
+        ("select ?, ?", "select (%s), (%s)"),
+        ("select x from y where z in (?,?) limit ?", "select x from y where z in ((%s),(%s)) limit (%s)"),
+        ("select 5 %?, '%', '%s'", "select 5 %%(%s), '%%', '%%s'"),
+        ("select '?', 'it''s ?', ?", "select '?', 'it''s ?', (%s)"),
+        (r"select '\', ?, '\'", r"select '\', (%s), '\'"),
+        ('select "a?""?", ?', 'select "a?""?", (%s)'),
+        ("select 1 -- it's ?\n, ? /* it's ? */ , ?", "select 1 -- it's ?\n, (%s) /* it's ? */ , (%s)"),
+        ("select $1 from b", "select $1 from b"),
+    ],
+)
+def test_question_marks_are_rewritten_where_they_are_parameters(sql: str, nameless: str) -> None:
+    assert nameless_sql(sql) == nameless
 
 
 def test_recognising_a_connection_loads_no_driver() -> None:

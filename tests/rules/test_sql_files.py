@@ -1,4 +1,4 @@
-"""Named queries in .sql files: a name, a purpose, and parameters by number."""
+"""Named queries in .sql files: a name, a purpose, and parameters by name."""
 
 from __future__ import annotations
 
@@ -28,13 +28,18 @@ insert into note (id, at) values (:id, '12:30');
 
 
 @pytest.fixture
-def queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Query]:
+def mark() -> str:
+    return "$"
+
+
+@pytest.fixture
+def queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str) -> dict[str, Query]:
     (tmp_path / "shop" / "sql").mkdir(parents=True)
     (tmp_path / "shop" / "__init__.py").touch()
     (tmp_path / "shop" / "sql" / "notes.sql").write_text(SQL)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "shop", raising=False)
-    found = load_queries("shop", "notes", "$")
+    found = load_queries("shop", "notes", mark)
     assert isinstance(sys.modules.pop("shop"), ModuleType)
     return found
 
@@ -56,6 +61,16 @@ def test_names_become_numbers_the_same_for_the_same_name(queries: dict[str, Quer
     with pytest.raises(KeyError):
         find.args({"id": 5})
     assert queries["later"].statement.sql == "insert into note (id, at) values ($1, '12:30')"
+    assert queries["any"].parameters == ()
+
+
+@pytest.mark.parametrize("mark", ["?"])
+def test_names_become_question_marks_one_for_each_value(queries: dict[str, Query]) -> None:
+    find = queries["find"]
+    assert find.parameters == ("id", "writer", "writer")
+    assert find.statement.sql.endswith("from note where id = ? and (writer = ? or ? is null)")
+    assert find.args({"writer": "Ada", "id": 5, "more": 1}) == [5, "Ada", "Ada"]
+    assert queries["later"].statement.sql == "insert into note (id, at) values (?, '12:30')"
     assert queries["any"].parameters == ()
 
 

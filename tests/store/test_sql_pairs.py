@@ -15,7 +15,7 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.store.migrate import push
 from penstock.store.open import make_store
-from penstock.store.queries import load_queries
+from penstock.store.queries import Query, load_queries
 from penstock.store.sqlite.functions import register_functions
 
 NOUNS = sorted(file.name.removesuffix(".sql") for file in (files("penstock.store.sqlite") / "sql").iterdir())
@@ -67,14 +67,29 @@ def test_queries_that_take_other_parameters_say_where_they_part(noun: str) -> No
             assert "-- Differs: " in told, f"{noun}.{name}"
 
 
+def bare(query: Query) -> str:
+    """Its SQL without texts."""
+    return re.sub(r"'[^']*'", "", query.statement.sql)
+
+
 @pytest.mark.parametrize("noun", NOUNS)
-def test_parameters_are_numbered_without_gaps(noun: str) -> None:
+def test_no_parameter_is_overlooked(noun: str) -> None:
     for dialect, (_, mark) in DIALECTS.items():
         for query in load_queries(f"penstock.store.{dialect}", noun, mark).values():
-            numbers = {int(number) for number in re.findall(re.escape(mark) + r"(\d+)", query.statement.sql)}
-            assert numbers == set(range(1, len(query.parameters) + 1)), query.name
-            bare = re.sub(r"'[^']*'", "", query.statement.sql).replace("::", "")
-            assert ":" not in bare, f"{query.name}: a parameter was overlooked"
+            assert ":" not in bare(query).replace("::", ""), query.name
+
+
+@pytest.mark.parametrize("noun", NOUNS)
+def test_parameters_of_postgres_are_numbered_without_gaps(noun: str) -> None:
+    for query in load_queries("penstock.store.postgres", noun, "$").values():
+        numbers = {int(number) for number in re.findall(r"\$(\d+)", query.statement.sql)}
+        assert numbers == set(range(1, len(query.parameters) + 1)), query.name
+
+
+@pytest.mark.parametrize("noun", NOUNS)
+def test_parameters_of_sqlite_are_question_marks_without_numbers(noun: str) -> None:
+    for query in load_queries("penstock.store.sqlite", noun, "?").values():
+        assert re.findall(r"\?\d*|[:@$#]\w+", bare(query)) == ["?"] * len(query.parameters), query.name
 
 
 @pytest.mark.parametrize("noun", NOUNS)

@@ -22,7 +22,7 @@ class TestSqlite(StoreSuite):
         "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n", bounded=False
     )
 
-    delete_lease = Statement("delete from penstock_lease where id = ?1")
+    delete_lease = Statement("delete from penstock_lease where id = ?")
 
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.errors import DataError
 from penstock.schema.fields import ENCODERS, PLAIN
-from penstock.store.dialect import Dialect
+from penstock.store.dialect import Dialect, Placeholders
 
 _QUERY = re.compile(r"(?:\s|\(|--[^\n]*+|/\*.*?\*/)*+(?:select|with|values|explain)\b", re.IGNORECASE | re.DOTALL)
 _NAMES = re.compile(
@@ -21,7 +21,7 @@ _NAMES = re.compile(
 
 
 def prepare_sql(query: str, values: Mapping[str, Any], dialect: Dialect) -> tuple[str, list[Any]]:
-    """SQL with numbered parameters in place of the ``:names`` that have a value, and the values in order.
+    """SQL with placeholders in place of the ``:names`` that have a value, and the values that it takes, in order.
 
     Raises:
         DataError: It is no query, or a value's name does not occur in it.
@@ -31,21 +31,18 @@ def prepare_sql(query: str, values: Mapping[str, Any], dialect: Dialect) -> tupl
         raise DataError(
             "ctx.sql takes a query: SELECT, WITH, VALUES or EXPLAIN.", fix="It only reads; write with ctx.db."
         )
-    names: list[str] = []
+    placeholders = Placeholders(dialect.parameter)
 
-    def number(match: re.Match[str]) -> str:
+    def put(match: re.Match[str]) -> str:
         name = match["name"]
-        if name is None or name not in values:
-            return match[0]
-        if name not in names:
-            names.append(name)
-        return f"{dialect.parameter}{names.index(name) + 1}"
+        return placeholders.put(name) if name in values else match[0]
 
-    sql = _NAMES.sub(number, query)
-    unused = values.keys() - set(names)
+    sql = _NAMES.sub(put, query)
+    unused = values.keys() - set(placeholders.names)
     if unused:
         raise DataError(f"ctx.sql: {', '.join(sorted(unused))} does not occur in the query.", fix="Write :name there.")
-    return sql, [_encode(name, values[name], dialect) for name in names]
+    encoded = {name: _encode(name, value, dialect) for name, value in values.items()}
+    return sql, [encoded[name] for name in placeholders.names]
 
 
 def _encode(name: str, value: Any, dialect: Dialect) -> Any:

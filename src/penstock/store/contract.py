@@ -1,6 +1,6 @@
 """The promises of a store: one small protocol per noun. Both stores keep them; `testing/conformance` checks them.
 
-A statement is SQL with numbered parameters; a row is a tuple of values in the store's own form, which the dialect
+A statement is SQL with placeholders; a row is a tuple of values in the store's own form, which the dialect
 converts. Errors of a driver leave a store only as errors of penstock's tree.
 """
 
@@ -47,7 +47,7 @@ def left_behind() -> ContextError:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """SQL with numbered parameters.
+    """SQL with placeholders, as `dialect.placeholder` writes them.
 
     Attributes:
         bounded: Whether it touches few rows through an index, whatever the size of the table. SQLite runs such

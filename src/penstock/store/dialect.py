@@ -12,6 +12,36 @@ from typing import Any
 from penstock.schema.fields import Kind
 
 Convert = Callable[[Any], Any]
+_NAMELESS = "?"
+
+
+def placeholder(mark: str, number: int) -> str:
+    """What stands for a parameter in SQL: a mark and its number, or a question mark, for the next of the values.
+
+    The question marks of SQLite have no numbers here, as Python takes those with one for named parameters, and refuses
+    a list of values for them.
+    """
+    return mark if mark == _NAMELESS else f"{mark}{number}"
+
+
+class Placeholders:
+    """Puts placeholders in the place of names, in the order in which they stand in a statement.
+
+    A name that comes again is the same parameter where they have numbers, and otherwise one more with the same value.
+
+    Attributes:
+        names: The names of the values that the statement takes, in order.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self.names: list[str] = []
+        self._mark = mark
+
+    def put(self, name: str) -> str:
+        """What stands in the place of the next name."""
+        if self._mark == _NAMELESS or name not in self.names:
+            self.names.append(name)
+        return placeholder(self._mark, self.names.index(name) + 1)
 
 
 @dataclass(frozen=True)
@@ -20,7 +50,7 @@ class Dialect:
 
     Attributes:
         name: ``sqlite`` or ``postgres``.
-        parameter: What stands before the number of a parameter.
+        parameter: The mark of a parameter, as `placeholder` takes it.
         types: The SQL type of each kind of column.
         encode: For kinds that the driver does not take as they are.
         decode: For kinds that the driver does not give as they are.

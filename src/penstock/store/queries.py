@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from penstock.store.contract import Statement
+from penstock.store.dialect import Placeholders
 
 _HEADER = re.compile(r"^-- ([a-z_]+): (.+)$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -22,7 +23,7 @@ _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Query:
-    """One named query: what it is for, its statement, and its parameters in the order of their numbers."""
+    """One named query: what it is for, its statement, and the names of the values that this takes, in order."""
 
     name: str
     purpose: str
@@ -30,7 +31,7 @@ class Query:
     parameters: tuple[str, ...]
 
     def args(self, values: Mapping[str, Any]) -> list[Any]:
-        """The values of its parameters in order."""
+        """The values that its statement takes, in order."""
         return [values[name] for name in self.parameters]
 
 
@@ -40,7 +41,7 @@ def load_queries(package: str, noun: str, parameter: str) -> dict[str, Query]:
     Args:
         package: The store's package, which has a folder ``sql``.
         noun: Name of the file without ``.sql``.
-        parameter: What stands before the number of a parameter in this dialect.
+        parameter: The mark of a parameter in this dialect, as `dialect.placeholder` takes it.
     """
     text = (files(package) / "sql" / f"{noun}.sql").read_text()
     headers = list(_HEADER.finditer(text))
@@ -53,12 +54,8 @@ def load_queries(package: str, noun: str, parameter: str) -> dict[str, Query]:
 
 def _query(name: str, purpose: str, body: str, mark: str) -> Query:
     sql = " ".join(_COMMENT.sub("", body).split()).rstrip(";")
-    names: list[str] = []
-
-    def number(match: re.Match[str]) -> str:
-        if match[1] not in names:
-            names.append(match[1])
-        return f"{mark}{names.index(match[1]) + 1}"
-
-    statement = Statement(_PARAMETER.sub(number, sql), bounded=_UNBOUNDED not in body)
-    return Query(name, purpose, statement, tuple(names))
+    placeholders = Placeholders(mark)
+    statement = Statement(
+        _PARAMETER.sub(lambda match: placeholders.put(match[1]), sql), bounded=_UNBOUNDED not in body
+    )
+    return Query(name, purpose, statement, tuple(placeholders.names))

@@ -1,6 +1,7 @@
 """SQL on users' tables, built from their definitions: one shape of read, and insert, update, delete.
 
 Owns the text of these statements for both stores; what differs comes from the dialect. Built once per table and shape.
+Parameters stand in the text in the order of their numbers, as not every dialect numbers them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
 from penstock.schema.table import Table, TableDefinition
 from penstock.store.contract import Row, Statement
-from penstock.store.dialect import Convert, Dialect
+from penstock.store.dialect import Convert, Dialect, placeholder
 from penstock.values import WORD_BYTES, text_bytes, total_bytes
 
 Comparison = Literal["=", ">", ">=", "<", "<=", "is null", "is not null"]
@@ -246,7 +247,7 @@ class TableStatements:
         return self.dialect.quote(self.definition.key)
 
     def _p(self, number: int) -> str:
-        return f"{self.dialect.parameter}{number}"
+        return placeholder(self.dialect.parameter, number)
 
     def _typed(self, column: Column, number: int) -> str:
         cast = None if self.definition.managed else self.dialect.casts.get(column.kind)

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from penstock.errors import ContextError
 from penstock.store.contract import Row
-from penstock.store.guest.parameters import NAMED, NAMED_WITHOUT_UUID, NUMBERED, Style
+from penstock.store.guest.parameters import AS_IT_IS, NAMED, NAMED_WITHOUT_UUID, Style
 from penstock.store.guest.refusals import aborted, lost, not_open
 
 _FAILED = 3  # the state of a transaction after an error, in psycopg and psycopg2 alike
@@ -136,7 +136,7 @@ class SqliteDriver(CursorDriver):
     """sqlite3 and aiosqlite."""
 
     dialect = "sqlite"
-    style = NUMBERED
+    style = AS_IT_IS
 
     def __init__(self, connection: Any, *, is_async: bool) -> None:
         super().__init__(connection, is_async=is_async)

@@ -18,7 +18,7 @@ from penstock.store.guest.drivers import (
     check_sqlite,
     plain_cursor,
 )
-from penstock.store.guest.parameters import NAMED, NAMED_WITHOUT_UUID, NUMBERED, Style
+from penstock.store.guest.parameters import AS_IT_IS, NAMED, NAMED_WITHOUT_UUID, NAMELESS, Style
 from penstock.store.guest.refusals import aborted, not_open, unknown, unknown_driver
 
 # By the names of SQLAlchemy: of the database and of the driver.
@@ -26,9 +26,9 @@ _STYLES: dict[tuple[str, str], Style] = {
     ("postgresql", "psycopg"): NAMED,
     ("postgresql", "psycopg_async"): NAMED,
     ("postgresql", "psycopg2"): NAMED_WITHOUT_UUID,
-    ("postgresql", "asyncpg"): NUMBERED,
-    ("sqlite", "pysqlite"): NUMBERED,
-    ("sqlite", "aiosqlite"): NUMBERED,
+    ("postgresql", "asyncpg"): AS_IT_IS,
+    ("sqlite", "pysqlite"): AS_IT_IS,
+    ("sqlite", "aiosqlite"): AS_IT_IS,
 }
 _DIALECTS = {"postgresql": "postgres", "sqlite": "sqlite"}
 
@@ -111,7 +111,6 @@ class DjangoDriver(CursorDriver):
     """A connection of Django: ``django.db.connection`` or one of ``django.db.connections``."""
 
     name = "Django"
-    style = NAMED_WITHOUT_UUID
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection, is_async=False)
@@ -121,6 +120,7 @@ class DjangoDriver(CursorDriver):
         if dialect is None:
             raise unknown_driver(f"Django to {connection.display_name}")
         self.dialect = dialect
+        self.style = NAMED_WITHOUT_UUID if dialect == "postgres" else NAMELESS
 
     def check(self) -> None:
         """Raise if the connection can run nothing. One that is closed outside of atomic() connects by itself."""

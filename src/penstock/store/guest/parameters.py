@@ -1,6 +1,6 @@
 """Statements and values on their way through a driver of the user's: its style of parameters, and the form of rows.
 
-Owns the translation of penstock's numbered parameters. It is exact: what stands in texts, names and comments stays.
+Owns the translation of penstock's placeholders. It is exact: what stands in texts, names and comments stays.
 """
 
 from __future__ import annotations
@@ -17,19 +17,23 @@ from penstock.store.contract import Row
 from penstock.values import check_text
 
 # What holds no parameters, or the number of one. An E before a text gives backslashes their meaning.
-_PIECE = re.compile(
-    r"""
-      (?<!\w) [eE] '(?: [^'\\] | \\. | '' )*'
-    | '(?: [^'] | '' )*'
+_PLAIN = r"""
+      '(?: [^'] | '' )*'
     | "(?: [^"] | "" )*"
     | -- [^\n]*
     | /\* .*? \*/
+"""
+_POSTGRES_PIECE = re.compile(
+    rf"""
+      (?<!\w) [eE] '(?: [^'\\] | \\. | '' )*'
+    | {_PLAIN}
     | (?<![\w$]) \$ (?P<tag> [A-Za-z_]\w* )? \$ .*? \$ (?P=tag) \$
     | (?<![\w$]) \$\$ .*? \$\$
-    | (?<![\w$?]) [$?] (?P<number> \d+ )
+    | (?<![\w$]) \$ (?P<number> \d+ )
     """,
     re.VERBOSE | re.DOTALL,
 )
+_SQLITE_PIECE = re.compile(rf"{_PLAIN} | (?P<nameless> \? )", re.VERBOSE | re.DOTALL)
 _TRANSLATIONS = 512
 
 
@@ -39,7 +43,7 @@ class Style:
 
     Attributes:
         sql: Makes the text of a statement from penstock's.
-        values: Makes the parameters of the driver from the values, in the order of their numbers.
+        values: Makes the parameters of the driver from the values that the statement takes, in order.
     """
 
     sql: Callable[[str], str]
@@ -52,7 +56,7 @@ def _same(sql: str) -> str:
 
 @lru_cache(maxsize=_TRANSLATIONS)
 def named_sql(sql: str) -> str:
-    """A statement with parameters named ``%(p1)s``; a % of its own is doubled.
+    """A statement of PostgreSQL with parameters named ``%(p1)s``; a % of its own is doubled.
 
     The parentheses keep a minus sign with its number when a driver writes values into the text: ``(-1)::smallint``.
     """
@@ -60,7 +64,20 @@ def named_sql(sql: str) -> str:
     def piece(match: re.Match[str]) -> str:
         return f"(%(p{match['number']})s)" if match["number"] else match[0]
 
-    return _PIECE.sub(piece, sql.replace("%", "%%"))
+    return _POSTGRES_PIECE.sub(piece, sql.replace("%", "%%"))
+
+
+@lru_cache(maxsize=_TRANSLATIONS)
+def nameless_sql(sql: str) -> str:
+    """A statement of SQLite with parameters ``%s``; a % of its own is doubled.
+
+    The parentheses keep a % that stands before one apart.
+    """
+
+    def piece(match: re.Match[str]) -> str:
+        return "(%s)" if match["nameless"] else match[0]
+
+    return _SQLITE_PIECE.sub(piece, sql.replace("%", "%%"))
 
 
 def _named_values(values: Sequence[Any]) -> dict[str, Any]:
@@ -77,7 +94,8 @@ def _uuid_as_text(value: Any) -> Any:
     return str(value) if isinstance(value, UUID) else value
 
 
-NUMBERED = Style(_same, tuple)
+AS_IT_IS = Style(_same, tuple)  # for drivers that penstock has as well
+NAMELESS = Style(nameless_sql, tuple)
 NAMED = Style(named_sql, _named_values)
 NAMED_WITHOUT_UUID = Style(named_sql, _named_texts)  # for drivers that take UUIDs only if they have been taught to
 

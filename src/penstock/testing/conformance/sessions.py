@@ -16,6 +16,7 @@ from penstock.errors import (
     ValueInvalid,
 )
 from penstock.store.contract import Session, Statement
+from penstock.store.dialect import placeholder
 from penstock.testing.conformance.bench import Bench, Suite, story, values
 
 _STARTED = 0.05  # seconds after which a slow statement is surely under way
@@ -162,12 +163,12 @@ class Sessions(Suite):
 
     @story
     async def test_errors_are_of_the_one_tree(self, bench: Bench) -> None:
-        mark = bench.store.dialect.parameter
+        first = placeholder(bench.store.dialect.parameter, 1)
         for sql, args, expected in (
             ("select nonsense from nowhere", (), DataError),
             ("this is no sql", (), DataError),
-            (f"insert into {bench.notes.table} (amount) values ({mark}1)", (1 << 70,), ValueInvalid),
-            (f"update {bench.notes.table} set title = {mark}1", ("\ud800",), ValueInvalid),
+            (f"insert into {bench.notes.table} (amount) values ({first})", (1 << 70,), ValueInvalid),
+            (f"update {bench.notes.table} set title = {first}", ("\ud800",), ValueInvalid),
         ):
             session = await bench.store.begin_write()
             with pytest.raises(expected):
