@@ -93,6 +93,8 @@ async def test_names_stand_for_values_wherever_they_occur_but_in_texts(database_
                 t="b",
             )
             assert rows == [{"text": "b", "quoted": ":n", "more": "it's :n", "spaced": " :n"}]
+            halves = "select number / :n as half, count(*) as many from note group by number / :n order by number / :n"
+            assert await ctx.sql(halves, n=2) == [{"half": 0, "many": 1}, {"half": 1, "many": 2}]
             assert await ctx.sql('select number as ":n" from note where number = :n', n=1) == [{":n": 1}]
             hostile = "'; drop table note; --"
             assert await ctx.sql("select text from note where text = :hostile", hostile=hostile) == []

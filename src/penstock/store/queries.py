@@ -55,7 +55,5 @@ def load_queries(package: str, noun: str, parameter: str) -> dict[str, Query]:
 def _query(name: str, purpose: str, body: str, mark: str) -> Query:
     sql = " ".join(_COMMENT.sub("", body).split()).rstrip(";")
     placeholders = Placeholders(mark)
-    statement = Statement(
-        _PARAMETER.sub(lambda match: placeholders.put(match[1]), sql), bounded=_UNBOUNDED not in body
-    )
+    statement = Statement(_PARAMETER.sub(lambda match: placeholders.put(match[1]), sql), bounded=_UNBOUNDED not in body)
     return Query(name, purpose, statement, tuple(placeholders.names))

@@ -205,7 +205,11 @@ class Connections:
             await asyncio.gather(self._watcher, return_exceptions=True)
             self._watcher = None
         while self._closing:
-            await asyncio.gather(*self._closing, return_exceptions=True)
+            closing = [*self._closing]
+            await asyncio.gather(*closing, return_exceptions=True)
+            await asyncio.wait(
+                closing
+            )  # for their callbacks: from Python 3.12 on gather does not wait for what is done
 
     def _close_free(self) -> None:
         for connection in self._line.drop_free():
