@@ -40,6 +40,7 @@ _STOP_PART = 0.6
 _TICK_PART = 0.25
 _END_PART = 0.1
 _AGAIN_PART = 0.1
+_AT_ONCE = 2  # statements: it settles what has ended while it claims
 
 
 class Worker(Service):
@@ -150,7 +151,8 @@ class Worker(Service):
     async def _keep_lease(self) -> None:
         now = self.clock.monotonic()
         if self.lease is None:
-            self.lease = await self._store.leases.take(self._label, self._ttl, self.clock.now())
+            take = self._store.leases.take(self._label, self._ttl, self.clock.now())
+            self.lease, _ = await asyncio.gather(take, self._store.jobs.prepare(_AT_ONCE))
             self._renewed_at, self._astray = now, False
             log_event("worker.started", lease=self.lease, worker=self._label)
             return
@@ -270,7 +272,14 @@ class Worker(Service):
         lease, free = self.lease, self._under_way.free
         if lease is None or self._stopping:
             return self._poll
-        again = await self._slots.balance(lease, max(0, free), self._under_way.busy)
+        busy = self._under_way.busy
+        if free > 0 and not busy.total() and (rooms := self._slots.rooms(free, busy)):
+            # Nothing runs, and there are slots: it is seen later how they stand, so that what comes starts at once.
+            pause = await self._claim_into(lease, free, self._poll)
+            self._under_way.start()
+            again = await self._slots.balance(lease, max(0, self._under_way.free), busy)
+            return min(pause, again) if self._slots.rooms(free, Counter()) == rooms else 0.0
+        again = await self._slots.balance(lease, max(0, free), busy)
         if free <= 0:
             await self._others.cancel(self.running, self._under_way.batches)
             return min(self._poll, again)
