@@ -207,9 +207,7 @@ class Connections:
         while self._closing:
             closing = [*self._closing]
             await asyncio.gather(*closing, return_exceptions=True)
-            await asyncio.wait(
-                closing
-            )  # for their callbacks: from Python 3.12 on gather does not wait for what is done
+            await asyncio.wait(closing)  # until their callbacks have run: gather may not wait for what is done
 
     def _close_free(self) -> None:
         for connection in self._line.drop_free():
