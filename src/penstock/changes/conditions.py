@@ -1,0 +1,76 @@
+"""When a trigger is to capture a change, as SQL that both databases read but for the word that compares.
+
+Owns which sides of an update an interest asks about. Leaves the triggers to the stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.changes.interest import ROW, Interest
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The conditions of one interest.
+
+    Args:
+        interest: The interest.
+        quote: Spells a column's name as SQL.
+        differs: What stands between two values to ask whether they differ, NULL being a value.
+        any_differs: Whether any column differs, as SQL.
+    """
+
+    interest: Interest
+    quote: Callable[[str], str]
+    differs: str
+    any_differs: str
+
+    def matches(self, row: str) -> str:
+        """Whether the interest is about a row, ``old`` or ``new``; empty if it is about all."""
+        return f"({_of(self.interest.matches, row)}) is true" if self.interest.matches else ""
+
+    def moved(self) -> str:
+        """Whether an update has changed the key."""
+        return self._any(self.interest.key)
+
+    def update(self) -> str:
+        """Whether an update is wanted; empty if none is."""
+        return " or ".join(f"({side})" for side in (self._new_side(), self._old_side()) if side)
+
+    def _new_side(self) -> str:
+        """Of a row that the interest is about then: it entered, or has changed inside."""
+        enter, change = self.interest.wants("enter"), self.interest.wants("change")
+        new, old = self.matches("new"), self.matches("old")
+        differs = [self._watched()] if change else []
+        if enter:
+            differs += [*([f"not ({old})"] if old else []), self.moved()]
+        if not differs:
+            return ""
+        terms = [new, f"({' or '.join(differs)})"]
+        return " and ".join(term for term in (*terms, old if change and not enter else "") if term)
+
+    def _old_side(self) -> str:
+        """Of a row that the interest was about: it left, or its key is gone."""
+        leave, delete = self.interest.wants("leave"), self.interest.wants("delete")
+        new, old = self.matches("new"), self.matches("old")
+        gone = [f"not ({new})"] if leave and new else []
+        if delete:
+            gone.append(self.moved())
+        return " and ".join(term for term in (old, f"({' or '.join(gone)})") if term) if gone else ""
+
+    def _watched(self) -> str:
+        if self.interest.watches is None:
+            return self.any_differs
+        parts = [f"({_of(watch, 'old')}) {self.differs} ({_of(watch, 'new')})" for watch in self.interest.watches]
+        captured = () if self.interest.exact else (*self.interest.before, *self.interest.after)
+        return " or ".join([*parts, *([self._any(dict.fromkeys(captured))] if captured else [])])
+
+    def _any(self, columns: Sequence[str] | dict[str, None]) -> str:
+        names = [self.quote(column) for column in columns]
+        return " or ".join(f"old.{name} {self.differs} new.{name}" for name in names)
+
+
+def _of(sql: str | None, row: str) -> str:
+    return (sql or "").replace(ROW, row)
