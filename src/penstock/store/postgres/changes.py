@@ -60,18 +60,25 @@ class PostgresChanges:
 
     async def read(self, position: Position, limit: int, interests: Sequence[int] | None = None) -> Batch:
         """What comes after a position: up to `limit` changes of these interests, or of all."""
-        wanted = None if interests is None else list(interests)
-        values = {**position.bounds(), "interests": wanted, "limit": limit}
+        asked = {"interests": None if interests is None else list(interests)}
+        changes: builtins.list[CapturedChange] = []
         if position.batch is not None:
-            changes = [CapturedChange(*row) for row in await self._run("go_on", **values)]
-            return _batch(position, position.batch, changes, limit)
-        rows = await self._run("begin", **values)
+            changes = [
+                CapturedChange(*row) for row in await self._run("go_on", **position.bounds(), **asked, limit=limit)
+            ]
+            position = position.handed(position.batch, [one.seq for one in changes], complete=len(changes) < limit)
+            if position.batch is not None:
+                return Batch(changes, position, complete=False)
+        room = limit - len(changes)
+        rows = await self._run("begin", **position.bounds(), **asked, limit=room)
         snapshot = Snapshot.parse(rows[0][0])
         if position.seen.end > snapshot.end:
             await self._settle_in()
             raise Conflict("The database was restored on another server, on which this position means nothing.")
-        changes = [CapturedChange(*row[1:]) for row in map(tuple, rows) if row[1] is not None]
-        return _batch(position, snapshot, changes, limit)
+        new = [CapturedChange(*row[1:]) for row in map(tuple, rows) if row[1] is not None]
+        complete = len(new) < room
+        after = position.handed(snapshot, [one.seq for one in new], complete=complete)
+        return Batch(changes + new, after, complete)
 
     async def move(
         self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
@@ -203,9 +210,3 @@ class PostgresChanges:
 
     async def _run(self, query_name: str, /, **values: Any) -> Sequence[Row]:
         return await run(self._connections, self._queries[query_name], values)
-
-
-def _batch(position: Position, snapshot: Snapshot, changes: builtins.list[CapturedChange], limit: int) -> Batch:
-    complete = len(changes) < limit
-    numbers = [change.seq for change in changes]
-    return Batch(changes, position.handed(snapshot, numbers, complete=complete), complete)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.testing.conformance.cancels import Cancels
 from penstock.testing.conformance.catalog import Catalog
+from penstock.testing.conformance.changes import Changes
 from penstock.testing.conformance.crons import Crons
 from penstock.testing.conformance.gatemachine import GatesInAnyOrder
 from penstock.testing.conformance.gates import Gates
@@ -37,6 +38,7 @@ class StoreSuite(
     Rates,
     Crons,
     Interests,
+    Changes,
     Leases,
     Tokens,
     Signals,

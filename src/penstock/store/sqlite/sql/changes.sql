@@ -30,6 +30,7 @@ returning name;
 select name, position, lease, registered_at, moved_at from penstock_change_reader order by name;
 
 -- lag: how much is unread, up to a number, and when the oldest of it was written.
+-- Differs: see begin.
 select count(*), min(changed_at) from (
     select changed_at from penstock_change
     where seq > :high and (:interests is null or interest in (select value from json_each(:interests)))
