@@ -121,5 +121,6 @@ def _wanted(interests: Sequence[int] | None) -> str | None:
 
 
 def _change(row: Row) -> CapturedChange:
-    seq, interest, kind, key, before, after, changed_at = row
+    seq, interest, kind, *texts, changed_at = row
+    key, before, after = (None if text is None else text.decode(errors="replace") for text in texts)
     return CapturedChange(seq, interest, kind, key, before, after, datetime.fromisoformat(changed_at))

@@ -49,7 +49,9 @@ class Changes(Suite):
     async def test_a_large_batch_is_read_in_pieces(self, bench: Bench) -> None:
         await declare(bench, note("all"))
         await bench.write_notes(**{f"n{number:02}": number for number in range(25)})
-        position, found, sizes = BEGINNING, [], []
+        position = BEGINNING
+        found: list[str] = []
+        sizes: list[tuple[int, bool]] = []
         for _ in range(5):
             batch = await bench.store.changes.read(Position.parse(str(position)), 10)
             await run(bench, insert(f"later {len(sizes)}", 1))

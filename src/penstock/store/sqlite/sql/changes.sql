@@ -16,8 +16,9 @@ where name = :name and (lease is null or lease = :lease
 returning position;
 
 -- begin: what is unread, in the order of commits.
--- Differs: the order of commits is that of numbers, so there are no batches to be kept together.
-select seq, interest, kind, key, before, after, changed_at from penstock_change
+-- Differs: the order of commits is that of numbers, so there are no batches to be kept together. Captured text may be no
+-- Unicode, which other programs can store.
+select seq, interest, kind, cast(key as blob), cast(before as blob), cast(after as blob), changed_at from penstock_change
 where seq > :high and (:interests is null or interest in (select value from json_each(:interests)))
 order by seq limit :limit;
 
