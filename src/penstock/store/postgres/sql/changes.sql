@@ -34,10 +34,11 @@ from moment m left join lateral (
 order by c.seq;
 
 -- go_on: the next of a batch that is under way, by the snapshot it began with (PostgreSQL only: see begin).
+-- The index of xid, which `+ 0` hides, would lead to all of the batch again for each piece.
 select seq, interest, kind, key, before, after, changed_at from penstock.change
 where seq > :last
-  and (xid >= :seen_end or xid = any(:seen_open::bigint[]))
-  and xid < :batch_end and xid <> all(:batch_open::bigint[])
+  and (xid + 0 >= :seen_end or xid + 0 = any(:seen_open::bigint[]))
+  and xid + 0 < :batch_end and xid + 0 <> all(:batch_open::bigint[])
   and (:interests::integer[] is null or interest = any(:interests))
 order by seq limit :limit;
 
