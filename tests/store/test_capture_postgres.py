@@ -266,6 +266,27 @@ async def test_no_write_fails_as_a_captured_column_is_gone(postgres_url: str) ->
         assert await states(store) == ["altered"]
 
 
+async def test_no_write_fails_as_a_watched_column_has_another_name(postgres_url: str) -> None:
+    async with captured(postgres_url, PAID) as (store, other):
+        await other.execute("insert into orders values (1, 'paid', 1); alter table orders rename amount to total")
+        assert await states(store) == ["altered"]
+        await other.execute(
+            "update orders set total = 2; update orders set status = 'open'; update orders set total = 3"
+        )
+        assert [kind for kind, _ in await kinds(store)] == ["enter", "lost", "lost"]
+
+
+@pytest.mark.parametrize("watch", ["{row}.nothing", "no_such_function({row}.amount)", "{row}.amount +", "(select 1)"])
+async def test_a_watch_that_cannot_be_is_refused_at_the_door(postgres_url: str, watch: str) -> None:
+    async with captured(postgres_url) as (store, other):
+        with pytest.raises(DeclarationError):
+            await store.interests.declare(
+                [Interest(name="w", table="orders", key=["id"], matches="{row}.id > 0", watches=[watch])], NOW
+            )
+        await other.execute("insert into orders values (1); update orders set amount = 1")
+        assert await store.interests.list() == []
+
+
 async def test_a_column_of_a_condition_is_not_dropped_by_mistake(postgres_url: str) -> None:
     async with captured(postgres_url, PAID) as (store, other):
         with pytest.raises(asyncpg.DependentObjectsStillExistError, match="penstock_change_1"):
@@ -312,7 +333,7 @@ async def test_triggers_that_are_switched_off_are_noticed_and_mended(postgres_ur
             assert await states(store) == ["disabled"], statement
         await store.interests.declare([ALL], NOW)
         assert await states(store) == ["ok"]
-        await other.execute("drop function penstock.change_1() cascade; insert into orders values (1)")
+        await other.execute("drop function penstock.change_1_insert() cascade; insert into orders values (1)")
         assert await states(store) == ["missing"]
 
 
@@ -321,7 +342,7 @@ async def test_a_dump_brings_the_triggers_along(postgres_url: str) -> None:
     async with captured(postgres_url, ALL) as (_store, other):
         enabled = await other.fetch("select tgenabled from pg_trigger where tgname like 'penstock%'")
         assert {row[0] for row in enabled} == {b"A"}
-        body = await other.fetchval("select pg_get_functiondef('penstock.change_1'::regproc)")
+        body = await other.fetchval("select pg_get_functiondef('penstock.change_1_insert'::regproc)")
         assert "SECURITY DEFINER" in body
 
 

@@ -1,8 +1,9 @@
-"""The triggers that capture what an interest wants, as SQL: one function and up to four triggers for each.
+"""The triggers that capture what an interest wants, as SQL: up to four triggers for each, and their functions.
 
-Owns their text. A row of no interest costs the triggers' conditions and nothing else. What is read of a row is read in
-the function, behind a guard: if a column is gone or has another name, the change is told as lost, and the write goes
-on. Row triggers fire after the row is locked, so the numbers of changes follow the locks.
+Owns their text. A condition of a trigger is read anew from its text for each statement that writes, which takes longer
+the longer it is: so it says only which rows the interest may be about, and the function says the rest. What is read of
+a row is read there behind a guard: if a column is gone or has another name, the change is told as lost, and the write
+goes on. Row triggers fire after the row is locked, so the numbers of changes follow the locks.
 """
 
 from __future__ import annotations
@@ -15,50 +16,42 @@ from penstock.store.postgres.dialect import POSTGRES
 
 _PIECE = 40  # columns in one call of a function, which takes a hundred arguments
 
-# The search path is that of the conditions of the triggers, so that both mean the same by an operator's name.
+# Each statement of a function costs every transaction that runs it, so each event has a function of its own. Those that
+# only read columns name everything in full. That of updates asks conditions, and has the search path that the
+# conditions of the triggers were read with, so that both mean the same by an operator's name.
 _FUNCTION = """
-create or replace function {function}() returns trigger language plpgsql security definer
-set search_path = pg_catalog, {path}pg_temp as $penstock$
+create or replace function {function}() returns trigger language plpgsql security definer {path}as $penstock$
 declare
-    was boolean; is_now boolean; moved boolean;
-    told text; row_key text; row_before text; row_after text; gone_key text; gone_before text;
+    told pg_catalog.text; row_key pg_catalog.text; row_before pg_catalog.text; row_after pg_catalog.text;
 begin
-    if tg_op = 'TRUNCATE' then
-        told := 'truncate';
-    else
-        begin
-            if tg_op = 'INSERT' then
-                told := 'enter'; row_key := {new_key}; row_after := {after};
-            elsif tg_op = 'DELETE' then
-                told := 'delete'; row_key := {old_key}; row_before := {before};
-            else
-                was := {was}; is_now := {is_now}; moved := {moved};
-                if moved and was and {wants_delete} then
-                    gone_key := {old_key}; gone_before := {before};
-                end if;
-                if moved then
-                    told := case when is_now and {wants_enter} then 'enter' end;
-                else
-                    told := case when is_now and was then 'change' when is_now then 'enter' else 'leave' end;
-                end if;
-                row_key := {new_key}; row_before := {before}; row_after := {after};
-            end if;
-        exception when others then
-            told := 'lost'; row_key := null; row_before := null; row_after := null; gone_key := null;
-        end;
-    end if;
-    if gone_key is not null then
-        {append} 'delete', gone_key, gone_before, null from penstock.change_slot s;
-    end if;
-    if told is not null then
-        {append} told, row_key, row_before, row_after from penstock.change_slot s;
-    end if;
+{body}
     return null;
 end $penstock$"""
+_GUARDED = """
+    begin
+        {read}
+    exception when others then
+        {append} 'lost', null, null, null from penstock.change_slot s;
+        return null;
+    end;
+"""
+_MOVED = """
+    if told = 'moved' then
+        if {was} then
+            {gone}
+        end if;
+        if {is_now} then
+            {came}
+        end if;
+        return null;
+    end if;
+"""
 _APPEND = (
     "insert into penstock.change (slot, xid, interest, changed_at, kind, key, before, after) "
-    "select s.slot, pg_catalog.pg_current_xact_id()::text::bigint, {id}, pg_catalog.clock_timestamp(),"
+    "select s.slot, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, {id}, "
+    "pg_catalog.clock_timestamp(),"
 )
+EVENTS = ("insert", "update", "delete", "truncate")
 
 
 def triggers(number: int, interest: Interest, partitions: Sequence[str]) -> dict[tuple[str, str], str]:
@@ -70,19 +63,19 @@ def triggers(number: int, interest: Interest, partitions: Sequence[str]) -> dict
         if event in when:
             when[event] = conditions.matches(row)
     if "update" in when:
-        when["update"] = conditions.update()
-    call = f"execute function penstock.change_{number}()"
+        when["update"] = conditions.may_update()
     made = {
-        (table, f"penstock_change_{number}_{event}"): f"after {event} on {{table}} for each row "
-        f"{f'when ({condition}) ' if condition else ''}{call}"
+        (table, f"penstock_change_{number}_{event}"): f"after {event} on {table} for each row "
+        f"{f'when ({condition}) ' if condition else ''}execute function {function_name(number, event)}()"
         for event, condition in when.items()
     }
     if interest.wants("truncate"):  # that of a partition alone fires none of the whole table's triggers
+        call = f"execute function {function_name(number, 'truncate')}()"
         for relation in (table, *partitions):
             made[relation, f"penstock_change_{number}_truncate"] = (
-                f"after truncate on {{table}} for each statement {call}"
+                f"after truncate on {relation} for each statement {call}"
             )
-    return {(relation, name): text.replace("{table}", relation) for (relation, name), text in made.items()}
+    return made
 
 
 def install(
@@ -99,9 +92,15 @@ def install(
     """
     made = triggers(number, interest, partitions)
     table = POSTGRES.table(interest.table)
+    trial = f"penstock_change_{number}_trial"
+    asked = conditions_of(interest).update()
+    call = f"execute function {function_name(number, 'update')}()"
     everywhere = [(part, name) for relation, name in made if relation == table for part in partitions]
     return (
-        function(number, interest, types, path),
+        *functions(number, interest, types, path),
+        # What a function says is looked at when it runs, what a trigger says when it is made.
+        *((f"create trigger {trial} after update on {table} for each row when ({asked}) {call}",) if asked else ()),
+        *((f"drop trigger {trial} on {table}",) if asked else ()),
         *(f"drop trigger if exists {name} on {relation}" for relation, name in made),
         *(f"create trigger {name} {text}" for (_relation, name), text in made.items()),
         # Also for sessions that apply what others have written, and would fire no trigger.
@@ -109,23 +108,72 @@ def install(
     )
 
 
-def function(number: int, interest: Interest, types: Mapping[str, str], path: str) -> str:
-    """The statement that makes the function which the triggers call."""
+def functions(number: int, interest: Interest, types: Mapping[str, str], path: str) -> list[str]:
+    """The statements that make the functions which the triggers call."""
+    append = _APPEND.format(id=number)
+    bodies = {
+        "insert": _told(
+            append, "enter", {"row_key": _array("new", interest.key, types), "row_after": _after(interest, types)}
+        ),
+        "update": _updated(append, interest, types),
+        "delete": _told(
+            append, "delete", {"row_key": _array("old", interest.key, types), "row_before": _before(interest, types)}
+        ),
+        "truncate": f"    {append} 'truncate', null, null, null from penstock.change_slot s;",
+    }
+    paths = {"update": f"set search_path = pg_catalog, {path}{', ' if path else ''}pg_temp "}
+    return [
+        _FUNCTION.format(function=function_name(number, event), path=paths.get(event, ""), body=body)
+        for event, body in bodies.items()
+    ]
+
+
+def function_name(number: int, event: str) -> str:
+    """The function that a trigger of an interest calls."""
+    return f"penstock.change_{number}_{event}"
+
+
+def _told(append: str, kind: str, read: Mapping[str, str]) -> str:
+    """Tell of a change whose kind is known."""
+    values = ", ".join(name if read.get(name) else "null" for name in ("row_key", "row_before", "row_after"))
+    return f"{_guarded(append, read)}    {append} '{kind}', {values} from penstock.change_slot s;"
+
+
+def _updated(append: str, interest: Interest, types: Mapping[str, str]) -> str:
+    """Tell of an update, of which the trigger has seen that it is wanted. A changed key is two rows."""
     conditions = conditions_of(interest)
-    return _FUNCTION.format(
-        function=f"penstock.change_{number}",
-        path=f"{path}, " if path else "",
-        append=_APPEND.format(id=number),
-        new_key=_array("new", interest.key, types),
-        old_key=_array("old", interest.key, types),
-        before=_object("old", interest.before, types),
-        after=_object("new", interest.after, types),
-        was=conditions.matches("old") or "true",
-        is_now=conditions.matches("new") or "true",
-        moved=conditions.moved(),
-        wants_delete=str(interest.wants("delete")).lower(),
-        wants_enter=str(interest.wants("enter")).lower(),
+    was, is_now = conditions.matches("old") or "true", conditions.matches("new") or "true"
+    read = {
+        "told": f"{conditions.kind()}; if told is null then return null; end if",
+        "row_key": _array("new", interest.key, types),
+        "row_before": _before(interest, types),
+        "row_after": _after(interest, types),
+    }
+    values = ", ".join(name if read[name] else "null" for name in ("row_key", "row_before", "row_after"))
+    before = "row_before" if read["row_before"] else "null"
+    gone = f"{append} 'delete', {_array('old', interest.key, types)}, {before}, null from penstock.change_slot s;"
+    came = f"{append} 'enter', {values} from penstock.change_slot s;"
+    moved = _MOVED.format(
+        was=was,
+        is_now=is_now,
+        gone=gone if interest.wants("delete") else "null;",
+        came=came if interest.wants("enter") else "null;",
     )
+    return f"{_guarded(append, read)}{moved}    {append} told, {values} from penstock.change_slot s;"
+
+
+def _guarded(append: str, read: Mapping[str, str]) -> str:
+    """Read a row; if that fails, tell that a change was lost."""
+    steps = " ".join(f"{name} := {value};" for name, value in read.items() if value)
+    return _GUARDED.format(read=steps, append=append)
+
+
+def _before(interest: Interest, types: Mapping[str, str]) -> str:
+    return _object("old", interest.before, types)
+
+
+def _after(interest: Interest, types: Mapping[str, str]) -> str:
+    return _object("new", interest.after, types)
 
 
 def conditions_of(interest: Interest) -> Conditions:
@@ -144,20 +192,21 @@ def _wanted_events(interest: Interest, conditions: Conditions) -> list[str]:
 
 def _array(row: str, columns: Sequence[str], types: Mapping[str, str]) -> str:
     values = ", ".join(_value(row, column, types) for column in columns)
-    return f"pg_catalog.json_build_array({values})::text"
+    return f"pg_catalog.json_build_array({values})::pg_catalog.text"
 
 
 def _object(row: str, columns: Sequence[str], types: Mapping[str, str]) -> str:
-    """Columns as a JSON object, in pieces if they are many."""
+    """Columns as a JSON object, in pieces if they are many; empty if there are none."""
     if not columns:
-        return "null"
+        return ""
     pieces = []
     for start in range(0, len(columns), _PIECE):
         pairs = (f"{literal(column)}, {_value(row, column, types)}" for column in columns[start : start + _PIECE])
         pieces.append(f"json_build_object({', '.join(pairs)})")
     if len(pieces) == 1:
-        return f"pg_catalog.{pieces[0]}::text"
-    return f"({' || '.join(f'pg_catalog.{piece}::jsonb' for piece in pieces)})::text"
+        return f"pg_catalog.{pieces[0]}::pg_catalog.text"
+    joined = " operator(pg_catalog.||) ".join(f"pg_catalog.{piece}::pg_catalog.jsonb" for piece in pieces)
+    return f"({joined})::pg_catalog.text"
 
 
 def _value(row: str, column: str, types: Mapping[str, str]) -> str:
@@ -166,7 +215,8 @@ def _value(row: str, column: str, types: Mapping[str, str]) -> str:
     if types[column].startswith("timestamp") and types[column].endswith("with time zone"):
         return f"pg_catalog.timezone('UTC', {value})"
     if types[column] == "bytea":
-        return f"pg_catalog.chr(92) || 'x' || pg_catalog.encode({value}, 'hex')"
+        hex_digits = f"pg_catalog.encode({value}, 'hex')"
+        return f"pg_catalog.chr(92) operator(pg_catalog.||) 'x' operator(pg_catalog.||) {hex_digits}"
     return value
 
 

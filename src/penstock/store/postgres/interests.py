@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from penstock.errors import DataError, DeclarationError, PenstockError
 from penstock.store.changes import InterestRow, State
 from penstock.store.contract import Change, SchemaLock
 from penstock.store.interestrows import Known, check_columns, known_state
-from penstock.store.postgres.capture import install, triggers
+from penstock.store.postgres.capture import EVENTS, function_name, install, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
@@ -47,8 +47,8 @@ class PostgresInterests:
             return
         async with self._catalog.lock() as lock:
             for number in ids:
-                statement = f"drop function if exists penstock.change_{number}() cascade"
-                await lock.apply(Change(f"of interest {number}", (statement,)))
+                dropped = (f"drop function if exists {function_name(number, event)}() cascade" for event in EVENTS)
+                await lock.apply(Change(f"of interest {number}", tuple(dropped)))
                 await self._run("remove", id=number)
 
     async def list(self) -> builtins.list[InterestRow]:
@@ -76,7 +76,8 @@ class PostgresInterests:
             if added:  # nothing is left of what could not be declared
                 await self._run("remove", id=one.id)
             raise
-        installed = json.dumps(_installed((await self._known())[identity]))
+        one = (await self._known())[identity]
+        installed = json.dumps(_installed(one, _columns(one)))
         await self._run("installed", id=one.id, installed=installed)
 
     async def _apply(self, lock: SchemaLock, interest: Interest, statements: tuple[str, ...]) -> None:
@@ -124,13 +125,20 @@ def _checked(one: Known) -> Mapping[str, Any]:
     return found
 
 
-def _installed(one: Known) -> dict[str, Any]:
+def _columns(one: Known) -> list[str]:
+    """The columns that the triggers of an interest read, or that bear a name which is part of its SQL."""
+    interest = one.interest
+    said = " ".join((interest.matches or "", *(interest.watches or ())))
+    return [*interest.columns, *(column for column in (one.found or {})["columns"] if column in said)]
+
+
+def _installed(one: Known, columns: Iterable[str]) -> dict[str, Any]:
     """How an interest's triggers are, and what they read."""
     found = one.found or {}
     return {
         "triggers": {f"{made['table']} {made['name']}": made["sql"] for made in found.get("triggers") or ()},
-        "columns": {column: found["columns"].get(column) for column in one.interest.columns},
-        "body": found.get("body"),
+        "columns": {column: found["columns"].get(column) for column in columns},
+        "bodies": found.get("bodies"),
     }
 
 
@@ -144,4 +152,4 @@ def _state(one: Known | None) -> State:
         return "missing"
     if any(each["enabled"] != "A" for each in made):
         return "disabled"
-    return known_state(one.installed, _installed(one))
+    return known_state(one.installed, _installed(one, one.installed["columns"]))

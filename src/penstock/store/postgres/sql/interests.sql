@@ -24,9 +24,16 @@ select i.id, i.spec, i.declared_at, i.installed,
                 'name', t.tgname, 'table', t.tgrelid::regclass::text, 'enabled', t.tgenabled,
                 'sql', pg_get_triggerdef(t.oid), 'here', t.tgrelid = c.oid) order by t.tgrelid, t.tgname)
             from pg_trigger t join pg_proc f on f.oid = t.tgfoid join pg_namespace n on n.oid = f.pronamespace
-            where n.nspname = 'penstock' and f.proname = 'change_' || i.id and t.tgparentid = 0),
-        'body', (select f.prosrc from pg_proc f join pg_namespace n on n.oid = f.pronamespace
-            where n.nspname = 'penstock' and f.proname = 'change_' || i.id))
+            where n.nspname = 'penstock' and t.tgparentid = 0
+                and f.proname in (
+                    'change_' || i.id || '_insert', 'change_' || i.id || '_update', 'change_' || i.id || '_delete',
+                    'change_' || i.id || '_truncate'
+                )),
+        'bodies', (select jsonb_object_agg(f.proname, md5(f.prosrc)) from pg_proc f join pg_namespace n on n.oid = f.pronamespace
+            where n.nspname = 'penstock' and f.proname in (
+                'change_' || i.id || '_insert', 'change_' || i.id || '_update', 'change_' || i.id || '_delete',
+                'change_' || i.id || '_truncate'
+            )))
         from pg_class c where c.oid = to_regclass(i.source)) as found
 from penstock.interest i order by i.id;
 
