@@ -17,9 +17,13 @@ from penstock.changes.position import BEGINNING, Position, Snapshot
 from penstock.errors import Conflict
 from penstock.store.changes import Rotation
 from penstock.store.contract import Statement, Store
+from penstock.store.postgres.changes import TURN
 
 WRITERS, TRANSACTIONS = 24, 40
-TURN = f"update penstock.change_slot set slot = 1, since = '{NOW.isoformat()}'"
+INTO_SLOT_0 = (
+    "insert into penstock.change (slot, xid, interest, kind, key, changed_at) "
+    "values (0, pg_current_xact_id()::text::bigint, 1, 'enter', '[2, 1]', now())"
+)
 TTL = timedelta(seconds=30)
 
 
@@ -129,7 +133,7 @@ async def test_a_prepared_transaction_is_read_once_it_is_committed() -> None:
             await connection.execute(entry(1, 3))
             found, position = await read_all(store, BEGINNING)
             assert found == ["1.3"]
-            await write(store, TURN)
+            await turn(store)
             assert await store.changes.rotate(NOW, 9) == Rotation(kept=1), "a slot that they wrote to cannot be emptied"
             assert await store.changes.oldest_transaction() is not None
             await connection.execute("commit prepared 'one'")
@@ -167,8 +171,8 @@ async def test_an_old_snapshot_writes_late_into_a_slot_that_was_left(postgres_ur
         found, position = await read_all(store, BEGINNING)
         assert found == ["1.1"]
         assert await move(store, lease, BEGINNING, position)
-        await write(store, TURN)
-        await old.execute(entry(2, 1))  # into slot 0, as its snapshot says
+        await turn(store)
+        await old.execute(INTO_SLOT_0)  # as a trigger that is still about to do what it was told to before
         await quick.execute(entry(1, 2))
         assert await store.changes.rotate(NOW, 9) == Rotation(kept=1), "it has not ended"
         found, later = await read_all(store, position)
@@ -184,6 +188,19 @@ async def test_an_old_snapshot_writes_late_into_a_slot_that_was_left(postgres_ur
         assert await own_rows(quick, 1) == 1
 
 
+async def test_writers_follow_to_the_slot_that_is_current(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 2) as [old, quick]:
+        await quick.execute(entry(1, 1))
+        await old.execute(f"begin isolation level repeatable read; {entry(2, 1)}")
+        for slot in (1, 2, 3, 0):
+            await turn(store, slot)
+            await quick.execute(entry(1, slot + 10))
+            await old.execute(entry(2, slot + 10))
+        await old.execute("commit")
+        assert [await own_rows(quick, slot) for slot in range(4)] == [4, 2, 2, 2]
+        assert len((await store.changes.read(BEGINNING, 100)).changes) == 10
+
+
 async def test_one_that_writes_into_an_emptied_slot_is_read_all_the_same(postgres_url: str) -> None:
     async with feed(postgres_url) as store, connections(postgres_url, 2) as [old, quick]:
         lease = await lease_of(store)
@@ -191,9 +208,9 @@ async def test_one_that_writes_into_an_emptied_slot_is_read_all_the_same(postgre
         await old.execute("begin isolation level repeatable read; select 1 from penstock.interest")
         _, position = await read_all(store, BEGINNING)
         assert await move(store, lease, BEGINNING, position)
-        await write(store, TURN)
+        await turn(store)
         assert await store.changes.rotate(NOW, 9) == Rotation(emptied=1)
-        await old.execute(f"{entry(2, 1)}; commit")
+        await old.execute(f"{INTO_SLOT_0}; commit")
         assert await store.changes.rotate(NOW, 9) == Rotation(kept=1)
         assert (await read_all(store, position))[0] == ["2.1"]
 
@@ -201,7 +218,7 @@ async def test_one_that_writes_into_an_emptied_slot_is_read_all_the_same(postgre
 async def test_nobody_waits_long_for_a_slot_that_is_in_use(postgres_url: str) -> None:
     async with feed(postgres_url) as store, connections(postgres_url, 2) as [user, quick]:
         await quick.execute(entry(1, 1))
-        await write(store, TURN)
+        await turn(store)
         await store.changes.forget(READER)
         await user.execute("begin; select * from penstock.change_0")
         assert await store.changes.rotate(NOW, 9) == Rotation(kept=1)
@@ -217,7 +234,7 @@ async def test_serializable_writers_do_not_conflict_by_being_captured(postgres_u
         for number in range(5):
             await one.execute(f"begin isolation level serializable; {entry(1, number)}")
             await other.execute(f"begin isolation level serializable; {entry(2, number)}")
-            await write(store, f"update penstock.change_slot set slot = {number % 4}")
+            await turn(store, number % 4)
             position = await store.changes.take(READER, lease)
             assert position is not None
             batch = await store.changes.read(position, 10)
@@ -320,6 +337,15 @@ async def to_the_end(store: Store, position: Position) -> list[str]:
         position = batch.position
         if batch.complete:
             return found
+
+
+async def turn(store: Store, slot: int = 1) -> None:
+    """Have changes written into another slot from now on."""
+    await write(
+        store,
+        f"update penstock.change_slot set slot = {slot}, since = '{NOW.isoformat()}'",
+        TURN.format(slot=slot),
+    )
 
 
 async def lease_of(store: Store, *, take: bool = True) -> int:

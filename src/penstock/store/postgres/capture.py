@@ -31,7 +31,7 @@ _GUARDED = """
     begin
         {read}
     exception when others then
-        {append} 'lost', null, null, null from penstock.change_slot s;
+        {append} 'lost', null, null, null);
         return null;
     end;
 """
@@ -48,7 +48,7 @@ _MOVED = """
 """
 _APPEND = (
     "insert into penstock.change (slot, xid, interest, changed_at, kind, key, before, after) "
-    "select s.slot, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, {id}, "
+    "values (penstock.current_slot(), pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, {id}, "
     "pg_catalog.clock_timestamp(),"
 )
 EVENTS = ("insert", "update", "delete", "truncate")
@@ -119,7 +119,7 @@ def functions(number: int, interest: Interest, types: Mapping[str, str], path: s
         "delete": _told(
             append, "delete", {"row_key": _array("old", interest.key, types), "row_before": _before(interest, types)}
         ),
-        "truncate": f"    {append} 'truncate', null, null, null from penstock.change_slot s;",
+        "truncate": f"    {append} 'truncate', null, null, null);",
     }
     paths = {"update": f"set search_path = pg_catalog, {path}{', ' if path else ''}pg_temp "}
     return [
@@ -136,7 +136,7 @@ def function_name(number: int, event: str) -> str:
 def _told(append: str, kind: str, read: Mapping[str, str]) -> str:
     """Tell of a change whose kind is known."""
     values = ", ".join(name if read.get(name) else "null" for name in ("row_key", "row_before", "row_after"))
-    return f"{_guarded(append, read)}    {append} '{kind}', {values} from penstock.change_slot s;"
+    return f"{_guarded(append, read)}    {append} '{kind}', {values});"
 
 
 def _updated(append: str, interest: Interest, types: Mapping[str, str]) -> str:
@@ -151,15 +151,15 @@ def _updated(append: str, interest: Interest, types: Mapping[str, str]) -> str:
     }
     values = ", ".join(name if read[name] else "null" for name in ("row_key", "row_before", "row_after"))
     before = "row_before" if read["row_before"] else "null"
-    gone = f"{append} 'delete', {_array('old', interest.key, types)}, {before}, null from penstock.change_slot s;"
-    came = f"{append} 'enter', {values} from penstock.change_slot s;"
+    gone = f"{append} 'delete', {_array('old', interest.key, types)}, {before}, null);"
+    came = f"{append} 'enter', {values});"
     moved = _MOVED.format(
         was=was,
         is_now=is_now,
         gone=gone if interest.wants("delete") else "null;",
         came=came if interest.wants("enter") else "null;",
     )
-    return f"{_guarded(append, read)}{moved}    {append} told, {values} from penstock.change_slot s;"
+    return f"{_guarded(append, read)}{moved}    {append} told, {values});"
 
 
 def _guarded(append: str, read: Mapping[str, str]) -> str:

@@ -24,6 +24,10 @@ from penstock.store.queries import load_queries
 
 # These are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _LOCK = "lock table penstock.{table} in access exclusive mode"
+TURN = (
+    "create or replace function penstock.current_slot() returns smallint language sql immutable "
+    "as 'select {slot}::smallint'"
+)
 _TRUNCATE = "truncate penstock.change_{slot}"
 _UNREAD = (
     "select exists (select from penstock.change_{slot} where (xid >= $1 or xid = any($2::bigint[])) "
@@ -114,8 +118,8 @@ class PostgresChanges:
             else:
                 kept += 1
         following = (await self._slots() if emptied else slots).following(now)
-        moved = following is not None and await self._run("turn", slot=following, current=slots.current, now=now)
-        return Rotation(emptied, kept, bool(moved))
+        moved = following is not None and await self._turn(slots.current, following, now)
+        return Rotation(emptied, kept, moved)
 
     async def oldest_transaction(self) -> timedelta | None:
         """For how long the oldest transaction has been open; None if nobody can say."""
@@ -140,6 +144,18 @@ class PostgresChanges:
     async def _slots(self) -> Slots:
         ((current, since, sizes),) = await self._run("slots")
         return Slots(current, since, dict(enumerate(sizes)))
+
+    async def _turn(self, current: int, following: int, now: datetime) -> bool:
+        """Have changes written into another slot; False if somebody else has."""
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            if not await self._fetch(session, "turn", slot=following, current=current, now=now):
+                return False
+            await session.execute(Statement(TURN.format(slot=following)))
+            await session.commit()
+        finally:
+            await session.rollback()
+        return True
 
     async def _empty(self, slot: int) -> bool:
         """Truncate a slot, if nobody has it in use and every reader has passed what is in it; whether it was.

@@ -275,7 +275,7 @@ create index change_xid on penstock.change (xid);
 create index change_seq_order on penstock.change (seq);
 
 -- One row: into which slot changes are written, and on which server. Written by the pruner, and by readers that find the
--- database restored on another server; read by the triggers of interests.
+-- database restored on another server; read by these. What the triggers of interests ask is `current_slot`.
 create table penstock.change_slot (
     slot smallint not null,
     since timestamptz not null default now(),
@@ -291,6 +291,9 @@ create table penstock.change_reader (
     registered_at timestamptz not null,
     moved_at timestamptz not null
 );
+
+-- The same slot as a constant in the plans of triggers, which are made anew when it is another one. The pruner replaces it.
+create function penstock.current_slot() returns smallint language sql immutable as 'select 0::smallint';
 
 -- Of which server, and of which database there, the transactions are whose numbers the feed holds.
 create function penstock.origin() returns text language plpgsql stable as $$
