@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -11,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 from stage.feed import NOW, READER, Reader, Writer, Written, check, entry, feed, move, opened, told, write
-from stage.server import server
+from stage.server import Server, server
 
 from penstock.changes.position import BEGINNING, Position, Snapshot
 from penstock.errors import Conflict
@@ -56,10 +57,14 @@ async def test_24_writers_that_hold_their_transactions_open(postgres_url: str, l
             asyncio.create_task(Writer(connection, number, written).run(TRANSACTIONS))
             for number, connection in enumerate(own)
         ]
-        while not all(task.done() for task in writing):
+        emptied = 0
+        for hour in itertools.count(1):
             await reader.step()
-            await store.changes.rotate(NOW, 4)
+            emptied += (await store.changes.rotate(NOW + timedelta(hours=hour), 4)).emptied
+            if all(task.done() for task in writing):
+                break
         await asyncio.gather(*writing)
+        assert emptied, "slots were emptied under way"
         while not await reader.step():
             pass
         assert len(written.entries) > WRITERS * TRANSACTIONS
@@ -318,6 +323,38 @@ async def test_a_position_of_another_server_is_noticed_while_reading(postgres_ur
         position_now = await store.changes.take(READER, await lease_of(store, take=False))
         assert position_now is not None
         assert await to_the_end(store, position_now) == ["1.2"]
+
+
+async def test_a_dump_is_restored_on_a_new_server() -> None:
+    """Whose transactions are counted from the beginning, far below those of the dump."""
+    with server() as source, server() as target:
+        async with feed(source.url) as store, connections(source.url, 2) as [one, slow]:
+            await one.execute(
+                "do $$ begin for n in 1..3000 loop perform pg_current_xact_id(); commit; end loop; end $$"
+            )
+            lease = await lease_of(store)
+            await slow.execute(f"begin; {entry(9, 1)}")
+            await one.execute(f"{entry(1, 1)}; {entry(1, 2)}")
+            batch = await store.changes.read(BEGINNING, 100)
+            assert await move(store, lease, BEGINNING, batch.position)
+            await slow.execute("commit")
+            await one.execute(entry(1, 3))
+            await asyncio.to_thread(copy_database, source, target)
+        async with opened(target.url) as store, connections(target.url, 1) as [one]:
+            assert [row.state for row in await store.interests.list()] == ["ok", "ok"]
+            await one.execute(entry(1, 4))
+            position = await store.changes.take(READER, lease)
+            assert position is not None
+            await one.execute(entry(1, 5))
+            found, position = await read_all(store, position)
+            assert found == ["9.1", "1.3", "1.4", "1.5"]
+            assert (await read_all(store, position))[0] == []
+
+
+def copy_database(source: Server, target: Server) -> None:
+    """Dump the database of one server, and restore it on another."""
+    dump = source.program("pg_dump", "--dbname", source.url)
+    target.program("psql", "--dbname", target.url, "--quiet", "--set", "ON_ERROR_STOP=1", given=dump)
 
 
 async def pretend_restored(connection: Any, positions: dict[str, Position]) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from stage.feed import NOW, Reader, check, feed, opened
@@ -17,11 +17,11 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
+from penstock.schema.table import Table, definition_of
 from penstock.store.contract import Store
 from penstock.store.migrate import push
 from penstock.store.open import sqlite_path
 from penstock.store.sqlite.capture import triggers
-from penstock.store.sqlite.functions import register_functions
 
 ORDERS = "create table orders (id integer primary key, status text, amount, note text)"
 TTL = timedelta(seconds=60)
@@ -173,19 +173,25 @@ async def test_what_other_programs_have_not_is_refused(sqlite_url: str) -> None:
         assert await store.interests.list() == []
 
 
-async def test_a_table_that_is_written_anew_keeps_its_triggers(sqlite_url: str) -> None:
-    """As a schema push does it: with the text of what is attached to the table."""
-    async with captured(sqlite_url, ALL) as (store, other):
-        register_functions(other)
-        attached = other.execute(
-            "select sql from sqlite_schema where type = 'trigger' and tbl_name = 'orders'"
-        ).fetchall()
-        other.execute("drop table orders")
-        other.execute(ORDERS)
-        assert [row.state for row in await store.interests.list()] == ["missing"]
-        for (text,) in attached:
-            other.execute(text)
+class Narrow(Table, name="parcel"):
+    state: Literal["packed"]
+
+
+class Wide(Table, name="parcel"):
+    state: Literal["packed", "sent"]
+
+
+async def test_a_table_that_a_push_writes_anew_keeps_its_triggers(sqlite_url: str) -> None:
+    async with captured(sqlite_url) as (store, other):
+        await push(store, [definition_of(Narrow)])
+        await store.interests.declare([Interest(name="parcels", table="parcel", key=["id"], after=["state"])], NOW)
+        insert = "insert into parcel (id, creation_time, state) values (?, '2030-01-01T00:00:00.000000Z', ?)"
+        other.execute(insert, ("a", "packed"))
+        plan = await push(store, [definition_of(Wide)])
+        assert any("drop table" in statement.lower() for statement in plan.sql)
         assert [row.state for row in await store.interests.list()] == ["ok"]
+        other.execute(insert, ("b", "sent"))
+        assert await kinds(store) == [("enter", "a"), ("enter", "b")], "nothing is told of the rows that were copied"
 
 
 async def test_a_new_column_is_noticed_where_every_column_counts(sqlite_url: str) -> None:
