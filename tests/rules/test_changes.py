@@ -74,14 +74,14 @@ def test_an_interest_is_known_by_all_that_it_says() -> None:
 def test_an_update_of_no_interest_needs_no_trigger() -> None:
     def update(**options: Any) -> str:
         interest = Interest(name="a", table="t", key=["id"], **options)
-        return Conditions(interest, lambda name: name, "is not", "any").update()
+        return Conditions(interest, lambda name: name, "is not", "any", "moved").update()
 
     assert update(kinds=["truncate"]) == ""
     assert update(kinds=["change"], watches=[]) == ""
     assert update(kinds=["leave"]) == "", "nothing leaves what holds all"
-    assert update(kinds=["enter"]) == "((old.id is not new.id))"
+    assert update(kinds=["enter"]) == "((moved))"
     assert update(kinds=["leave"], matches="{row}.a") == "((old.a) is true and (not ((new.a) is true)))"
-    assert "any" in update()
+    assert update(kinds=["enter", "change"]) == "((any))", "a key is a column as others"
 
 
 def test_names_are_written_as_literals() -> None:

@@ -5,7 +5,7 @@ Owns which sides of an update an interest asks about. Leaves the triggers to the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.changes.interest import ROW, Interest
@@ -20,20 +20,18 @@ class Conditions:
         quote: Spells a column's name as SQL.
         differs: What stands between two values to ask whether they differ, NULL being a value.
         any_differs: Whether any column differs, as SQL.
+        moved: Whether the key differs, as SQL.
     """
 
     interest: Interest
     quote: Callable[[str], str]
     differs: str
     any_differs: str
+    moved: str
 
     def matches(self, row: str) -> str:
         """Whether the interest is about a row, ``old`` or ``new``; empty if it is about all."""
         return f"({_of(self.interest.matches, row)}) is true" if self.interest.matches else ""
-
-    def moved(self) -> str:
-        """Whether an update has changed the key."""
-        return self._any(self.interest.key)
 
     def update(self) -> str:
         """Whether an update is wanted; empty if none is."""
@@ -54,7 +52,7 @@ class Conditions:
         if self.interest.matches:
             new, old = self.matches("new"), self.matches("old")
             inside = f"when {new} then case when {old} then {change} else {enter} end when {old} then {leave}"
-        return f"case when {self.moved()} then 'moved' {inside} end"
+        return f"case when {self.moved} then 'moved' {inside} end"
 
     def _new_side(self) -> str:
         """Of a row that the interest is about then: it entered, or has changed inside."""
@@ -62,7 +60,8 @@ class Conditions:
         new, old = self.matches("new"), self.matches("old")
         differs = [self._watched()] if change else []
         if enter:
-            differs += [*([f"not ({old})"] if old else []), self.moved()]
+            differs += [f"not ({old})"] if old else []
+            differs += [self.moved] if self.interest.watches is not None or not change else []
         if not differs:
             return ""
         terms = [new, f"({' or '.join(differs)})"]
@@ -74,7 +73,7 @@ class Conditions:
         new, old = self.matches("new"), self.matches("old")
         gone = [f"not ({new})"] if leave and new else []
         if delete:
-            gone.append(self.moved())
+            gone.append(self.moved)
         return " and ".join(term for term in (old, f"({' or '.join(gone)})") if term) if gone else ""
 
     def _watched(self) -> str:
@@ -82,11 +81,8 @@ class Conditions:
             return self.any_differs
         parts = [f"({_of(watch, 'old')}) {self.differs} ({_of(watch, 'new')})" for watch in self.interest.watches]
         captured = () if self.interest.exact else (*self.interest.before, *self.interest.after)
-        return " or ".join([*parts, *([self._any(dict.fromkeys(captured))] if captured else [])])
-
-    def _any(self, columns: Sequence[str] | dict[str, None]) -> str:
-        names = [self.quote(column) for column in columns]
-        return " or ".join(f"old.{name} {self.differs} new.{name}" for name in names)
+        names = [self.quote(column) for column in dict.fromkeys(captured)]
+        return " or ".join([*parts, *(f"old.{name} {self.differs} new.{name}" for name in names)])
 
 
 def _of(sql: str | None, row: str) -> str:

@@ -14,11 +14,12 @@ from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
 from penstock.store.postgres.dialect import POSTGRES
 
+_UNLIKE = "pg_catalog.record_image_ne"
 _PIECE = 40  # columns in one call of a function, which takes a hundred arguments
 
 # Each statement of a function costs every transaction that runs it, so each event has a function of its own. Those that
-# only read columns name everything in full. That of updates asks conditions, and has the search path that the
-# conditions of the triggers were read with, so that both mean the same by an operator's name.
+# only read columns name everything in full. One that asks conditions has the search path that the conditions of the
+# triggers were read with, so that both mean the same by an operator's name.
 _FUNCTION = """
 create or replace function {function}() returns trigger language plpgsql security definer {path}as $penstock$
 declare
@@ -121,7 +122,9 @@ def functions(number: int, interest: Interest, types: Mapping[str, str], path: s
         ),
         "truncate": f"    {append} 'truncate', null, null, null);",
     }
-    paths = {"update": f"set search_path = pg_catalog, {path}{', ' if path else ''}pg_temp "}
+    paths = {}
+    if interest.matches or interest.watches:
+        paths = {"update": f"set search_path = pg_catalog, {path}{', ' if path else ''}pg_temp "}
     return [
         _FUNCTION.format(function=function_name(number, event), path=paths.get(event, ""), body=body)
         for event, body in bodies.items()
@@ -177,8 +180,16 @@ def _after(interest: Interest, types: Mapping[str, str]) -> str:
 
 
 def conditions_of(interest: Interest) -> Conditions:
-    """When to capture. Rows are compared byte by byte, as not all types can be compared."""
-    return Conditions(interest, POSTGRES.quote, "is distinct from", "old.* operator(pg_catalog.*<>) new.*")
+    """When to capture. Rows and keys are compared byte by byte: some types have no equality, and equal is not alike."""
+    keys = (", ".join(f"{row}.{POSTGRES.quote(column)}" for column in interest.key) for row in ("old", "new"))
+    old_key, new_key = (f"row({key})" for key in keys)
+    return Conditions(
+        interest,
+        POSTGRES.quote,
+        "is distinct from",
+        any_differs=f"{_UNLIKE}(old.*, new.*)",
+        moved=f"{_UNLIKE}({old_key}, {new_key})",
+    )
 
 
 def _wanted_events(interest: Interest, conditions: Conditions) -> list[str]:

@@ -48,8 +48,11 @@ def triggers(number: int, interest: Interest, columns: Iterable[str]) -> dict[st
 
 def conditions_of(interest: Interest, columns: Iterable[str]) -> Conditions:
     """When to capture."""
-    any_differs = " or ".join(f"old.{name} is not new.{name}" for name in map(SQLITE.quote, columns))
-    return Conditions(interest, SQLITE.quote, "is not", any_differs)
+    return Conditions(interest, SQLITE.quote, "is not", _unlike(columns), _unlike(interest.key))
+
+
+def _unlike(columns: Iterable[str]) -> str:
+    return " or ".join(f"old.{name} is not new.{name}" for name in map(SQLITE.quote, columns))
 
 
 def _entered(number: int, interest: Interest) -> str:
@@ -64,7 +67,7 @@ def _deleted(number: int, interest: Interest) -> str:
 
 def _updated(number: int, interest: Interest, conditions: Conditions) -> list[str]:
     """A changed key is the end of one row and the beginning of another."""
-    was, is_now, moved = conditions.matches("old") or "true", conditions.matches("new") or "true", conditions.moved()
+    was, is_now, moved = conditions.matches("old") or "true", conditions.matches("new") or "true", conditions.moved
     before, after = _object("old", interest.before), _object("new", interest.after)
     statements = []
     if interest.wants("delete"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from penstock.changes.change import KINDS
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
+from penstock.clock import random_of
 from penstock.errors import DeclarationError
 from penstock.store.contract import Session, Statement, Store
 from penstock.testing.conformance.bench import NOW, Bench, Suite, after, story
@@ -78,6 +80,33 @@ class Interests(Suite):
         assert await told(bench) == [("delete", "b")]
         await run(bench, sql("update conformance_note set id = 'd', amount = 11 where id = 'c'")())
         assert await told(bench) == [("enter", "d")]
+
+    @story
+    async def test_whatever_is_written_is_told_as_a_model_says(self, bench: Bench) -> None:
+        await make_table(bench, "thing", "a integer primary key, b integer, c integer")
+        models = [
+            Model(thing(name="all")),
+            Model(thing(name="b", matches='{row}."b" > 1'), about=lambda row: row[0] is not None and row[0] > 1),
+            Model(thing(name="c", watches=['{row}."c" / 2']), watched=lambda row: row[1] and row[1] // 2),
+            Model(
+                thing(
+                    name="both", matches='{row}."b" is null', watches=['{row}."c"'], kinds=["enter", "change", "leave"]
+                ),
+                about=lambda row: row[0] is None,
+                watched=lambda row: row[1],
+            ),
+        ]
+        numbers = await declare(bench, *(model.interest for model in models))
+        chance, rows, statements = random_of(7), dict[int, Row](), list[str]()
+        for _ in range(150):
+            before = dict(rows)
+            statements.append(_write(chance, rows))
+            for model in models:
+                model.follow(before, rows)
+        await bench.writing(plainly(*statements))
+        for number, model in zip(numbers, models, strict=True):
+            assert await told(bench, [number]) == model.told, model.interest.name
+            assert len(model.told) > 20
 
     @story
     async def test_null_is_a_value_like_any_other(self, bench: Bench) -> None:
@@ -183,6 +212,16 @@ class Interests(Suite):
         assert rows[0].interest.digest == note("one").digest
 
     @story
+    async def test_many_declare_at_once(self, bench: Bench) -> None:
+        stores = [bench.store, await bench.another(), await bench.another()]
+        interests = [note("one"), note("two", matches=GREATER)]
+        found = await asyncio.gather(*(store.interests.declare(interests, NOW) for store in stores))
+        assert found[0] == found[1] == found[2]
+        assert await states(bench) == ["ok", "ok"]
+        await run(bench, insert("a", 1), insert("b", 11))
+        assert await told(bench) == [("enter", "a"), ("enter", "b"), ("enter", "b")]
+
+    @story
     async def test_two_releases_of_one_interest_stand_side_by_side(self, bench: Bench) -> None:
         old, new = await declare(bench, note("one"), note("one", matches=GREATER))
         assert old != new
@@ -257,6 +296,67 @@ class Interests(Suite):
         await run(bench, "insert into thing values (2, 2)")
 
 
+# ----- a model
+
+Row = tuple[int | None, int | None]
+
+
+class Model:
+    """What an interest should be told of rows that hold two values."""
+
+    def __init__(
+        self,
+        interest: Interest,
+        about: Callable[[Row], Any] = lambda _: True,
+        watched: Callable[[Row], Any] = lambda row: row,
+    ) -> None:
+        self.interest = interest
+        self._about = about
+        self._watched = watched
+        self.told: list[Told] = []
+
+    def follow(self, before: Mapping[int, Row], rows: Mapping[int, Row]) -> None:
+        """A statement has changed one row, or its key."""
+        for key in sorted(before.keys() - rows.keys()):
+            self._tell("delete", key, self._about(before[key]))
+        for key in rows.keys() & before.keys():
+            was, is_now = self._about(before[key]), self._about(rows[key])
+            self._tell("enter", key, is_now and not was)
+            self._tell("leave", key, was and not is_now)
+            differs = self._watched(before[key]) != self._watched(rows[key])
+            self._tell("change", key, was and is_now and differs)
+        for key in rows.keys() - before.keys():
+            self._tell("enter", key, self._about(rows[key]))
+
+    def _tell(self, kind: str, key: int, condition: Any) -> None:
+        if condition and self.interest.wants(kind):
+            self.told.append((kind, key))
+
+
+def _write(chance: Any, rows: dict[int, Row]) -> str:
+    """A statement that changes one row at most, and what comes of it."""
+    key, other = chance.randrange(6), chance.randrange(6)
+    row = (chance.choice([None, 1, 2, 3]), chance.choice([None, 1, 2, 3]))
+    b, c = ("null" if value is None else str(value) for value in row)
+    if key not in rows:
+        rows[key] = row
+        return f"insert into thing values ({key}, {b}, {c})"
+    match chance.randrange(5):
+        case 0:
+            del rows[key]
+            return f"delete from thing where a = {key}"
+        case 1 if other not in rows:
+            del rows[key]
+            rows[other] = row
+            return f"update thing set a = {other}, b = {b}, c = {c} where a = {key}"
+        case 2:
+            rows[key] = row
+            return f"insert into thing values ({key}, 0, 0) on conflict (a) do update set b = {b}, c = {c}"
+        case _:
+            rows[key] = row
+            return f"update thing set b = {b}, c = {c} where a = {key}"
+
+
 # ----- steps
 
 
@@ -267,7 +367,7 @@ def note(name: str, **options: Any) -> Interest:
 
 def thing(**options: Any) -> Interest:
     """An interest in things, a table of somebody else's."""
-    return Interest(name="things", table="thing", key=["a"], **options)
+    return Interest(**{"name": "things", "table": "thing", "key": ["a"], **options})
 
 
 async def declare(bench: Bench, *interests: Interest) -> list[int]:
