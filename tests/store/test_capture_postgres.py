@@ -14,7 +14,7 @@ from stage.feed import NOW, opened
 from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
-from penstock.errors import DatabaseBusy, DeclarationError
+from penstock.errors import ConfigError, DatabaseBusy, DeclarationError
 from penstock.store.contract import Store
 from penstock.store.migrate import push
 from penstock.store.postgres import catalog
@@ -356,6 +356,38 @@ async def test_a_dump_brings_the_triggers_along(postgres_url: str) -> None:
         assert {row[0] for row in enabled} == {b"A"}
         body = await other.fetchval("select pg_get_functiondef('penstock.change_1_insert'::regproc)")
         assert "SECURITY DEFINER" in body
+
+
+async def test_who_died_before_its_triggers_were_made_is_mended(postgres_url: str) -> None:
+    async with captured(postgres_url) as (store, other):
+        await other.execute(
+            "insert into penstock.interest (name, digest, source, spec, declared_at) values ($1, $2, $3, $4, now())",
+            ALL.name,
+            ALL.digest,
+            '"orders"',
+            ALL.text(),
+        )
+        assert await states(store) == ["missing"]
+        assert await store.interests.declare([ALL], NOW) == [1]
+        assert await states(store) == ["ok"]
+
+
+async def test_a_table_of_somebody_else_is_refused_with_the_right_that_is_missing(postgres_url: str) -> None:
+    async with captured(postgres_url) as (store, other):
+        name = "feed_stranger"
+        await other.execute(
+            f"create role {name} login; grant all on schema penstock to {name};"
+            f"grant all on all tables in schema penstock to {name}; grant all on schema public to {name}"
+        )
+        try:
+            parts = urlsplit(postgres_url)
+            async with opened(urlunsplit(parts._replace(netloc=f"{name}@"))) as stranger:
+                with pytest.raises(ConfigError):
+                    await stranger.interests.declare([ALL], NOW)
+            assert await store.interests.list() == []
+            await other.execute("insert into orders values (1)")
+        finally:
+            await other.execute(f"drop owned by {name}; drop role {name}")
 
 
 # ----- locks

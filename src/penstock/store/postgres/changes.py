@@ -171,7 +171,7 @@ class PostgresChanges:
                 return False
             await session.execute(Statement(_TRUNCATE.format(slot=slot)))
             await session.commit()
-        except DatabaseBusy:
+        except (DatabaseBusy, Conflict):  # somebody uses it, or holds what this one waits for and waits in turn
             return False
         finally:
             await session.rollback()

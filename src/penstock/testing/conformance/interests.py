@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,8 +15,8 @@ from penstock.clock import random_of
 from penstock.errors import DeclarationError
 from penstock.store.contract import Session, Statement, Store
 from penstock.testing.conformance.bench import NOW, Bench, Suite, after, story
+from penstock.testing.conformance.interestmodel import Model, Row, write_one
 
-Told = tuple[str, Any]
 GREATER = '{row}."amount" > 10'
 
 
@@ -100,7 +100,7 @@ class Interests(Suite):
         chance, rows, statements = random_of(7), dict[int, Row](), list[str]()
         for _ in range(150):
             before = dict(rows)
-            statements.append(_write(chance, rows))
+            statements.append(write_one(chance, rows))
             for model in models:
                 model.follow(before, rows)
         await bench.writing(plainly(*statements))
@@ -296,67 +296,6 @@ class Interests(Suite):
         await run(bench, "insert into thing values (2, 2)")
 
 
-# ----- a model
-
-Row = tuple[int | None, int | None]
-
-
-class Model:
-    """What an interest should be told of rows that hold two values."""
-
-    def __init__(
-        self,
-        interest: Interest,
-        about: Callable[[Row], Any] = lambda _: True,
-        watched: Callable[[Row], Any] = lambda row: row,
-    ) -> None:
-        self.interest = interest
-        self._about = about
-        self._watched = watched
-        self.told: list[Told] = []
-
-    def follow(self, before: Mapping[int, Row], rows: Mapping[int, Row]) -> None:
-        """A statement has changed one row, or its key."""
-        for key in sorted(before.keys() - rows.keys()):
-            self._tell("delete", key, self._about(before[key]))
-        for key in rows.keys() & before.keys():
-            was, is_now = self._about(before[key]), self._about(rows[key])
-            self._tell("enter", key, is_now and not was)
-            self._tell("leave", key, was and not is_now)
-            differs = self._watched(before[key]) != self._watched(rows[key])
-            self._tell("change", key, was and is_now and differs)
-        for key in rows.keys() - before.keys():
-            self._tell("enter", key, self._about(rows[key]))
-
-    def _tell(self, kind: str, key: int, condition: Any) -> None:
-        if condition and self.interest.wants(kind):
-            self.told.append((kind, key))
-
-
-def _write(chance: Any, rows: dict[int, Row]) -> str:
-    """A statement that changes one row at most, and what comes of it."""
-    key, other = chance.randrange(6), chance.randrange(6)
-    row = (chance.choice([None, 1, 2, 3]), chance.choice([None, 1, 2, 3]))
-    b, c = ("null" if value is None else str(value) for value in row)
-    if key not in rows:
-        rows[key] = row
-        return f"insert into thing values ({key}, {b}, {c})"
-    match chance.randrange(5):
-        case 0:
-            del rows[key]
-            return f"delete from thing where a = {key}"
-        case 1 if other not in rows:
-            del rows[key]
-            rows[other] = row
-            return f"update thing set a = {other}, b = {b}, c = {c} where a = {key}"
-        case 2:
-            rows[key] = row
-            return f"insert into thing values ({key}, 0, 0) on conflict (a) do update set b = {b}, c = {c}"
-        case _:
-            rows[key] = row
-            return f"update thing set b = {b}, c = {c} where a = {key}"
-
-
 # ----- steps
 
 
@@ -432,7 +371,7 @@ async def captured(bench: Bench, interests: Sequence[int] | None = None) -> list
 _read: dict[int, dict[tuple[int, ...], Any]] = {}
 
 
-async def told(bench: Bench, interests: Sequence[int] | None = None) -> list[Told]:
+async def told(bench: Bench, interests: Sequence[int] | None = None) -> list[tuple[str, Any]]:
     """Kind and key of what was captured since the last time this was asked of these interests."""
     positions = _read.setdefault(id(bench), {})
     asked = () if interests is None else tuple(interests)
