@@ -15,10 +15,12 @@ from stage.feed import NOW, READER, Reader, Writer, Written, check, entry, feed,
 from stage.server import Server, server
 
 from penstock.changes.position import BEGINNING, Position, Snapshot
-from penstock.errors import Conflict
+from penstock.errors import Conflict, DatabaseBusy
 from penstock.store.changes import Rotation
 from penstock.store.contract import Statement, Store
 from penstock.store.postgres.changes import TURN
+from penstock.store.postgres.jobs import run
+from penstock.store.queries import Query
 
 WRITERS, TRANSACTIONS = 24, 40
 INTO_SLOT_0 = (
@@ -163,6 +165,31 @@ async def test_what_a_reader_writes_itself_is_read_later(postgres_url: str) -> N
                 await session.rollback()
             assert told(batch) == [] if number == 1 else [f"1.{number - 1}", f"2.{number - 1}"]
             position = batch.position
+
+
+async def test_a_reader_that_is_too_far_behind_to_sort_begins_all_the_same(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 2) as [slow, quick]:
+        await slow.execute(f"begin; {entry(9, 1)}")
+        await quick.execute(f"{entry(1, 1)}; {entry(1, 2)}; {entry(1, 3)}")
+        first = await store.changes.read(BEGINNING, 2)
+        _, middle = await read_all(store, first.position)
+        await slow.execute(f"{entry(9, 2)}; commit")
+        await quick.execute(entry(1, 4))
+        expected = [await to_the_end(store, at) for at in (BEGINNING, first.position, middle)]
+        assert expected[2] == ["9.1", "9.2", "1.4"]
+        asked = set[str]()
+
+        async def too_slow(own: Any, query: Query, values: dict[str, Any]) -> Any:
+            asked.add(query.name)
+            if query.name == "begin":
+                raise DatabaseBusy("A statement was stopped.", slow=True)
+            return await run(own, query, values)
+
+        monkeypatch.setattr("penstock.store.postgres.changes.run", too_slow)
+        assert [await to_the_end(store, at) for at in (BEGINNING, first.position, middle)] == expected
+        assert asked == {"begin", "begin_far", "go_on"}
 
 
 # ----- room

@@ -66,6 +66,9 @@ async def test_postgres_looks_at_what_is_unread(postgres_url: str, how: str) -> 
         begun = await touched(other, "begin", before, 10, how)
         assert begun.keys() == {"xid_idx"}
         assert begun["xid_idx"] <= ROWS + OWN, "once for a batch"
+        far = await touched(other, "begin_far", before, 10, how)
+        assert far.keys() == {"seq_idx"}
+        assert far["seq_idx"] <= 10 + OWN, "or less, if nothing that is seen is kept"
         batch = await store.changes.read(before, 10)
         pieces = await touched(other, "go_on", batch.position, 10, how)
         assert pieces.keys() == {"seq_idx"}

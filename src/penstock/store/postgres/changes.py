@@ -74,7 +74,7 @@ class PostgresChanges:
             if position.batch is not None:
                 return Batch(changes, position, complete=False)
         room = limit - len(changes)
-        rows = await self._run("begin", **position.bounds(), **asked, limit=room)
+        rows = await self._begin({**position.bounds(), **asked, "limit": room})
         snapshot = Snapshot.parse(rows[0][0])
         if position.seen.end > snapshot.end:
             await self._settle_in()
@@ -127,6 +127,15 @@ class PostgresChanges:
         return None if seconds is None else timedelta(seconds=seconds)
 
     # ----- steps
+
+    async def _begin(self, values: dict[str, Any]) -> Sequence[Row]:
+        """The first of a new batch, however large it is."""
+        try:
+            return await self._run("begin", **values)
+        except DatabaseBusy as error:
+            if not error.facts.get("slow"):
+                raise
+        return await self._run("begin_far", **values)
 
     async def _put(self, query_name: str, name: str, now: datetime, at: Position | None) -> bool:
         session = await begin(self._connections, BEGIN_INTERNAL)

@@ -33,6 +33,18 @@ from moment m left join lateral (
 ) c on true
 order by c.seq;
 
+-- begin_far: the same for a reader that is so far behind that `begin` takes too long: it reads along the order of numbers,
+-- passing by what is seen, of which little is kept for the slowest reader (PostgreSQL only: see begin).
+with moment as materialized (select pg_current_snapshot()::text as snapshot)
+select m.snapshot, c.seq, c.interest, c.kind, c.key, c.before, c.after, c.changed_at
+from moment m left join lateral (
+    select seq, interest, kind, key, before, after, changed_at from penstock.change
+    where (xid + 0 >= :seen_end or xid + 0 = any(:seen_open::bigint[]))
+      and (:interests::integer[] is null or interest = any(:interests))
+    order by seq limit :limit
+) c on true
+order by c.seq;
+
 -- go_on: the next of a batch that is under way, by the snapshot it began with (PostgreSQL only: see begin).
 -- The index of xid, which `+ 0` hides, would lead to all of the batch again for each piece.
 select seq, interest, kind, key, before, after, changed_at from penstock.change
