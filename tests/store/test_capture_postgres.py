@@ -170,6 +170,15 @@ async def test_the_settings_of_a_writer_change_nothing_of_what_is_captured(postg
         assert one.key_values() == ("2030-01-01T00:00:00.5", "\\x00ff")
 
 
+async def test_a_writer_for_whom_backslashes_escape_means_the_same(postgres_url: str) -> None:
+    digits = Interest(name="d", table="orders", key=["id"], matches=r"{row}.note ~ '^\d+$'")
+    async with captured(postgres_url, digits) as (store, other):
+        await other.execute("set standard_conforming_strings = off; set escape_string_warning = off")
+        await other.execute("insert into orders (id, note) values (1, '12'), (2, 'dd')")
+        await other.execute("update orders set amount = 1; update orders set note = 'x'")
+        assert await kinds(store) == [("enter", 1), ("change", 1), ("leave", 1)]
+
+
 async def test_what_a_writer_puts_before_the_search_path_is_not_used(postgres_url: str) -> None:
     async with captured(postgres_url, PAID) as (store, other):
         await other.execute(

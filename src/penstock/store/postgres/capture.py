@@ -21,7 +21,7 @@ _PIECE = 40  # columns in one call of a function, which takes a hundred argument
 # only read columns name everything in full. One that asks conditions has the search path that the conditions of the
 # triggers were read with, so that both mean the same by an operator's name.
 _FUNCTION = """
-create or replace function {function}() returns trigger language plpgsql security definer {path}as $penstock$
+create or replace function {function}() returns trigger language plpgsql security definer {settings}as $penstock$
 declare
     told pg_catalog.text; row_key pg_catalog.text; row_before pg_catalog.text; row_after pg_catalog.text;
 begin
@@ -122,13 +122,18 @@ def functions(number: int, interest: Interest, types: Mapping[str, str], path: s
         ),
         "truncate": f"    {append} 'truncate', null, null, null);",
     }
-    paths = {}
-    if interest.matches or interest.watches:
-        paths = {"update": f"set search_path = pg_catalog, {path}{', ' if path else ''}pg_temp "}
+    settings = {"update": _settings(interest, path)}
     return [
-        _FUNCTION.format(function=function_name(number, event), path=paths.get(event, ""), body=body)
+        _FUNCTION.format(function=function_name(number, event), settings=settings.get(event, ""), body=body)
         for event, body in bodies.items()
     ]
+
+
+def _settings(interest: Interest, path: str) -> str:
+    """What a function that asks conditions is told, as the session that writes may have been told otherwise."""
+    asked = " ".join((interest.matches or "", *(interest.watches or ())))
+    pinned = f"set search_path = pg_catalog, {path}{', ' if path else ''}pg_temp " if asked else ""
+    return pinned + ("set standard_conforming_strings = on " if "\\" in asked else "")
 
 
 def function_name(number: int, event: str) -> str:
