@@ -40,6 +40,7 @@ _STOP_PART = 0.6
 _TICK_PART = 0.25
 _END_PART = 0.1
 _AGAIN_PART = 0.1
+_AT_ONCE = 2  # statements: it settles what has ended while it claims
 
 
 class Worker(Service):
@@ -150,7 +151,8 @@ class Worker(Service):
     async def _keep_lease(self) -> None:
         now = self.clock.monotonic()
         if self.lease is None:
-            self.lease = await self._store.leases.take(self._label, self._ttl, self.clock.now())
+            take = self._store.leases.take(self._label, self._ttl, self.clock.now())
+            self.lease, _ = await asyncio.gather(take, self._store.jobs.prepare(_AT_ONCE))
             self._renewed_at, self._astray = now, False
             log_event("worker.started", lease=self.lease, worker=self._label)
             return

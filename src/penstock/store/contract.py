@@ -169,6 +169,9 @@ class Jobs(Protocol):
     async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
         """The same for all jobs that meet a filter and have not ended; how many."""
 
+    async def prepare(self, connections: int) -> None:
+        """Get so many connections ready to claim and to settle, so that the first jobs wait no longer than others."""
+
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease.
 

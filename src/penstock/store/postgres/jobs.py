@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
-from itertools import chain, islice
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +22,6 @@ from penstock.store.jobrows import (
     expired_slot,
     filter_values,
     job_of,
-    options_text,
     slot_of,
     status_of,
 )
@@ -29,20 +29,26 @@ from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
+from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy_alike
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.queries import Query, load_queries
 from penstock.store.rooms import GatesLeftOut, gates_in_line, left_rooms, shared_rooms
 
 _PROMOTE_MOST = 1000
 _PIECE = 5000  # jobs of a user's transaction, in one statement
-_COPY_FROM = 100  # jobs; for fewer one statement is faster
-_COLUMNS = (
-    "id", "args", "pool", "function", "kind", "priority", "rank", "run_at", "options", "on_complete", "attempt",
-    "enqueued_at",
-)  # fmt: skip
-_PLACE = ("gated", "waiting", "concurrency_key")
 _RUN_AT, _RANK, _SEQ = 4, 12, 13  # of rows of the query `claim`
 _CANCELS, _GATES, _PASSED = 14, 15, 16  # of the first one
+_NO_CLAIM = {
+    **dict.fromkeys(("pools", "rooms", "epochs", "after_ranks", "after_seqs"), ()),
+    "lease": -1,
+    "limit": 0,
+    "now": datetime(2000, 1, 1, tzinfo=UTC),
+}
+_NO_JOBS = {
+    **dict.fromkeys(("ids", "returned", "results", "finished_ats", "expires_ats", "slots"), ()),
+    **dict.fromkeys(("result", "finished_at", "expires_at", "slot")),
+    "lease": -1,
+}
 _REQUEST_KEPT = timedelta(minutes=1)
 # These two are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _TRUNCATE = "truncate penstock.finished_job_{slot}"
@@ -61,30 +67,28 @@ class PostgresJobs:
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         """Store jobs in a transaction."""
-        if len(jobs) >= _COPY_FROM and isinstance(session, PostgresSession):
-            await _copy(session, jobs, now)
+        if len(jobs) >= COPY_FROM and isinstance(session, PostgresSession):
+            await copy(session, jobs, now)
             return
         query = self._queries["enqueue"]
-        await session.execute(query.statement, query.args(_new_arrays(jobs, now)))
+        await session.execute(query.statement, query.args(arrays(jobs, now)))
 
     async def enqueue_alike(self, session: OpenTransaction, jobs: Iterable[NewJob], now: datetime) -> None:
         """Store any number of jobs in a transaction while they are made."""
         left, copies = iter(jobs), isinstance(session, PostgresSession)
-        while piece := list(islice(left, _COPY_FROM if copies else _PIECE)):
-            if isinstance(session, PostgresSession) and len(piece) == _COPY_FROM:
-                await _copy_alike(session, piece, left, now)
+        while piece := list(islice(left, COPY_FROM if copies else _PIECE)):
+            if isinstance(session, PostgresSession) and len(piece) == COPY_FROM:
+                await copy_alike(session, piece, left, now)
             else:
                 await self.enqueue(session, piece, now)
 
     async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
         """Store a job in a transaction of its own."""
-        if _place(job, now) is None:
-            (options,) = _options_texts([job])
-            columns = (job.id, job.args, *_other_columns(job, options, now))
-            values = {**dict(zip(_COLUMNS, columns, strict=True)), "now": now}
-            await run(self._connections, self._queries["enqueue_one"], values, once=True)
+        values = alone(job, now)
+        if values is None:
+            await run(self._connections, self._queries["enqueue"], arrays([job], now), once=True)
         else:
-            await run(self._connections, self._queries["enqueue"], _new_arrays([job], now), once=True)
+            await run(self._connections, self._queries["enqueue_one"], values, once=True)
 
     async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled."""
@@ -95,6 +99,11 @@ class PostgresJobs:
         """The same for all jobs that meet a filter and have not ended; how many."""
         query = self._queries["request_cancel_all"]
         return await session.execute(query.statement, query.args({**filter_values(where), "now": now}))
+
+    async def prepare(self, connections: int) -> None:
+        """Get so many connections ready to claim and to settle."""
+        if not self._connections.route.pooled:
+            await asyncio.gather(*(self._prepare_one() for _ in range(connections)))
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
@@ -213,6 +222,20 @@ class PostgresJobs:
             await session.rollback()
         return count
 
+    async def _prepare_one(self) -> None:
+        """Run on one connection what it will run most, about no jobs at all: the server has it ready from then on."""
+        connection = await self._connections.acquire()
+        broken = True
+        try:
+            for name, values in (("claim", _NO_CLAIM), ("succeed", _NO_JOBS)):
+                query = self._queries[name]
+                await connection.fetch(query.statement.sql, *query.args(values))
+            broken = False
+        except Exception as error:
+            raise translate(error) from error
+        finally:
+            self._connections.release(connection, broken=broken)
+
     async def _claim(
         self, lease: int, limit: int, rooms: Sequence[Room], now: datetime
     ) -> tuple[Row, builtins.list[Job]]:
@@ -268,71 +291,6 @@ async def run(connections: Connections, query: Query, values: dict[str, Any], *,
     finally:
         connections.release(connection, broken=broken)
     return rows
-
-
-def _new_arrays(jobs: Sequence[NewJob], now: datetime) -> dict[str, Any]:
-    """New jobs as the values of the query `enqueue`."""
-    return {
-        "ids": [job.id for job in jobs],
-        "pools": [job.pool for job in jobs],
-        "functions": [job.function for job in jobs],
-        "kinds": [job.kind for job in jobs],
-        "args": [job.args for job in jobs],
-        "priorities": [job.priority for job in jobs],
-        "ranks": [job.rank for job in jobs],
-        "run_ats": [job.run_at for job in jobs],
-        "options": _options_texts(jobs),
-        "on_completes": [job.on_complete for job in jobs],
-        "concurrency_keys": [job.concurrency_key for job in jobs],
-        "now": now,
-    }
-
-
-async def _copy(session: PostgresSession, jobs: Sequence[NewJob], now: datetime) -> None:
-    """Store many jobs. What the statement `enqueue` does for few, COPY does in half the time for many."""
-    ready: list[tuple[Any, ...]] = []
-    later: list[tuple[Any, ...]] = []
-    for job, options in zip(jobs, _options_texts(jobs), strict=True):
-        row, place = (job.id, job.args, *_other_columns(job, options, now)), _place(job, now)
-        if place is None:
-            ready.append(row)
-        else:
-            later.append((*row, *place))
-    if ready:
-        await session.copy("ready_job", _COLUMNS, ready)
-    if later:
-        await session.copy("scheduled_job", (*_COLUMNS, *_PLACE), later)
-
-
-async def _copy_alike(session: PostgresSession, first: Sequence[NewJob], left: Iterator[NewJob], now: datetime) -> None:
-    """Store many jobs that are alike: one is made while those before it are on their way."""
-    one = first[0]
-    place, (options,) = _place(one, now), _options_texts([one])
-    others = (*_other_columns(one, options, now), *(place or ()))
-    table, columns = ("ready_job", _COLUMNS) if place is None else ("scheduled_job", (*_COLUMNS, *_PLACE))
-    await session.copy(table, columns, ((job.id, job.args, *others) for job in chain(first, left)))
-
-
-def _other_columns(job: NewJob, options: str | None, now: datetime) -> tuple[Any, ...]:
-    """The columns of a new job beside its id and arguments."""
-    return (
-        job.pool, job.function, job.kind, job.priority, job.rank, job.run_at, options, job.on_complete, 0, now
-    )  # fmt: skip
-
-
-def _place(job: NewJob, now: datetime) -> tuple[bool, bool, str] | None:
-    """More columns of a new job that cannot start yet: whether it is gated, and waits, and its key; None if it can."""
-    gated, due = job.concurrency_key is not None, job.run_at <= now
-    return (gated, gated and due, job.concurrency_key or "") if gated or not due else None
-
-
-def _options_texts(jobs: Sequence[NewJob]) -> list[str | None]:
-    """The options of jobs as stored; those of a batch are mostly the same object."""
-    known: dict[int, str | None] = {}
-    for job in jobs:
-        if id(job.options) not in known:
-            known[id(job.options)] = options_text(job.options)
-    return [known[id(job.options)] for job in jobs]
 
 
 async def _run_pooled(connections: Connections, query: Query, values: dict[str, Any]) -> Sequence[Row]:

@@ -93,6 +93,9 @@ class SqliteJobs:
         """The same for all jobs that meet a filter and have not ended; how many."""
         return await self._execute(session, "request_cancel_all", filter_row(where) | {"now": encode_datetime(now)})
 
+    async def prepare(self, connections: int) -> None:
+        """There is one, which is ready."""
+
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
         ready, next_run_at, cancels = await self._look(rooms)
