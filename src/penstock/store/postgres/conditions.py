@@ -1,0 +1,273 @@
+"""Filters in PostgreSQL's SQL: constants, terms, and the conditions that are not made of others.
+
+Owns their text. Nothing in it can fail on any row: what a cast, a sum or a JSON operator would raise an error for is
+turned away before it. Columns of user-owned tables may have other types than penstock chooses, so they are brought
+into a known one first.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from penstock.reactive.expression import (
+    MAX_DIGITS,
+    MAX_REAL,
+    MIN_REAL,
+    Arithmetic,
+    Compare,
+    Constant,
+    Field,
+    Has,
+    Leaf,
+    Length,
+    Matches,
+    Missing,
+    OneOf,
+    Path,
+    Term,
+    TextIs,
+    common_kind,
+    fields,
+)
+from penstock.reactive.pattern import postgres_pattern
+from penstock.schema.fields import Kind
+from penstock.store.conditions import Part, Spelling
+from penstock.values import decode_json
+
+_EPOCH = "'1970-01-01 00:00:00+00'"
+_FIRST, _LAST = "'-719162 days'::interval", "'2932896 days 23:59:59.999999'::interval"
+_SPECIAL = re.compile(r"[\\$%\x01-\x1f]")
+# What json may hold and jsonb not: NUL, halves of characters, numbers with too many digits.
+_ODD_JSON = r"\\u(0000|[dD][89a-fA-F])|[eE]\+?[0-9]{4}|[0-9]{1000}"
+
+
+class PostgresSpelling(Spelling):
+    """How PostgreSQL says it."""
+
+    true = "true"
+
+    def leaf(self, leaf: Leaf) -> Part:
+        """A leaf; false or NULL of what is not there."""
+        return Part(self._leaf(leaf), self._guards(leaf))
+
+    def changed(self, term: Term, before: Spelling) -> Part:
+        """Whether a term has another value than before."""
+        assert isinstance(before, PostgresSpelling)
+        now, then = (one._comparable(term) for one in (self, before))
+        raw = " or ".join(f"{self.column(name)}::text is distinct from {before.column(name)}::text" for name in fields(term))
+        return Part(f"{now} is distinct from {then}", (*self._guards(term), *before._guards(term)), wide=raw)
+
+    def _guards(self, expression: Leaf | Term) -> tuple[str, ...]:
+        if self.definition.managed:
+            return ()
+        json = [name for name, kind in fields(expression).items() if kind is Kind.JSON]
+        return tuple(f"{self.column(name)} is null or {self.column(name)}::text !~ {literal(_ODD_JSON)}" for name in json)
+
+    # ----- leaves
+
+    def _leaf(self, leaf: Leaf) -> str:
+        if isinstance(leaf, Compare):
+            return self._compare(leaf)
+        if isinstance(leaf, Missing):
+            return f"{self._comparable(leaf.term)} is null"
+        if isinstance(leaf, OneOf):
+            kind = leaf.term.kind
+            spell = self._since if isinstance(leaf.term, Arithmetic) and kind is Kind.DATETIME else self._comparable
+            listed = ", ".join(map(spell, leaf.constants))
+            return f"{self._value(leaf.term, kind)} in ({listed})"
+        if isinstance(leaf, TextIs):
+            return self._text_is(self._text(leaf.term), leaf)
+        if isinstance(leaf, Matches):
+            return f"{self._text(leaf.term)} ~ {literal(postgres_pattern(leaf.pattern))}"
+        found = self._value(leaf.term, leaf.term.kind)
+        if isinstance(leaf, Has):
+            wanted = literal(f"[{leaf.constant.value}]")
+            return f"case jsonb_typeof({found}) when 'array' then {found} @> {wanted}::jsonb end"
+        return found if leaf.term.kind is Kind.BOOLEAN else f"{found} = 'true'::jsonb"
+
+    def _compare(self, leaf: Compare) -> str:
+        kind = common_kind(leaf.left.kind, leaf.right.kind, "==")
+        assert kind is not None
+        if isinstance(leaf.right, Constant) and not isinstance(leaf.left, Arithmetic):
+            return self._compare_constant(leaf, leaf.right, kind)
+        linear = kind is Kind.DATETIME and (
+            not self.definition.managed or isinstance(leaf.left, Arithmetic) or isinstance(leaf.right, Arithmetic)
+        )
+        left, right = (
+            self._since(one) if linear else self._comparable(one, kind) for one in (leaf.left, leaf.right)
+        )
+        return f"{left} {'is not distinct from' if leaf.operator == '==' else leaf.operator} {right}"
+
+    def _compare_constant(self, leaf: Compare, constant: Constant, kind: Kind) -> str:
+        operator = "=" if leaf.operator == "==" else leaf.operator
+        if kind is not Kind.JSON or operator == "=":
+            return f"{self._value(leaf.left, kind)} {operator} {self._constant(constant, kind)}"
+        found = self._value(leaf.left, kind)
+        if constant.value[0] == '"':
+            return f"{self._text(leaf.left)} {operator} {literal(decode_json(constant.value))}"
+        return f"jsonb_typeof({found}) = 'number' and {found} {operator} {self._constant(constant, kind)}"
+
+    def _text_is(self, found: str, leaf: TextIs) -> str:
+        if leaf.test == "contains":
+            return f"strpos({found}, {literal(leaf.text)}) > 0"
+        side = "left" if leaf.test == "startswith" else "right"
+        return f"{side}({found}, {len(leaf.text)}) = {literal(leaf.text)}"
+
+    # ----- terms
+
+    def _comparable(self, term: Term, kind: Kind | None = None) -> str:
+        """A term that is NULL if it is not there: JSON's null is not, either."""
+        if kind is Kind.JSON and term.kind is not Kind.JSON:
+            return f"to_jsonb({self._value(term, term.kind)})"
+        found = self._value(term, kind or term.kind)
+        return f"nullif({found}, 'null'::jsonb)" if term.kind is Kind.JSON else found
+
+    def _value(self, term: Term, kind: Kind) -> str:
+        """A term as a value of a kind."""
+        if isinstance(term, Constant):
+            return self._constant(term, kind)
+        if isinstance(term, Arithmetic):
+            found = self._computed(term)
+        elif isinstance(term, Length):
+            found = self._length(term)
+        elif isinstance(term, Path):
+            found = self._path(term)
+        else:
+            found = self._field(term)
+        return f"{found}::float8" if kind is Kind.REAL and term.kind is Kind.INTEGER else found
+
+    def _field(self, field: Field) -> str:
+        name = self.column(field.column)
+        if field.kind is Kind.DECIMAL:
+            return f"(case when {name} - {name} = 0 then {name} end)"
+        if field.kind is Kind.INTERVAL:
+            return _interval(name)
+        if not self.definition.managed:
+            return _USER_OWNED.get(field.kind, "{0}").format(name)
+        return f"nullif({name}, 'NaN')" if field.kind is Kind.REAL else name
+
+    def _path(self, path: Path) -> str:
+        found = self._field(Field(path.column, Kind.JSON))
+        for step in path.steps:
+            if isinstance(step, str):
+                found = f"({found} -> {literal(step)})"
+            else:  # a scalar would be taken for an array of one
+                found = f"(case jsonb_typeof({found}) when 'array' then {found} -> ({step}) end)"
+        return found
+
+    def _text(self, term: Term) -> str:
+        """A term as a text; NULL if it is none."""
+        found = self._value(term, term.kind)
+        if term.kind is Kind.TEXT:
+            return found
+        return f"(case jsonb_typeof({found}) when 'string' then {found} #>> '{{}}' end collate \"C\")"
+
+    def _length(self, term: Length) -> str:
+        found = self._value(term.of, term.of.kind)
+        if term.of.kind is not Kind.JSON:
+            return f"{'octet_length' if term.of.kind is Kind.BYTES else 'char_length'}({found})"
+        text = f"char_length({found} #>> '{{}}')"
+        return f"(case jsonb_typeof({found}) when 'array' then jsonb_array_length({found}) when 'string' then {text} end)"
+
+    # ----- arithmetic
+
+    def _computed(self, term: Arithmetic) -> str:
+        if term.kind in {Kind.DATETIME, Kind.INTERVAL}:
+            return self._since(term)
+        left, right = (self._operand(one, term.kind) for one in (term.left, term.right))
+        return f"({left} {term.operator} {right})"
+
+    def _operand(self, term: Term, kind: Kind) -> str:
+        """A number to compute with, as a type that no result leaves."""
+        found = self._value(term, term.kind)
+        if kind is Kind.REAL:
+            if term.kind is Kind.REAL and isinstance(term, Field):
+                bounds = f"abs({found}) between {_real(MIN_REAL)} and {_real(MAX_REAL)}"
+                return f"(case when {found} = 0 or {bounds} then {found} end)"
+            return f"({found})::float8"
+        if kind is Kind.DECIMAL and term.kind is Kind.DECIMAL and isinstance(term, Field):
+            fits = f"abs({found}) < 1e{MAX_DIGITS + 1} and scale({found}) <= {MAX_DIGITS}"
+            return f"(case when {found} = 0 then 0 when {fits} then {found} end)"
+        return f"({found})::numeric"
+
+    def _since(self, term: Term) -> str:
+        """A point in time as an interval since 1970, a length of time as itself: neither knows of time zones."""
+        if isinstance(term, Arithmetic):
+            return f"({self._since(term.left)} {term.operator} {self._since(term.right)})"
+        if isinstance(term, Constant) and term.kind is Kind.DATETIME:
+            return _interval_literal(term.value - datetime(1970, 1, 1, tzinfo=UTC))
+        if term.kind is Kind.DATETIME and isinstance(term, Field):
+            name = self.column(term.column)
+            return (
+                f"(case when isfinite({name}) then {name} - {_EPOCH} "
+                f"when {name} < {_EPOCH} then {_FIRST} when {name} > {_EPOCH} then {_LAST} end)"
+            )
+        return self._value(term, term.kind)
+
+    # ----- constants
+
+    def _constant(self, constant: Constant, kind: Kind) -> str:
+        value: Any = constant.value
+        if kind is Kind.REAL:
+            return _real(float(value))
+        if kind in {Kind.INTEGER, Kind.DECIMAL}:
+            return f"({value:f})" if kind is Kind.DECIMAL and constant.kind is Kind.DECIMAL else f"({value})"
+        if kind is Kind.JSON:
+            return f"{literal(value)}::jsonb"
+        if kind is Kind.BOOLEAN:
+            return "true" if value else "false"
+        if kind is Kind.BYTES:
+            return f"decode('{value.hex()}', 'hex')"
+        if kind is Kind.INTERVAL:
+            return _interval_literal(value)
+        # Those below take the type of the column that they are compared with, whichever it is.
+        return literal(_TEXTS.get(kind, str)(value))
+
+
+def literal(text: str) -> str:
+    """A text as SQL, whatever the server's settings and whatever it is put into: no $ and no % stands in it."""
+    escaped = _SPECIAL.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("'", "''"))
+    return f"E'{escaped}'" if "\\" in escaped else f"'{escaped}'"
+
+
+def _real(value: float) -> str:
+    return f"'{value!r}'::float8" if value == value and abs(value) != float("inf") else f"'{'-' * (value < 0)}Infinity'::float8"
+
+
+def _interval_literal(value: timedelta) -> str:
+    return f"'{value.days} days {value.seconds} seconds {value.microseconds} microseconds'::interval"
+
+
+def _interval(name: str) -> str:
+    """Years of 365 days and months of 30, as the driver reads them; PostgreSQL compares years of 360."""
+    years = f"extract(year from {name})"
+    fits = f"abs({years}) < 100000 and abs(extract(day from {name})) < 1000000000"
+    return (
+        f"(case when {years} = 0 and {fits} then {name} when {fits} then {name} + make_interval(days => 5 * {years}::int) end)"
+    )
+
+
+def _datetime_text(value: datetime) -> str:
+    """The ends of time are kept as infinite."""
+    utc = value.astimezone(UTC)
+    if utc.replace(tzinfo=None) in {datetime.min, datetime.max}:
+        return "infinity" if utc.year > 1 else "-infinity"
+    return utc.isoformat(" ", "microseconds")
+
+
+def _date_text(value: date) -> str:
+    return {date.min: "-infinity", date.max: "infinity"}.get(value, value.isoformat())
+
+
+_TEXTS = {Kind.DATETIME: _datetime_text, Kind.DATE: _date_text}
+_WHOLE = "{0} = floor({0}) and {0} between -9223372036854775808 and 9223372036854775807"
+_FINITE = "(abs({0}) <= 1e308 and ({0} = 0 or abs({0}) >= 1e-307)) or {0}::text in ('Infinity', '-Infinity')"
+_USER_OWNED = {
+    Kind.TEXT: '({0}::text collate "C")',
+    Kind.UUID: '(lower({0}::text) collate "C")',
+    Kind.INTEGER: f"(case when {_WHOLE} then {{0}} end)",
+    Kind.REAL: f"(case when {_FINITE} then {{0}}::float8 end)",
+    Kind.JSON: "to_jsonb({0})",
+}
