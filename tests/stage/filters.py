@@ -9,17 +9,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from operator import eq, ge, gt, le, lt, ne
+from random import Random
 from typing import Any, Literal
 from uuid import UUID
 
 import asyncpg
-from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from penstock import Table
 from penstock.reactive.evaluate import holds, row_values
-from penstock.reactive.expression import Condition, Not
-from penstock.reactive.standins import Clause, Operand, Row, Site, condition_of
+from penstock.reactive.expression import Condition, Expression, Not
+from penstock.reactive.standins import Operand, Row, Site, condition_of, term_of
 from penstock.schema.table import TableDefinition, definition_of
 from penstock.store.conditions import ConditionSql, condition_sql
 from penstock.store.ddl import create_table
@@ -63,202 +64,235 @@ class Thing(Table):
 DEFINITION = definition_of(Thing)
 SITE = Site("Test", DEFINITION)
 
-TEXTS = st.sampled_from(
-    ["", "a", "A", "b", "ab", "abc", "a%", "a_b", "$1", "$$", "%s", "'", "''", '"', "\\", "\\'", "é", "e\u0301", "ž", "Z", "ß",
-     "😀", "\uffff", "\n", "a\n", " a", "a ", "0", "10", "9", "null", "paid", "x'00'", "--", "\x7f", "/*", "?1", "{0}", "\t"]
-) | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=4)  # fmt: skip
-INTEGERS = st.sampled_from([0, 1, -1, 2, 7, 100, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63)]) | st.integers(-9, 9)
-REALS = st.sampled_from(
-    [0.0, -0.0, 1.0, -1.5, 0.1, 0.2, 0.30000000000000004, 1e15, 1e16, 2.0**53, 1e30, 1e31, 1e-30, 1e-31, 1e300, -1e300,
-     5e-324, 1.7976931348623157e308, 9.223372036854775807e18, float("inf"), float("-inf")]
-) | st.floats(allow_nan=False, allow_infinity=False)  # fmt: skip
-DECIMALS = st.sampled_from(
-    list(map(Decimal, ["0", "-0", "1", "1.0", "1.00", "0.1", "1E+2", "100", "1E-7", "-3.50", "1E+400", "1E-400", "9" * 40]))
-) | st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-999, max_value=999)  # fmt: skip
-DATETIMES = st.sampled_from(
-    [datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
-     datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)]
-) | st.datetimes(timezones=st.just(UTC), min_value=datetime(2025, 12, 1), max_value=datetime(2026, 2, 1))  # fmt: skip
-DATES = st.sampled_from([date(2026, 1, 1), date.min, date.max, date(1970, 1, 1)]) | st.dates()
-SPANS = st.sampled_from(
-    [timedelta(0), timedelta(hours=1), timedelta(microseconds=-1), timedelta(days=400), timedelta(days=100_000_000), timedelta(days=30)]
-) | st.timedeltas(min_value=timedelta(days=-3), max_value=timedelta(days=3))  # fmt: skip
-UUIDS = st.sampled_from([UUID(int=0), UUID(int=2**128 - 1), UUID(int=2**127)]) | st.uuids()
-BLOBS = st.sampled_from([b"", b"\0", b"\xff", b"a", b"'"]) | st.binary(max_size=3)
-JSON_NUMBERS = (
-    st.sampled_from([0, 1, 2, -1, 1.0, 0.5, 2.5, 0.1, 1e16, 2**53 + 1, 1e300, -1e300, 5e-324, 2**63 - 1, 0.30000000000000004])
-    | st.integers(-3, 3)
-    | st.floats(allow_nan=False, allow_infinity=False)
-)
-JSON_SCALARS = st.none() | st.booleans() | TEXTS | JSON_NUMBERS
-KEYS = st.sampled_from(["a", "b", "a b", "é", "$", "0", "%", "'", "length", "A"])
-JSON = st.recursive(
-    JSON_SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=6
-)
-PATTERNS = st.sampled_from(
-    ["a", "^a", "a$", "^$", "", ".", "^.$", "^..$", r"\d", r"^\w+$", r"\W", r"\s", "[a-c]", "[^a-c]", "a|b", "^(?:a|b)+$", r"\$", r"\.", "%",
-     "^[^\\n]*$", "é", "[é-ž]", "(a*)*b", "a{2}", "a{0,2}$", r"[\]\[\\-]", "😀", "'", "()", "^(|a)$", r"\n", "[$%]", r"\D$", "[^\\d]"]
+TEXTS = ["", "a", "A", "b", "ab", "abc", "a%", "a_b", "$1", "$$", "%s", "'", "\'\'", '"', "\\", "\\'", "é", "e\u0301", "ž", "Z", "ß", "😀",
+         "\uffff", "\n", "a\n", " a", "a ", "0", "10", "9", "1e2", "null", "paid", "true", "x'00'", "--", "\x7f", "/*", "?1", "{0}", "\t",
+         "é\u0301😀", "2026-01-01", "[1]"]  # fmt: skip
+INTEGERS = [0, 1, -1, 2, 3, 5, 7, 100, 2**31, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**63 - 2, -(2**63), 2**62]
+REALS = [0.0, -0.0, 1.0, -1.5, 0.1, 0.2, 0.3, 0.30000000000000004, 2.0, 5.0, 1e15, 1e16, 2.0**53, 1e30, 1e31, 1e-30, 1e-31, 1e300,
+         -1e300, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 9.223372036854775807e18, float("inf"), float("-inf"),
+         0.1 + 0.7, 1 / 3, 123456789.123456789]  # fmt: skip
+DECIMALS = list(
+    map(Decimal, ["0", "-0", "1", "1.0", "1.00", "0.1", "0.10000000000000000001", "1E+2", "100", "1E-7", "-3.50", "2", "-0.1",
+                  "1E+400", "-1E+400", "1E-400", "9" * 40, "1E+1000", "1E-1000", "0E-5", "12.5"])
 )  # fmt: skip
-PARTS = st.builds(Part, city=st.none() | TEXTS, size=st.floats(allow_nan=False, allow_infinity=False), lines=st.lists(TEXTS, max_size=3))
+DATETIMES = [
+    datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC), datetime(2026, 1, 1, 1, tzinfo=UTC),
+    datetime(2025, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+    datetime(1, 1, 1, tzinfo=UTC), datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC),
+    datetime(9999, 12, 31, tzinfo=UTC), datetime(2024, 2, 29, 12, 30, 15, 123456, tzinfo=UTC), datetime(1582, 10, 10, tzinfo=UTC),
+]  # fmt: skip
+DATES = [date(2026, 1, 1), date(2025, 12, 31), date.min, date.max, date(1970, 1, 1), date(2024, 2, 29), date(999, 1, 1)]
+SPANS = [timedelta(0), timedelta(hours=1), timedelta(microseconds=-1), timedelta(microseconds=1), timedelta(days=400), timedelta(days=30),
+         timedelta(days=100_000_000), timedelta(days=-100_000_000), timedelta(days=1), timedelta(days=366, seconds=1)]  # fmt: skip
+UUIDS = [UUID(int=0), UUID(int=2**128 - 1), UUID(int=2**127), UUID("0a1b2c3d-0000-7000-8000-0123456789ab")]
+BLOBS = [b"", b"\0", b"\xff", b"a", b"'", b"\xff\xff", b"a\0b"]
+NUMBERS = [0, 1, 2, 3, -1, 1.0, 0.5, 2.5, 0.1, 1e16, 10**16, 2**53 + 1, 1e300, -1e300, 5e-324, 2**63 - 1, 0.30000000000000004, -0.0, 1e-7]
+KEYS = ["a", "b", "a b", "é", "$", "0", "%", "'", "length", "A", "?", "{x}", "a.b", "[0]"]
+PATTERNS = [
+    "a", "^a", "a$", "^$", "", ".", "^.$", "^..$", r"\d", r"^\w+$", r"\W", r"\s", "[a-c]", "[^a-c]", "a|b", "^(?:a|b)+$", r"\$", r"\.", "%",
+    r"^[^\n]*$", "é", "[é-ž]", "(a*)*b", "a{2}", "a{0,2}$", r"[\]\[\\-]", "😀", "'", "()", "^(|a)$", r"\n", "[$%]", r"\D$", r"[^\d]", r"\\",
+    r"^\S*$", "^[ -~]*$", "a?b?c?$", r"\{0\}", r"\*", "(^a|b$)", "[\x01-\x1f]", "^.{3}$", "[😀-😂]", r"[\w$]$",
+]  # fmt: skip
+METHODS = ["startswith", "endswith", "contains"]
+ORDERS = ["==", "!=", "<", "<=", ">", ">="]
 
 
-def optional(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.integers(0, 4).flatmap(lambda chance: st.none() if chance == 0 else values)
+class Dice:
+    """Makes rows and conditions at random, mostly of values that meet each other."""
 
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.row = Row(SITE)
 
-ROWS: st.SearchStrategy[Thing] = st.builds(
-    Thing,
-    text=optional(TEXTS),
-    other=optional(TEXTS),
-    status=st.sampled_from(["new", "paid", "done"]),
-    number=optional(INTEGERS),
-    second=INTEGERS,
-    real=optional(REALS),
-    ratio=REALS,
-    flag=optional(st.booleans()),
-    blob=optional(BLOBS),
-    at=optional(DATETIMES),
-    until=optional(DATETIMES),
-    day=optional(DATES),
-    span=optional(SPANS),
-    price=optional(DECIMALS),
-    cost=DECIMALS,
-    uuid=optional(UUIDS),
-    part=optional(PARTS),
-    data=JSON,
-)
+    # ----- rows
 
-ROW = Row(SITE)
+    def thing(self) -> Thing:
+        """A row."""
+        maybe = self._maybe
+        return Thing(
+            text=maybe(self.text), other=maybe(self.text), status=self._one(["new", "paid", "done"]),
+            number=maybe(self.integer), second=self.integer(), real=maybe(self.real), ratio=self.real(),
+            flag=maybe(lambda: self._one([True, False])), blob=maybe(lambda: self._one(BLOBS)), at=maybe(self.time),
+            until=maybe(self.time), day=maybe(lambda: self._one(DATES)), span=maybe(self.span), price=maybe(self.decimal),
+            cost=self.decimal(), uuid=maybe(lambda: self._one(UUIDS)), part=maybe(self.part), data=self.json(),
+        )  # fmt: skip
 
+    def _one(self, choices: Sequence[Any]) -> Any:
+        return self.random.choice(choices)
 
-def fields(*names: str) -> st.SearchStrategy[Operand]:
-    """Stand-ins are made when they are asked for, as they cannot be elements: nothing may compare them."""
-    return st.sampled_from(names).map(lambda name: getattr(ROW, name))
+    def _maybe(self, make: Any) -> Any:
+        return None if self.random.random() < 0.2 else make()
 
+    def text(self) -> str:
+        if self.random.random() < 0.7:
+            return str(self._one(TEXTS))
+        letters = [self._one(["a", "b", "0", " ", "é", "$", "\n", "\u2028", "\ud7ff", "\ue000"]) for _ in range(3)]
+        return "".join(letters[: self.random.randint(0, 3)]) + chr(self.random.randint(0x10000, 0x10FFFF)) * self.random.randint(0, 1)
 
-def paths() -> st.SearchStrategy[Operand]:
-    steps = st.lists(KEYS | st.integers(-2, 2), max_size=3)
+    def integer(self) -> int:
+        return int(self._one(INTEGERS)) if self.random.random() < 0.7 else self.random.randint(-9, 9)
 
-    def walk(given: list[Any], found: Any = None) -> Any:
-        found = ROW.data if found is None else found
-        for step in given:
-            found = found[step]
+    def real(self) -> float:
+        return float(self._one(REALS)) if self.random.random() < 0.7 else self.random.uniform(-10, 10)
+
+    def decimal(self) -> Decimal:
+        if self.random.random() < 0.7:
+            return Decimal(self._one(DECIMALS))
+        return Decimal(self.random.randint(-300, 300)).scaleb(-self.random.randint(0, 2))
+
+    def time(self) -> datetime:
+        if self.random.random() < 0.7:
+            return self._one(DATETIMES)  # type: ignore[no-any-return]
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.random.randint(-(10**10), 10**10))
+
+    def span(self) -> timedelta:
+        return self._one(SPANS)  # type: ignore[no-any-return]
+
+    def part(self) -> Part:
+        return Part(city=self._maybe(self.text), size=self._one(REALS[:16]), lines=[self.text() for _ in range(self.random.randint(0, 3))])
+
+    def scalar(self) -> Any:
+        if self.random.random() < 0.4:
+            return self._one(["a", "b", 1, 2, 2.5, True, None])
+        make = self._one([lambda: None, lambda: True, lambda: False, self.text, self.text, lambda: self._one(NUMBERS), self.number])
+        return make()
+
+    def number(self) -> float:
+        return self._one([self.random.randint(-3, 3), self.random.uniform(-3, 3), self._one(NUMBERS)])  # type: ignore[no-any-return]
+
+    def json(self, depth: int = 0) -> Any:
+        chance = self.random.random()
+        if depth > 2 or chance < (0.15 if depth == 0 else 0.5):
+            return self.scalar()
+        if chance < 0.25:
+            return {"a": [self.scalar() for _ in range(self.random.randint(0, 4))], "b": self.scalar()}
+        if chance < 0.6:
+            return [self.json(depth + 1) for _ in range(self.random.randint(0, 3))]
+        return {self._key(): self.json(depth + 1) for _ in range(self.random.randint(0, 3))}
+
+    def _key(self) -> str:
+        return str(self._one(KEYS[:2] if self.random.random() < 0.7 else KEYS))
+
+    # ----- terms
+
+    def path(self) -> Operand:
+        if self.random.random() < 0.3:
+            part = self.row.part
+            return self._one([lambda: part.city, lambda: part.size, lambda: part.lines, lambda: part.lines[0], lambda: part])()  # type: ignore[no-any-return]
+        found = self.row.data
+        for _ in range(self._one([0, 1, 1, 1, 2])):
+            found = found[self._key() if self.random.random() < 0.6 else self.random.randint(-2, 2)]
         return found
 
-    return steps.map(walk) | st.sampled_from(
-        [(), ("city",), ("size",), ("lines",), ("lines", 0)]
-    ).map(lambda given: walk(list(given), ROW.part))
+    def field(self, *names: str) -> Operand:
+        return getattr(self.row, self._one(names))  # type: ignore[no-any-return]
+
+    def texts(self) -> Operand:
+        return self.field("text", "other")
+
+    def integers(self, depth: int = 0) -> Operand:
+        chance = self.random.random()
+        if chance < 0.3 and depth < 2:
+            return computed(self.integers(depth + 1), self._one("+-*"), self.integer() if chance < 0.15 else self.integers(2))
+        if chance < 0.5:
+            return self._one([self.texts, lambda: self.field("blob"), self.path])().length()  # type: ignore[no-any-return]
+        return self.field("number", "second")
+
+    def reals(self, depth: int = 0) -> Operand:
+        if self.random.random() < 0.4 and depth < 2:
+            other = self._one([lambda: self._one([0.0, 0.1, 2.0, -3.5, 1e30]), lambda: self.integers(1), lambda: self.reals(2)])()
+            return computed(self.reals(depth + 1), self._one("+-*"), other)
+        return self.field("real", "ratio")
+
+    def decimals(self, depth: int = 0) -> Operand:
+        if self.random.random() < 0.4 and depth < 2:
+            other = self._one([self.decimal, lambda: self.field("number", "second"), lambda: self.decimals(2), lambda: 3])()
+            return computed(self.decimals(depth + 1), self._one("+-*"), other)
+        return self.field("price", "cost")
+
+    def times(self) -> Operand:
+        if self.random.random() < 0.4:
+            return computed(self.field("at", "until"), self._one("+-"), self._one([self.span, lambda: self.row.span])())
+        return self.field("at", "until")
+
+    def spans(self) -> Operand:
+        chance = self.random.random()
+        if chance < 0.3:
+            return self.row.at - self.row.until
+        return computed(self.row.span, self._one("+-"), self.span()) if chance < 0.6 else self.row.span
+
+    # ----- conditions
+
+    def condition(self, depth: int = 0) -> Condition:
+        """A condition."""
+        return condition_of(SITE, self.clause(depth))
+
+    def clause(self, depth: int = 0) -> Any:
+        chance = self.random.random()
+        if depth < 3 and chance < 0.3:
+            left, right = self.clause(depth + 1), self.clause(depth + 1)
+            return left & right if chance < 0.15 else left | right
+        if depth < 3 and chance < 0.4:
+            return ~self.clause(depth + 1)
+        return self.leaf()
+
+    def leaf(self) -> Any:
+        """A condition that is not made of others."""
+        kinds = [
+            (self.texts, self.text), (lambda: self.row.status, lambda: self._one(["new", "paid", "done"])),
+            (self.integers, self.integer), (self.integers, self.reals), (self.reals, self.real), (self.times, self.time),
+            (lambda: self.row.blob, lambda: self._one(BLOBS)), (lambda: self.row.day, lambda: self._one(DATES)), (self.spans, self.span),
+            (self.decimals, self.decimal), (self.decimals, self.integers), (lambda: self.row.uuid, lambda: self._one(UUIDS)),
+        ]  # fmt: skip
+        term, value = self._one(kinds)
+        chance = self.random.random()
+        if chance < 0.3:
+            other = term() if self.random.random() < 0.3 else value()
+            return compared(term(), self._one(ORDERS), other)
+        if chance < 0.4:
+            options = [None if self.random.random() < 0.1 else value() for _ in range(3)]
+            return term().is_none() if any(isinstance(one, Operand) for one in options) else term().in_(options)
+        if chance < 0.45:
+            return term().is_none()
+        if chance < 0.5:
+            flag = self.row.flag
+            return self._one([lambda: flag, lambda: flag == True, lambda: flag == False, lambda: flag == None])()  # noqa: E711, E712
+        if chance < 0.7:
+            found = self.texts() if self.random.random() < 0.6 else self.path()
+            if self.random.random() < 0.5:
+                return found.matches(self._one(PATTERNS))
+            return getattr(found, self._one(METHODS))(self.text())
+        return self._json_leaf()
+
+    def _json_leaf(self) -> Any:
+        chance = self.random.random()
+        if chance < 0.3:
+            return compared(self.path(), self._one(ORDERS), self._one([self.text, self.number])())
+        if chance < 0.5:
+            field = self._one(["text", "number", "flag"])
+            other = self._one([self.json, self.scalar, self.path, lambda: getattr(self.row, field)])()
+            return compared(self.path(), self._one(ORDERS[:2]), other)
+        if chance < 0.6:
+            return self.path().in_([self.scalar() for _ in range(3)])
+        if chance < 0.8:
+            return self.path().has(self.scalar())
+        return self.path() if chance < 0.9 else self.path().is_none()
+
+    def watched(self) -> Expression:
+        """A term or a condition that a watch may name."""
+        made = self._one(
+            [self.texts, self.integers, self.reals, self.decimals, self.times, self.spans, self.path, lambda: self.field("flag", "blob"),
+             lambda: self.field("day", "uuid", "part", "data"), self.clause]
+        )()  # fmt: skip
+        return term_of(made) or condition_of(SITE, made)
 
 
-def texts() -> st.SearchStrategy[Operand]:
-    return fields("text", "other")
-
-
-def lengths() -> st.SearchStrategy[Operand]:
-    return (texts() | fields("blob") | paths()).map(lambda one: one.length())
-
-
-def integers() -> st.SearchStrategy[Operand]:
-    plain = fields("number", "second") | lengths()
-    both = st.tuples(plain, st.sampled_from("+-*"), plain | INTEGERS)
-    return plain | both.map(computed) | st.tuples(both.map(computed), st.sampled_from("+-*"), plain).map(computed)
-
-
-def reals() -> st.SearchStrategy[Operand]:
-    plain = fields("real", "ratio")
-    modest = st.sampled_from([0.0, 0.1, 2.0, -3.5, 1e30])
-    once = st.tuples(plain, st.sampled_from("+-*"), plain | integers_plain() | modest).map(computed)
-    return plain | once | st.tuples(once, st.sampled_from("+-*"), plain).map(computed)
-
-
-def integers_plain() -> st.SearchStrategy[Operand]:
-    return fields("number", "second") | st.builds(lambda: ROW.number * ROW.second)
-
-
-def decimals() -> st.SearchStrategy[Operand]:
-    plain = fields("price", "cost")
-    once = st.tuples(plain, st.sampled_from("+-*"), plain | fields("number") | st.sampled_from([Decimal("0.5"), 3]))
-    return plain | once.map(computed) | st.tuples(once.map(computed), st.sampled_from("+-*"), plain).map(computed)
-
-
-def times() -> st.SearchStrategy[Operand]:
-    plain = fields("at", "until")
-    once = st.tuples(plain, st.sampled_from("+-"), fields("span") | SPANS).map(computed)
-    return plain | once
-
-
-def spans() -> st.SearchStrategy[Operand]:
-    between = st.tuples(fields("at"), st.just("-"), fields("until", "at")).map(computed)
-    return fields("span") | between | st.tuples(fields("span"), st.sampled_from("+-"), SPANS).map(computed)
-
-
-def computed(given: tuple[Any, str, Any]) -> Any:
-    left, operator, right = given
+def computed(left: Any, operator: str, right: Any) -> Any:
     return left + right if operator == "+" else left - right if operator == "-" else left * right
 
 
-def compared(given: tuple[Any, str, Any]) -> Any:
-    left, operator, right = given
-    return {
-        "==": lambda: left == right,
-        "!=": lambda: left != right,
-        "<": lambda: left < right,
-        "<=": lambda: left <= right,
-        ">": lambda: left > right,
-        ">=": lambda: left >= right,
-    }[operator]()
-
-
-ORDERS = st.sampled_from(["==", "!=", "<", "<=", ">", ">="])
-EQUALITIES = st.sampled_from(["==", "!="])
-
-
-def comparisons(terms: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    within = st.tuples(terms, st.lists(values | st.none(), min_size=1, max_size=3)).map(lambda pair: pair[0].in_(pair[1]))
-    return st.tuples(terms, ORDERS, values | terms).map(compared) | within | terms.map(lambda one: one.is_none())
-
-
-def json_comparisons() -> st.SearchStrategy[Any]:
-    ordered = st.tuples(paths(), ORDERS, TEXTS | JSON_NUMBERS)
-    equal = st.tuples(paths(), EQUALITIES, JSON | paths() | fields("text", "number", "flag"))
-    within = st.tuples(paths(), st.lists(JSON_SCALARS, min_size=1, max_size=3)).map(lambda pair: pair[0].in_(pair[1]))
-    has = st.tuples(paths(), JSON_SCALARS).map(lambda pair: pair[0].has(pair[1]))
-    return ordered.map(compared) | equal.map(compared) | within | has | paths() | paths().map(lambda one: one.is_none())
-
-
-def text_tests() -> st.SearchStrategy[Any]:
-    found = texts() | paths()
-    tests = st.tuples(found, st.sampled_from(["startswith", "endswith", "contains"]), TEXTS)
-    return tests.map(lambda one: getattr(one[0], one[1])(one[2])) | st.tuples(found, PATTERNS).map(
-        lambda pair: pair[0].matches(pair[1])
-    )
-
-
-LEAVES: st.SearchStrategy[Any] = st.one_of(
-    comparisons(texts(), TEXTS),
-    comparisons(fields("status"), st.sampled_from(["new", "paid", "done"])),
-    comparisons(integers(), INTEGERS),
-    st.tuples(integers(), ORDERS, reals()).map(compared),
-    comparisons(reals(), REALS),
-    st.tuples(fields("flag"), EQUALITIES, st.booleans() | st.none()).map(compared),
-    fields("flag"),
-    comparisons(fields("blob"), BLOBS),
-    comparisons(times(), DATETIMES),
-    comparisons(fields("day"), DATES),
-    comparisons(spans(), SPANS),
-    comparisons(decimals(), DECIMALS),
-    st.tuples(decimals(), ORDERS, integers()).map(compared),
-    comparisons(fields("uuid"), UUIDS),
-    json_comparisons(),
-    text_tests(),
-)
-CONDITIONS: st.SearchStrategy[Condition] = st.recursive(
-    LEAVES,
-    lambda inner: st.tuples(inner, inner).map(lambda pair: pair[0] & pair[1])
-    | st.tuples(inner, inner).map(lambda pair: pair[0] | pair[1])
-    | inner.map(lambda one: ~one),
-    max_leaves=4,
-).map(lambda value: condition_of(SITE, value))
+def compared(left: Any, operator: str, right: Any) -> Any:
+    return {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}[operator](left, right)
 
 
 # ----- what each of them says
@@ -415,5 +449,3 @@ def _selected(said: Sequence[ConditionSql], fetch: Any) -> list[Said]:
 def _transposed(said: Sequence[ConditionSql], rows: Sequence[Any]) -> list[Said]:
     return [Said(one, tuple(bool(row[number]) for row in rows)) for number, one in enumerate(said)]
 
-
-__all__ = ["Clause", "LiteThings", "PostgresThings"]
