@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from operator import eq, ge, gt, le, lt, ne
-from random import Random
 from typing import Any, Literal
 from uuid import UUID
 
@@ -20,7 +19,8 @@ from pydantic import BaseModel
 from penstock import Table
 from penstock.reactive.evaluate import holds, row_values
 from penstock.reactive.expression import Condition, Expression, Not
-from penstock.reactive.standins import Operand, Row, Site, condition_of, term_of
+from penstock.reactive.operands import Operand, Row, term_of
+from penstock.reactive.standins import Site, condition_of
 from penstock.schema.table import TableDefinition, definition_of
 from penstock.store.conditions import ConditionSql, condition_sql
 from penstock.store.ddl import create_table
@@ -64,33 +64,64 @@ class Thing(Table):
 DEFINITION = definition_of(Thing)
 SITE = Site("Test", DEFINITION)
 
-TEXTS = ["", "a", "A", "b", "ab", "abc", "a%", "a_b", "$1", "$$", "%s", "'", "\'\'", '"', "\\", "\\'", "é", "e\u0301", "ž", "Z", "ß", "😀",
-         "\uffff", "\n", "a\n", " a", "a ", "0", "10", "9", "1e2", "null", "paid", "true", "x'00'", "--", "\x7f", "/*", "?1", "{0}", "\t",
+TEXTS = ["", "a", "A", "b", "ab", "abc", "a%", "a_b", "$1", "$$", "%s", "'", "''", '"', "\\", "\\'", "é", "e\u0301",
+    "ž", "Z", "ß", "😀",
+         "\uffff", "\n", "a\n", " a", "a ", "0", "10", "9", "1e2", "null", "paid", "true", "x'00'", "--", "\x7f",
+         "/*", "?1", "{0}", "\t",
          "é\u0301😀", "2026-01-01", "[1]"]  # fmt: skip
 INTEGERS = [0, 1, -1, 2, 3, 5, 7, 100, 2**31, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**63 - 2, -(2**63), 2**62]
-REALS = [0.0, -0.0, 1.0, -1.5, 0.1, 0.2, 0.3, 0.30000000000000004, 2.0, 5.0, 1e15, 1e16, 2.0**53, 1e30, 1e31, 1e-30, 1e-31, 1e300,
-         -1e300, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 9.223372036854775807e18, float("inf"), float("-inf"),
+REALS = [0.0, -0.0, 1.0, -1.5, 0.1, 0.2, 0.3, 0.30000000000000004, 2.0, 5.0, 1e15, 1e16, 2.0**53, 1e30, 1e31, 1e-30,
+    1e-31, 1e300,
+         -1e300, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 9.223372036854775807e18, float("inf"),
+         float("-inf"),
          0.1 + 0.7, 1 / 3, 123456789.123456789]  # fmt: skip
 DECIMALS = list(
-    map(Decimal, ["0", "-0", "1", "1.0", "1.00", "0.1", "0.10000000000000000001", "1E+2", "100", "1E-7", "-3.50", "2", "-0.1",
+    map(Decimal, ["0", "-0", "1", "1.0", "1.00", "0.1", "0.10000000000000000001", "1E+2", "100", "1E-7", "-3.50",
+    "2", "-0.1",
                   "1E+400", "-1E+400", "1E-400", "9" * 40, "1E+1000", "1E-1000", "0E-5", "12.5"])
 )  # fmt: skip
 DATETIMES = [
-    datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC), datetime(2026, 1, 1, 1, tzinfo=UTC),
+    datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC), datetime(2026, 1, 1, 1,
+    tzinfo=UTC),
     datetime(2025, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
     datetime(1, 1, 1, tzinfo=UTC), datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC),
-    datetime(9999, 12, 31, tzinfo=UTC), datetime(2024, 2, 29, 12, 30, 15, 123456, tzinfo=UTC), datetime(1582, 10, 10, tzinfo=UTC),
+    datetime(9999, 12, 31, tzinfo=UTC), datetime(2024, 2, 29, 12, 30, 15, 123456, tzinfo=UTC), datetime(1582, 10,
+    10, tzinfo=UTC),
 ]  # fmt: skip
 DATES = [date(2026, 1, 1), date(2025, 12, 31), date.min, date.max, date(1970, 1, 1), date(2024, 2, 29), date(999, 1, 1)]
-SPANS = [timedelta(0), timedelta(hours=1), timedelta(microseconds=-1), timedelta(microseconds=1), timedelta(days=400), timedelta(days=30),
-         timedelta(days=100_000_000), timedelta(days=-100_000_000), timedelta(days=1), timedelta(days=366, seconds=1)]  # fmt: skip
+SPANS = [timedelta(0), timedelta(hours=1), timedelta(microseconds=-1), timedelta(microseconds=1),
+    timedelta(days=400), timedelta(days=30),
+         timedelta(days=100_000_000), timedelta(days=-100_000_000), timedelta(days=1), timedelta(days=366,
+         seconds=1)]  # fmt: skip
 UUIDS = [UUID(int=0), UUID(int=2**128 - 1), UUID(int=2**127), UUID("0a1b2c3d-0000-7000-8000-0123456789ab")]
 BLOBS = [b"", b"\0", b"\xff", b"a", b"'", b"\xff\xff", b"a\0b"]
-NUMBERS = [0, 1, 2, 3, -1, 1.0, 0.5, 2.5, 0.1, 1e16, 10**16, 2**53 + 1, 1e300, -1e300, 5e-324, 2**63 - 1, 0.30000000000000004, -0.0, 1e-7]
+NUMBERS = [
+    0,
+    1,
+    2,
+    3,
+    -1,
+    1.0,
+    0.5,
+    2.5,
+    0.1,
+    1e16,
+    10**16,
+    2**53 + 1,
+    1e300,
+    -1e300,
+    5e-324,
+    2**63 - 1,
+    0.30000000000000004,
+    -0.0,
+    1e-7,
+]
 KEYS = ["a", "b", "a b", "é", "$", "0", "%", "'", "length", "A", "?", "{x}", "a.b", "[0]"]
 PATTERNS = [
-    "a", "^a", "a$", "^$", "", ".", "^.$", "^..$", r"\d", r"^\w+$", r"\W", r"\s", "[a-c]", "[^a-c]", "a|b", "^(?:a|b)+$", r"\$", r"\.", "%",
-    r"^[^\n]*$", "é", "[é-ž]", "(a*)*b", "a{2}", "a{0,2}$", r"[\]\[\\-]", "😀", "'", "()", "^(|a)$", r"\n", "[$%]", r"\D$", r"[^\d]", r"\\",
+    "a", "^a", "a$", "^$", "", ".", "^.$", "^..$", r"\d", r"^\w+$", r"\W", r"\s", "[a-c]", "[^a-c]", "a|b",
+    "^(?:a|b)+$", r"\$", r"\.", "%",
+    r"^[^\n]*$", "é", "[é-ž]", "(a*)*b", "a{2}", "a{0,2}$", r"[\]\[\\-]", "😀", "'", "()", "^(|a)$", r"\n", "[$%]",
+    r"\D$", r"[^\d]", r"\\",
     r"^\S*$", "^[ -~]*$", "a?b?c?$", r"\{0\}", r"\*", "(^a|b$)", "[\x01-\x1f]", "^.{3}$", "[😀-😂]", r"[\w$]$",
 ]  # fmt: skip
 METHODS = ["startswith", "endswith", "contains"]
@@ -100,7 +131,7 @@ ORDERS = ["==", "!=", "<", "<=", ">", ">="]
 class Dice:
     """Makes rows and conditions at random, mostly of values that meet each other."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Any) -> None:
         self.random = random
         self.row = Row(SITE)
 
@@ -113,7 +144,8 @@ class Dice:
             text=maybe(self.text), other=maybe(self.text), status=self._one(["new", "paid", "done"]),
             number=maybe(self.integer), second=self.integer(), real=maybe(self.real), ratio=self.real(),
             flag=maybe(lambda: self._one([True, False])), blob=maybe(lambda: self._one(BLOBS)), at=maybe(self.time),
-            until=maybe(self.time), day=maybe(lambda: self._one(DATES)), span=maybe(self.span), price=maybe(self.decimal),
+            until=maybe(self.time), day=maybe(lambda: self._one(DATES)), span=maybe(self.span),
+            price=maybe(self.decimal),
             cost=self.decimal(), uuid=maybe(lambda: self._one(UUIDS)), part=maybe(self.part), data=self.json(),
         )  # fmt: skip
 
@@ -123,16 +155,18 @@ class Dice:
     def _maybe(self, make: Any) -> Any:
         return None if self.random.random() < 0.2 else make()
 
-    def text(self) -> str:
+    def text(self) -> Any:
         if self.random.random() < 0.7:
             return str(self._one(TEXTS))
         letters = [self._one(["a", "b", "0", " ", "é", "$", "\n", "\u2028", "\ud7ff", "\ue000"]) for _ in range(3)]
-        return "".join(letters[: self.random.randint(0, 3)]) + chr(self.random.randint(0x10000, 0x10FFFF)) * self.random.randint(0, 1)
+        return "".join(letters[: self.random.randint(0, 3)]) + chr(
+            self.random.randint(0x10000, 0x10FFFF)
+        ) * self.random.randint(0, 1)
 
     def integer(self) -> int:
         return int(self._one(INTEGERS)) if self.random.random() < 0.7 else self.random.randint(-9, 9)
 
-    def real(self) -> float:
+    def real(self) -> Any:
         return float(self._one(REALS)) if self.random.random() < 0.7 else self.random.uniform(-10, 10)
 
     def decimal(self) -> Decimal:
@@ -140,25 +174,31 @@ class Dice:
             return Decimal(self._one(DECIMALS))
         return Decimal(self.random.randint(-300, 300)).scaleb(-self.random.randint(0, 2))
 
-    def time(self) -> datetime:
+    def time(self) -> Any:
         if self.random.random() < 0.7:
-            return self._one(DATETIMES)  # type: ignore[no-any-return]
+            return self._one(DATETIMES)
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.random.randint(-(10**10), 10**10))
 
-    def span(self) -> timedelta:
-        return self._one(SPANS)  # type: ignore[no-any-return]
+    def span(self) -> Any:
+        return self._one(SPANS)
 
     def part(self) -> Part:
-        return Part(city=self._maybe(self.text), size=self._one(REALS[:16]), lines=[self.text() for _ in range(self.random.randint(0, 3))])
+        return Part(
+            city=self._maybe(self.text),
+            size=self._one(REALS[:16]),
+            lines=[self.text() for _ in range(self.random.randint(0, 3))],
+        )
 
     def scalar(self) -> Any:
         if self.random.random() < 0.4:
             return self._one(["a", "b", 1, 2, 2.5, True, None])
-        make = self._one([lambda: None, lambda: True, lambda: False, self.text, self.text, lambda: self._one(NUMBERS), self.number])
+        make = self._one(
+            [lambda: None, lambda: True, lambda: False, self.text, self.text, lambda: self._one(NUMBERS), self.number]
+        )
         return make()
 
-    def number(self) -> float:
-        return self._one([self.random.randint(-3, 3), self.random.uniform(-3, 3), self._one(NUMBERS)])  # type: ignore[no-any-return]
+    def number(self) -> Any:
+        return self._one([self.random.randint(-3, 3), self.random.uniform(-3, 3), self._one(NUMBERS)])
 
     def json(self, depth: int = 0) -> Any:
         chance = self.random.random()
@@ -170,52 +210,60 @@ class Dice:
             return [self.json(depth + 1) for _ in range(self.random.randint(0, 3))]
         return {self._key(): self.json(depth + 1) for _ in range(self.random.randint(0, 3))}
 
-    def _key(self) -> str:
+    def _key(self) -> Any:
         return str(self._one(KEYS[:2] if self.random.random() < 0.7 else KEYS))
 
     # ----- terms
 
-    def path(self) -> Operand:
+    def path(self) -> Any:
         if self.random.random() < 0.3:
             part = self.row.part
-            return self._one([lambda: part.city, lambda: part.size, lambda: part.lines, lambda: part.lines[0], lambda: part])()  # type: ignore[no-any-return]
+            return self._one(
+                [lambda: part.city, lambda: part.size, lambda: part.lines, lambda: part.lines[0], lambda: part]
+            )()
         found = self.row.data
         for _ in range(self._one([0, 1, 1, 1, 2])):
             found = found[self._key() if self.random.random() < 0.6 else self.random.randint(-2, 2)]
         return found
 
-    def field(self, *names: str) -> Operand:
-        return getattr(self.row, self._one(names))  # type: ignore[no-any-return]
+    def field(self, *names: str) -> Any:
+        return getattr(self.row, self._one(names))
 
-    def texts(self) -> Operand:
+    def texts(self) -> Any:
         return self.field("text", "other")
 
-    def integers(self, depth: int = 0) -> Operand:
+    def integers(self, depth: int = 0) -> Any:
         chance = self.random.random()
         if chance < 0.3 and depth < 2:
-            return computed(self.integers(depth + 1), self._one("+-*"), self.integer() if chance < 0.15 else self.integers(2))
+            return computed(
+                self.integers(depth + 1), self._one("+-*"), self.integer() if chance < 0.15 else self.integers(2)
+            )
         if chance < 0.5:
-            return self._one([self.texts, lambda: self.field("blob"), self.path])().length()  # type: ignore[no-any-return]
+            return self._one([self.texts, lambda: self.field("blob"), self.path])().length()
         return self.field("number", "second")
 
-    def reals(self, depth: int = 0) -> Operand:
+    def reals(self, depth: int = 0) -> Any:
         if self.random.random() < 0.4 and depth < 2:
-            other = self._one([lambda: self._one([0.0, 0.1, 2.0, -3.5, 1e30]), lambda: self.integers(1), lambda: self.reals(2)])()
+            other = self._one(
+                [lambda: self._one([0.0, 0.1, 2.0, -3.5, 1e30]), lambda: self.integers(1), lambda: self.reals(2)]
+            )()
             return computed(self.reals(depth + 1), self._one("+-*"), other)
         return self.field("real", "ratio")
 
-    def decimals(self, depth: int = 0) -> Operand:
+    def decimals(self, depth: int = 0) -> Any:
         if self.random.random() < 0.4 and depth < 2:
-            other = self._one([self.decimal, lambda: self.field("number", "second"), lambda: self.decimals(2), lambda: 3])()
+            other = self._one(
+                [self.decimal, lambda: self.field("number", "second"), lambda: self.decimals(2), lambda: 3]
+            )()
             return computed(self.decimals(depth + 1), self._one("+-*"), other)
         return self.field("price", "cost")
 
-    def times(self) -> Operand:
+    def times(self) -> Any:
         if self.random.random() < 0.4:
             return computed(self.field("at", "until"), self._one("+-"), self._one([self.span, lambda: self.row.span])())
         return self.field("at", "until")
 
-    def spans(self) -> Operand:
+    def spans(self) -> Any:
         chance = self.random.random()
         if chance < 0.3:
             return self.row.at - self.row.until
@@ -225,7 +273,7 @@ class Dice:
 
     def condition(self, depth: int = 0) -> Condition:
         """A condition."""
-        return condition_of(SITE, self.clause(depth))
+        return condition_of(self.clause(depth), SITE)
 
     def clause(self, depth: int = 0) -> Any:
         chance = self.random.random()
@@ -238,31 +286,36 @@ class Dice:
 
     def leaf(self) -> Any:
         """A condition that is not made of others."""
+        chance = self.random.random()
+        return self._plain_leaf() if chance < 0.5 else self._text_leaf() if chance < 0.7 else self._json_leaf()
+
+    def _plain_leaf(self) -> Any:
         kinds = [
             (self.texts, self.text), (lambda: self.row.status, lambda: self._one(["new", "paid", "done"])),
-            (self.integers, self.integer), (self.integers, self.reals), (self.reals, self.real), (self.times, self.time),
-            (lambda: self.row.blob, lambda: self._one(BLOBS)), (lambda: self.row.day, lambda: self._one(DATES)), (self.spans, self.span),
-            (self.decimals, self.decimal), (self.decimals, self.integers), (lambda: self.row.uuid, lambda: self._one(UUIDS)),
+            (self.integers, self.integer), (self.integers, self.reals), (self.reals, self.real), (self.times,
+            self.time),
+            (lambda: self.row.blob, lambda: self._one(BLOBS)), (lambda: self.row.day, lambda: self._one(DATES)),
+            (self.spans, self.span),
+            (self.decimals, self.decimal), (self.decimals, self.integers), (lambda: self.row.uuid,
+            lambda: self._one(UUIDS)),
         ]  # fmt: skip
         term, value = self._one(kinds)
         chance = self.random.random()
-        if chance < 0.3:
+        if chance < 0.6:
             other = term() if self.random.random() < 0.3 else value()
             return compared(term(), self._one(ORDERS), other)
-        if chance < 0.4:
+        if chance < 0.8:
             options = [None if self.random.random() < 0.1 else value() for _ in range(3)]
             return term().is_none() if any(isinstance(one, Operand) for one in options) else term().in_(options)
-        if chance < 0.45:
-            return term().is_none()
-        if chance < 0.5:
-            flag = self.row.flag
-            return self._one([lambda: flag, lambda: flag == True, lambda: flag == False, lambda: flag == None])()  # noqa: E711, E712
-        if chance < 0.7:
-            found = self.texts() if self.random.random() < 0.6 else self.path()
-            if self.random.random() < 0.5:
-                return found.matches(self._one(PATTERNS))
-            return getattr(found, self._one(METHODS))(self.text())
-        return self._json_leaf()
+        flag = self.row.flag
+        flags = [lambda: flag, lambda: flag == True, lambda: flag == False, lambda: flag == None]  # noqa: E711, E712
+        return term().is_none() if chance < 0.9 else self._one(flags)()
+
+    def _text_leaf(self) -> Any:
+        found = self.texts() if self.random.random() < 0.6 else self.path()
+        if self.random.random() < 0.5:
+            return found.matches(self._one(PATTERNS))
+        return getattr(found, self._one(METHODS))(self.text())
 
     def _json_leaf(self) -> Any:
         chance = self.random.random()
@@ -281,10 +334,11 @@ class Dice:
     def watched(self) -> Expression:
         """A term or a condition that a watch may name."""
         made = self._one(
-            [self.texts, self.integers, self.reals, self.decimals, self.times, self.spans, self.path, lambda: self.field("flag", "blob"),
+            [self.texts, self.integers, self.reals, self.decimals, self.times, self.spans, self.path,
+            lambda: self.field("flag", "blob"),
              lambda: self.field("day", "uuid", "part", "data"), self.clause]
         )()  # fmt: skip
-        return term_of(made) or condition_of(SITE, made)
+        return term_of(made) or condition_of(made, SITE)
 
 
 def computed(left: Any, operator: str, right: Any) -> Any:
@@ -425,7 +479,8 @@ class PostgresThings:
         """Have triggers tell."""
         said = [condition_sql(one, DEFINITION, POSTGRES, "new") for one in conditions]
         triggers = [
-            f"create trigger t{number} after update on thing for each row when {one.sql} execute function note('{number}')"
+            f"create trigger t{number} after update on thing for each row when {one.sql} "
+            f"execute function note('{number}')"
             for number, one in enumerate(said)
         ]
         self.run(self.connection.execute("truncate matched"))
@@ -448,4 +503,3 @@ def _selected(said: Sequence[ConditionSql], fetch: Any) -> list[Said]:
 
 def _transposed(said: Sequence[ConditionSql], rows: Sequence[Any]) -> list[Said]:
     return [Said(one, tuple(bool(row[number]) for row in rows)) for number, one in enumerate(said)]
-

@@ -143,4 +143,3 @@ def _expected(kind: Kind, column: Column | None) -> str:
     if column is not None and isinstance(column.decode, type) and issubclass(column.decode, Id):
         return f"Compare with an id, as insert and rows give it: {column.decode.__name__}"
     return f"Compare with {_SAID[kind]}"
-

@@ -46,7 +46,7 @@ def describe(expression: Expression) -> str:
         if isinstance(inner, Compare) and inner.operator == "==":
             return f"{_term(inner.left)} != {_term(inner.right)}"
         return f"{_term(inner.term)} != None" if isinstance(inner, Missing) else f"~({describe(inner)})"
-    return _leaf(expression)  # type: ignore[arg-type]  # what is left are leaves
+    return _leaf(expression)
 
 
 def _leaf(leaf: Leaf) -> str:
@@ -93,7 +93,7 @@ def _constant(constant: Constant) -> str:
     if constant.kind is Kind.JSON:
         return str(value)
     if constant.kind is Kind.DATETIME:
-        return value.astimezone(UTC).isoformat() if value.tzinfo else value.isoformat()
+        return str(value.astimezone(UTC).isoformat())
     if constant.kind in {Kind.DATE, Kind.INTERVAL, Kind.DECIMAL, Kind.UUID}:
         return str(value)
     return repr(value)

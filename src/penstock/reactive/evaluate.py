@@ -37,7 +37,7 @@ from penstock.reactive.expression import (
     Some,
     Term,
     TextIs,
-    common_kind,
+    compared_as,
 )
 from penstock.reactive.pattern import is_found
 from penstock.schema.fields import Column, Kind
@@ -56,10 +56,6 @@ _TEXT: dict[str, Callable[[str, str], bool]] = {
     "startswith": str.startswith,
     "endswith": str.endswith,
     "contains": str.__contains__,
-}
-_PLAINED: dict[Kind, Callable[[Any], Any]] = {  # ids are of a subclass of texts, drivers have UUIDs of their own
-    Kind.TEXT: str.__str__,
-    Kind.UUID: lambda value: UUID(int=value.int),
 }
 _CLASSES: dict[Kind, type | tuple[type, ...]] = {
     Kind.TEXT: str,
@@ -124,27 +120,25 @@ def _field_value(column: Column, value: Any) -> Any:
 
 
 def normal_value(kind: Kind, value: Any) -> Any:
-    """A value in the form that `schema.fields` gives stores, in the one form of `Values`; None if it is no such value."""
+    """A value in the form that `schema.fields` gives stores, in the one form of `Values`; None if it is none."""
     if not isinstance(value, _CLASSES[kind]) or (isinstance(value, bool) and kind is not Kind.BOOLEAN):
         return None
-    if kind is Kind.INTEGER:
-        return value if INT64_MIN <= value <= INT64_MAX else None
-    if kind is Kind.REAL:
-        return None if math.isnan(value) else float(value)
-    if kind is Kind.DATETIME:
-        return ((value.replace(tzinfo=UTC) if value.tzinfo is None else value) - _EPOCH) // _MICROSECOND
-    if kind is Kind.DATE:
-        return None if isinstance(value, datetime) else value
-    if kind is Kind.INTERVAL:
-        return value if isinstance(value, int) else value // _MICROSECOND
-    if kind is Kind.DECIMAL:
-        value = Decimal(value)
-        return value if value.is_finite() else None
-    return parsed(value) if kind is Kind.JSON else _PLAINED.get(kind, _unchanged)(value)
+    return _NORMAL.get(kind, _unchanged)(value)
 
 
 def _unchanged(value: Any) -> Any:
     return value
+
+
+def _microseconds(value: datetime | timedelta | int) -> int:
+    if isinstance(value, datetime):
+        value = (value.replace(tzinfo=UTC) if value.tzinfo is None else value) - _EPOCH
+    return value if isinstance(value, int) else value // _MICROSECOND
+
+
+def _finite(value: Decimal | int) -> Decimal | None:
+    number = Decimal(value)
+    return number if number.is_finite() else None
 
 
 def parsed(text: str | bytes) -> Any:
@@ -157,6 +151,19 @@ def parsed(text: str | bytes) -> Any:
 
 def _no_number(name: str) -> None:
     raise ValueError(name)
+
+
+_NORMAL: dict[Kind, Callable[[Any], Any]] = {
+    Kind.TEXT: str.__str__,  # ids are of a subclass
+    Kind.INTEGER: lambda value: value if INT64_MIN <= value <= INT64_MAX else None,
+    Kind.REAL: lambda value: None if math.isnan(value) else float(value),
+    Kind.DATETIME: _microseconds,
+    Kind.DATE: lambda value: None if isinstance(value, datetime) else value,
+    Kind.INTERVAL: _microseconds,
+    Kind.DECIMAL: _finite,
+    Kind.UUID: lambda value: UUID(int=value.int),  # drivers have classes of their own
+    Kind.JSON: parsed,
+}
 
 
 @lru_cache(maxsize=4096)
@@ -231,8 +238,11 @@ def _leaf(leaf: Any, values: Values) -> bool:
     found = _read(leaf.term, values)
     if isinstance(leaf, Missing):
         return found is None
-    if found is None:
-        return False
+    return found is not None and _says(leaf, found, values)
+
+
+def _says(leaf: Any, found: Any, values: Values) -> bool:
+    """A leaf on a value that is there."""
     if isinstance(leaf, OneOf):
         return any(same(found, _read(constant, values)) for constant in leaf.constants)
     if isinstance(leaf, TextIs):
@@ -246,7 +256,7 @@ def _leaf(leaf: Any, values: Values) -> bool:
 
 
 def _compared(leaf: Compare, values: Values) -> bool:
-    kind = common_kind(leaf.left.kind, leaf.right.kind, "==")
+    kind = compared_as(leaf)
     left, right = (_as(kind, _read(one, values)) for one in (leaf.left, leaf.right))
     if leaf.operator == "==":
         return same(left, right)
@@ -255,7 +265,7 @@ def _compared(leaf: Compare, values: Values) -> bool:
     return _ORDER[leaf.operator](left, right)
 
 
-def _as(kind: Kind | None, value: Any) -> Any:
+def _as(kind: Kind, value: Any) -> Any:
     """A value as one of the kind in which it is compared."""
     if kind is Kind.REAL and isinstance(value, int):
         return float(value)

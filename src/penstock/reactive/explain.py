@@ -60,9 +60,8 @@ def _deciding(condition: Condition, values: Values) -> Iterator[Finding]:
     if isinstance(condition, (Every, Some)):
         alone = isinstance(condition, Some)  # one part that is so decides alone
         for one in condition.conditions:
-            if outcome is not alone or holds(one, values) is alone:
-                if outcome is alone or holds(one, values) is outcome:
-                    yield from _deciding(one, values)
+            if outcome is not alone or holds(one, values) is outcome:
+                yield from _deciding(one, values)
     elif isinstance(condition, Not) and isinstance(condition.condition, (Every, Some, Not)):
         yield from _deciding(condition.condition, values)
     else:

@@ -190,6 +190,18 @@ def common_kind(left: Kind, right: Kind, operator: Comparison) -> Kind | None:
     return Kind.JSON if operator == "==" and len(json) == 1 and json <= _LIKE_JSON else None
 
 
+def compared_as(leaf: Compare) -> Kind:
+    """As values of which kind the two of a comparison are compared.
+
+    Raises:
+        TypeError: They are not; tracing refuses such comparisons.
+    """
+    kind = common_kind(leaf.left.kind, leaf.right.kind, "==")
+    if kind is None:
+        raise TypeError(leaf)
+    return kind
+
+
 def result_kind(operator: Operator, left: Kind, right: Kind) -> Kind | None:
     """The kind of a sum, a difference or a product; None if there is none."""
     if left in _NUMBERS and right in _NUMBERS:
@@ -225,7 +237,9 @@ def leaves(condition: Condition) -> Iterator[Leaf]:
 def fields(expression: Expression) -> dict[str, Kind]:
     """The columns that an expression reads, in order, with their kinds."""
     found: dict[str, Kind] = {}
-    terms = [expression] if isinstance(expression, TERMS) else [t for leaf in leaves(expression) for t in terms_of(leaf)]
+    terms = (
+        [expression] if isinstance(expression, TERMS) else [t for leaf in leaves(expression) for t in terms_of(leaf)]
+    )
     for term in terms:
         for operand in operands(term):
             inner = operand.of if isinstance(operand, Length) else operand

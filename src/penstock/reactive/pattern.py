@@ -142,7 +142,9 @@ class _Reader:
             inside = _ranges_of(_CLASSES[letter.lower()])
             return inside if letter.islower() else _opposite(inside)
         if not letter or letter.isalnum() or letter == "_" or not letter.isascii():
-            self._refuse("\\" + letter, "it means something else, or nothing, in a database", "Use \\d, \\w, \\s or [...]")
+            self._refuse(
+                "\\" + letter, "it means something else, or nothing, in a database", "Use \\d, \\w, \\s or [...]"
+            )
         return ((ord(letter), ord(letter)),)
 
     def _set(self) -> Ranges:

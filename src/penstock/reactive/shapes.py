@@ -79,6 +79,6 @@ def _field(model: type[BaseModel], name: str) -> tuple[str, Any]:
 def _check_key(key: str) -> None:
     if not key or any(letter in '"\\' or not letter.isprintable() for letter in key):
         raise StepInvalid(
-            f"the key {key!r} cannot be looked up in every database. Use keys of printable characters, without quotation "
-            "marks and backslashes"
+            f"the key {key!r} cannot be looked up in every database. Use keys of printable characters, without "
+            "quotation marks and backslashes"
         )

@@ -1,56 +1,23 @@
 """Stand-ins: what a filter or a watch is called with instead of a row, so that it says what it would do with one.
 
-Owns which operators and methods there are, and how all others are refused. A stand-in for a value keeps a term, one
-for a comparison keeps a condition. Leaves calling the functions to `tracing`.
+Owns what stands in for something true or false, and how everything is refused that would need to know a value now.
+Leaves values to `operands`, and calling the functions to `tracing`.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from penstock.errors import DeclarationError, ValueInvalid
-from penstock.reactive.constants import ConstantInvalid, constant_for, plain_constant
+from penstock.errors import DeclarationError
 from penstock.reactive.describe import describe
-from penstock.reactive.expression import (
-    MAX_OPERANDS,
-    MAX_TIMES,
-    Arithmetic,
-    Compare,
-    Comparison,
-    Condition,
-    Constant,
-    Every,
-    Field,
-    Has,
-    Holds,
-    Length,
-    Matches,
-    Missing,
-    Not,
-    OneOf,
-    Operator,
-    Path,
-    Some,
-    Term,
-    TextIs,
-    TextTest,
-    common_kind,
-    operands,
-    result_kind,
-)
-from penstock.reactive.pattern import PatternInvalid, check_pattern
-from penstock.reactive.shapes import StepInvalid, step_into
-from penstock.schema.fields import Column, Kind
+from penstock.reactive.expression import TERMS, Condition, Every, Expression, Holds, Not, Some
+from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
-from penstock.values import check_text
 
-_METHODS = "in_, is_none, startswith, endswith, contains, matches, length and has"
+METHODS = "in_, is_none, startswith, endswith, contains, matches, length and has"
 _NO_BOOL = "Write & for and, | for or, ~ for not, .in_(…) for in, and two comparisons joined with & for a < b < c"
-_WITH_LENGTH = (Kind.TEXT, Kind.BYTES, Kind.JSON)
-_MARK = "_penstock"
+_JOINED = "With & and | each comparison needs parentheses: (a == 1) & (b > 2)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +38,12 @@ class Site:
         raise DeclarationError(f"{self.what} on {name}: {problem}.", fix=f"{fix}." if fix else "", table=name)
 
 
-class _StandIn:
+class StandIn:
     """What a stand-in for anything refuses: whatever would need to know a value now."""
 
     __slots__ = ("_at", "_node")
+    _at: Site
+    _node: Any
 
     def __init__(self, at: Site, node: Any) -> None:
         object.__setattr__(self, "_at", at)
@@ -86,361 +55,126 @@ class _StandIn:
     def _no(self, doing: str, fix: str) -> NoReturn:
         self._at.refuse(f"{doing} needs the value of {self!r}, which is only known when a row is there", fix)
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> NoReturn:  # noqa: PLE0304 - it never returns
         self._no("and, or, not, if, in or bool()", _NO_BOOL)
 
-    def __str__(self) -> str:
+    def __str__(self) -> NoReturn:  # noqa: PLE0307 - it never returns
         self._no("str() or an f-string", "Compare the field itself")
 
-    def __format__(self, _spec: str) -> str:
+    def __format__(self, _spec: str) -> NoReturn:
         self._no("an f-string or format()", "Compare the field itself")
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> NoReturn:  # noqa: PLE0309 - it never returns
         self._no("hash(), or a place in a set or dict,", "Write .in_(…) for in")
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> NoReturn:
         self._no("a loop, or unpacking,", "Name single elements, such as [0], or write .has(…)")
 
-    def __contains__(self, item: object) -> bool:
+    def __contains__(self, item: object) -> NoReturn:
         self._no("in", "Write .has(…) for an element of an array, .contains(…) for a part of a text")
 
-    def __len__(self) -> int:
+    def __len__(self) -> NoReturn:  # noqa: PLE0303 - it never returns
         self._no("len()", "Write .length()")
 
-    def __call__(self, *_arguments: Any, **_named: Any) -> Any:
-        self._no(f"a call of {self!r}", f"The methods that can be translated are {_METHODS}")
+    def __call__(self, *_arguments: Any, **_named: Any) -> NoReturn:
+        """Nothing of a row can be called that is not known here."""
+        self._no(f"a call of {self!r}", f"The methods that can be translated are {METHODS}")
 
     def __setattr__(self, name: str, value: object) -> None:
         self._at.refuse(f"it sets {name}; a filter or watch changes nothing")
 
-    def __int__(self) -> int:
+    def __int__(self) -> NoReturn:
         self._no("int()", "Compare the field itself")
 
-    def __float__(self) -> float:
+    def __float__(self) -> NoReturn:
         self._no("float()", "Compare the field itself")
 
-    def __index__(self) -> int:
+    def __index__(self) -> NoReturn:  # noqa: PLE0305 - it never returns
         self._no("range(), or a use as an index,", "Compare the field itself")
 
     def _not_computed(self, _other: object = None) -> NoReturn:
         self._at.refuse(
-            f"{self!r} is computed with in a way that the databases do not share", "There are +, - and *; round elsewhere"
+            f"{self!r} is computed with in a way that the databases do not share",
+            "There are +, - and *; round elsewhere",
         )
 
     __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _not_computed
     __neg__ = __pos__ = __abs__ = __round__ = __matmul__ = __lshift__ = __rshift__ = __xor__ = __rxor__ = _not_computed
     __rmatmul__ = __rlshift__ = __rrshift__ = _not_computed
 
-    def _condition(self) -> Condition:
-        raise NotImplementedError
-
     def __and__(self, other: object) -> Clause:
-        return Clause(self._at, Every((*_flat(Every, self._condition()), *_flat(Every, _conditions(self, other)))))
+        return Clause(self._at, Every((*_parts(Every, self, self), *_parts(Every, other, self))))
 
     def __or__(self, other: object) -> Clause:
-        return Clause(self._at, Some((*_flat(Some, self._condition()), *_flat(Some, _conditions(self, other)))))
+        return Clause(self._at, Some((*_parts(Some, self, self), *_parts(Some, other, self))))
 
-    def __rand__(self, other: object) -> Clause:
-        _conditions(self, other)
-        raise NotImplementedError
+    def __rand__(self, other: object) -> NoReturn:
+        refuse(self, f"{self!r} is joined with {other!r}, which is no condition on the row", _JOINED)
 
-    def __ror__(self, other: object) -> Clause:
-        _conditions(self, other)
-        raise NotImplementedError
+    __ror__ = __rand__
 
     def __invert__(self) -> Clause:
-        inner = self._condition()
+        inner = condition_of(self, self._at)
         return Clause(self._at, inner.condition if isinstance(inner, Not) else Not(inner))
 
 
-class Clause(_StandIn):
+class Clause(StandIn):
     """Stands in for what is true or false."""
 
     __slots__ = ()
 
-    def _condition(self) -> Condition:
-        found: Condition = self._node
-        return found
-
     def _compared(self, _other: object) -> NoReturn:
-        self._at.refuse(f"{self!r} is true or false already and is not compared", "Use it as it is, or with ~ before it")
+        self._at.refuse(
+            f"{self!r} is true or false already and is not compared", "Use it as it is, or with ~ before it"
+        )
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compared  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compared
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _compared
-    __hash__ = _StandIn.__hash__
+    __hash__ = StandIn.__hash__
 
     def __getattr__(self, name: str) -> Any:
-        _dunder(name)
+        no_dunder(name)
         self._at.refuse(f"{self!r} is true or false and has no {name}")
 
 
-class Operand(_StandIn):
-    """Stands in for a value.
-
-    Args:
-        at: Where the expression is declared.
-        node: Its term.
-        column: The column it is, if it is one.
-        shape: What is known of what it holds, if it is JSON.
-    """
-
-    __slots__ = ("_column", "_shape")
-
-    def __init__(self, at: Site, node: Term, column: Column | None = None, shape: Any = None) -> None:
-        super().__init__(at, node)
-        object.__setattr__(self, "_column", column)
-        object.__setattr__(self, "_shape", shape)
-
-    # ----- what it may be asked
-
-    def in_(self, options: Iterable[Any]) -> Clause:
-        """Whether it equals one of some values."""
-        if isinstance(options, (str, bytes, _StandIn)) or not isinstance(options, Iterable):
-            self._at.refuse(f"{self!r}.in_() takes a list or tuple of values, not {options!r}")
-        given = sorted(options, key=repr) if isinstance(options, Set) else list(options)  # sets have another order each time
-        if not given:
-            self._at.refuse(f"{self!r}.in_() has no values, so it is never true")
-        if any(isinstance(one, _StandIn) for one in given):
-            self._at.refuse(f"{self!r}.in_() takes constants", "Compare with other fields by ==, joined with |")
-        constants = tuple(self._constant(one) for one in given if one is not None)
-        parts: list[Condition] = [OneOf(self._node, constants)] if constants else []
-        if len(constants) < len(given):
-            parts.append(Missing(self._node))
-        return Clause(self._at, parts[0] if len(parts) == 1 else Some(tuple(parts)))
-
-    def is_none(self) -> Clause:
-        """Whether it is not there."""
-        return Clause(self._at, Missing(self._node))
-
-    def startswith(self, text: str) -> Clause:
-        """Whether it is a text that begins with another one."""
-        return self._text_is("startswith", text)
-
-    def endswith(self, text: str) -> Clause:
-        """Whether it is a text that ends with another one."""
-        return self._text_is("endswith", text)
-
-    def contains(self, text: str) -> Clause:
-        """Whether it is a text that contains another one."""
-        return self._text_is("contains", text)
-
-    def matches(self, pattern: str) -> Clause:
-        """Whether it is a text in which a pattern is found."""
-        self._check_text("matches", pattern)
-        try:
-            check_pattern(pattern)
-        except PatternInvalid as error:
-            self._at.refuse(f"{self!r}.matches(): {str(error).rstrip('.')}", "docs/filters.md lists what patterns have")
-        return Clause(self._at, Matches(self._node, str.__str__(pattern)))
-
-    def length(self) -> Operand:
-        """How many characters, bytes or elements it has."""
-        if self._node.kind not in _WITH_LENGTH:
-            self._at.refuse(f"{self!r} has no length, as it is of kind {self._node.kind.value}")
-        return Operand(self._at, Length(self._node))
-
-    def has(self, value: Any) -> Clause:
-        """Whether it is a JSON array with an element that equals a value."""
-        if self._node.kind is not Kind.JSON:
-            self._at.refuse(f"{self!r} is no JSON and has no elements", "Write .contains(…) for a part of a text")
-        constant = self._constant(value)
-        if constant.value[0] in "[{":
-            self._at.refuse(f"{self!r}.has() takes a str, a number, True, False or None, not {value!r}")
-        return Clause(self._at, Has(self._node, constant))
-
-    # ----- comparisons
-
-    def __eq__(self, other: object) -> Any:
-        return Clause(self._at, self._compare("==", other))
-
-    def __ne__(self, other: object) -> Any:
-        return Clause(self._at, Not(self._compare("==", other)))
-
-    def __lt__(self, other: object) -> Clause:
-        return Clause(self._at, self._compare("<", other))
-
-    def __le__(self, other: object) -> Clause:
-        return Clause(self._at, self._compare("<=", other))
-
-    def __gt__(self, other: object) -> Clause:
-        return Clause(self._at, self._compare(">", other))
-
-    def __ge__(self, other: object) -> Clause:
-        return Clause(self._at, self._compare(">=", other))
-
-    __hash__ = _StandIn.__hash__
-
-    # ----- arithmetic
-
-    def __add__(self, other: object) -> Operand:
-        return self._computed("+", self, other)
-
-    def __radd__(self, other: object) -> Operand:
-        return self._computed("+", other, self)
-
-    def __sub__(self, other: object) -> Operand:
-        return self._computed("-", self, other)
-
-    def __rsub__(self, other: object) -> Operand:
-        return self._computed("-", other, self)
-
-    def __mul__(self, other: object) -> Operand:
-        return self._computed("*", self, other)
-
-    def __rmul__(self, other: object) -> Operand:
-        return self._computed("*", other, self)
-
-    # ----- into JSON
-
-    def __getattr__(self, name: str) -> Operand:
-        _dunder(name)
-        if self._node.kind is not Kind.JSON:
-            self._at.refuse(f"{self!r} has no {name} that can be translated", f"There are {_METHODS}")
-        return self[name]
-
-    def __getitem__(self, step: Any) -> Operand:
-        node = self._node
-        if not isinstance(node, (Field, Path)) or node.kind is not Kind.JSON:
-            self._at.refuse(f"{self!r} is no JSON, so there is no [{step!r}] in it", "Write .startswith(…) for texts")
-        try:
-            key, shape = step_into(self._shape, step)
-        except StepInvalid as error:
-            self._at.refuse(f"{self!r}: {str(error).rstrip('.')}")
-        steps = (*(node.steps if isinstance(node, Path) else ()), key)
-        return Operand(self._at, Path(node.column, steps), None, shape)
-
-    # ----- parts
-
-    def _condition(self) -> Condition:
-        if self._node.kind not in {Kind.BOOLEAN, Kind.JSON}:
-            self._at.refuse(
-                f"{self!r} stands where a condition belongs, but is of kind {self._node.kind.value}",
-                "Compare it; with & and | each comparison needs parentheses: (a == 1) & (b > 2)",
-            )
-        return Holds(self._node)
-
-    def _compare(self, operator: Comparison, other: object) -> Condition:
-        if isinstance(other, (Clause, Row)):
-            self._at.refuse(f"{self!r} is compared with {other!r}", "Compare with a value or a field")
-        if isinstance(other, Operand):
-            left, right = self._node.kind, other._node.kind
-            if common_kind(left, right, operator) is None:
-                self._at.refuse(f"{self!r} {operator} {other!r} compares kind {left.value} with kind {right.value}")
-            return Compare(operator, self._node, other._node)
-        if other is None:
-            if operator != "==":
-                self._at.refuse(f"{self!r} {operator} None is never true", "Write == None or is_none()")
-            return Missing(self._node)
-        constant = self._constant(other)
-        if operator != "==":
-            self._check_ordered(operator, constant)
-        return Compare(operator, self._node, constant)
-
-    def _check_ordered(self, operator: str, constant: Constant) -> None:
-        unordered = constant.kind is Kind.BOOLEAN or (constant.kind is Kind.JSON and constant.value[0] in "tfn[{")
-        if unordered:
-            self._at.refuse(f"{self!r} {operator} {describe(constant)}: these have no order", "Compare by == or !=")
-
-    def _constant(self, value: Any) -> Constant:
-        try:
-            return constant_for(self._node.kind, self._column, value)
-        except ConstantInvalid as error:
-            self._at.refuse(f"{self!r} is compared with something else: {str(error).rstrip('.')}")
-
-    def _computed(self, operator: Operator, left: object, right: object) -> Operand:
-        try:
-            terms = [one._node if isinstance(one, Operand) else plain_constant(one) for one in (left, right)]
-        except ConstantInvalid as error:
-            self._at.refuse(f"{self!r} {operator}: {error}")
-        kind = result_kind(operator, terms[0].kind, terms[1].kind)
-        if kind is None:
-            names = f"kind {terms[0].kind.value} and kind {terms[1].kind.value}"
-            self._at.refuse(f"there is no {operator} of {names}", "Keep the result in a field of its own")
-        node = Arithmetic(operator, terms[0], terms[1], kind)
-        most = MAX_TIMES if kind in {Kind.DATETIME, Kind.INTERVAL} else MAX_OPERANDS
-        if len(list(operands(node))) > most:
-            self._at.refuse(f"{describe(node)} has more than {most} operands", "Keep a part in a field of its own")
-        return Operand(self._at, node)
-
-    def _text_is(self, test: TextTest, text: str) -> Clause:
-        self._check_text(test, text)
-        return Clause(self._at, TextIs(test, self._node, str.__str__(text)))
-
-    def _check_text(self, method: str, text: object) -> None:
-        if self._node.kind not in {Kind.TEXT, Kind.JSON}:
-            fix = "Write .has(…) for elements" if self._node.kind is Kind.JSON else "Compare it"
-            self._at.refuse(f"{self!r} is no text, so there is no {method}()", fix)
-        if not isinstance(text, str):
-            self._at.refuse(f"{self!r}.{method}() takes a text, not {text!r}", "Other fields cannot be searched for")
-        try:
-            check_text(text, "It")
-        except ValueInvalid as error:
-            self._at.refuse(f"{self!r}.{method}({text!r}): {str(error).rstrip('.')}")
+def node_of(one: StandIn) -> Any:
+    """The term or condition that a stand-in keeps."""
+    return object.__getattribute__(one, "_node")
 
 
-class Row:
-    """Stands in for the row."""
-
-    __slots__ = ("_at",)
-
-    def __init__(self, at: Site) -> None:
-        object.__setattr__(self, "_at", at)
-
-    def __repr__(self) -> str:
-        return f"the row of {self._at.definition.table.__name__}"
-
-    def __getattr__(self, name: str) -> Operand:
-        _dunder(name)
-        definition = self._at.definition
-        if name not in definition.positions:
-            near = difflib.get_close_matches(name, definition.positions, 1)
-            hint = f"There is {near[0]}" if near else f"Its columns are {', '.join(definition.positions)}"
-            self._at.refuse(f"the table has no column {name!r}", hint)
-        column = definition.column(name)
-        shape = None if column.info is None else column.info.annotation
-        return Operand(self._at, Field(name, column.kind), column, shape)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        self._at.refuse(f"it sets {name}; a filter or watch changes nothing")
-
-    def _misused(self, *_others: object) -> NoReturn:
-        self._at.refuse("the row as a whole is used as a value", "Name its fields, such as row.status")
-
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __rand__ = __ror__ = _misused  # type: ignore[assignment]
-    __bool__ = __hash__ = __iter__ = __len__ = __contains__ = __getitem__ = __call__ = __invert__ = _misused  # type: ignore[assignment]
-    __str__ = __format__ = _misused  # type: ignore[assignment]
+def refuse(one: StandIn, problem: str, fix: str = "") -> NoReturn:
+    """Raise the error that says what cannot be done with a stand-in."""
+    site: Site = object.__getattribute__(one, "_at")
+    site.refuse(problem, fix)
 
 
-def condition_of(at: Site, value: object) -> Condition:
-    """The condition that a function of a row has returned.
+def condition_of(value: object, at: Site) -> Condition:
+    """The condition that a stand-in says, or is.
 
     Raises:
         DeclarationError: It is none.
     """
-    if not isinstance(value, _StandIn):
+    if not isinstance(value, StandIn):
         at.refuse(f"it returned {value!r} instead of a condition on the row", "Return a comparison of its fields")
-    return value._condition()
-
-
-def term_of(value: object) -> Term | None:
-    """The term that a stand-in keeps; None if it is not one for a value."""
-    return value._node if isinstance(value, Operand) else None
-
-
-def _conditions(one: _StandIn, other: object) -> Condition:
-    if not isinstance(other, _StandIn):
-        one._at.refuse(
-            f"{one!r} is joined with {other!r}, which is no condition on the row",
-            "With & and | each comparison needs parentheses: (a == 1) & (b > 2)",
+    node: Expression = node_of(value)
+    if not isinstance(node, TERMS):
+        return node
+    if node.kind not in {Kind.BOOLEAN, Kind.JSON}:
+        at.refuse(
+            f"{value!r} stands where a condition belongs, but is of kind {node.kind.value}", f"Compare it. {_JOINED}"
         )
-    return other._condition()
+    return Holds(node)
 
 
-def _flat(of: type[Every | Some], condition: Condition) -> tuple[Condition, ...]:
-    return condition.conditions if isinstance(condition, of) else (condition,)  # type: ignore[union-attr,return-value]
-
-
-def _dunder(name: str) -> None:
+def no_dunder(name: str) -> None:
     """Python looks for names like this by itself, and takes their absence for an answer."""
     if name.startswith("__") and name.endswith("__"):
         raise AttributeError(name)
+
+
+def _parts(of: type[Every | Some], value: object, one: StandIn) -> tuple[Condition, ...]:
+    """The conditions that are joined; those that were joined in the same way before are not nested."""
+    if not isinstance(value, StandIn):
+        refuse(one, f"{one!r} is joined with {value!r}, which is no condition on the row", _JOINED)
+    condition = condition_of(value, object.__getattribute__(one, "_at"))
+    return condition.conditions if isinstance(condition, (Every, Some)) and isinstance(condition, of) else (condition,)

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from penstock.errors import DeclarationError
 from penstock.reactive.describe import describe
 from penstock.reactive.expression import Condition, Expression
+from penstock.reactive.operands import Row, term_of
 from penstock.reactive.signature import signature
-from penstock.reactive.standins import Row, Site, condition_of, term_of
+from penstock.reactive.standins import Site, condition_of
 from penstock.schema.table import TableDefinition
 
 _MUTABLE = (MutableMapping, MutableSequence, MutableSet, bytearray)
@@ -58,7 +59,8 @@ def trace_filter(definition: TableDefinition, function: Callable[[Any], Any], wh
         DeclarationError: It does what cannot be translated; the message names the part.
     """
     at = Site(what, definition)
-    return _called_twice(at, function, lambda value: condition_of(at, value))
+    condition: Condition = _called_twice(at, function, lambda value: condition_of(value, at))
+    return condition
 
 
 def trace_watch(definition: TableDefinition, watch: Any, what: str) -> Watch:
@@ -93,7 +95,7 @@ def _watched(at: Site, one: object) -> tuple[str, Expression]:
 
     def expression(value: object) -> Expression:
         term = term_of(value)
-        return condition_of(at, value) if term is None else term
+        return condition_of(value, at) if term is None else term
 
     found = _called_twice(at, one, expression)
     return describe(found), found

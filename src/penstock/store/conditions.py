@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from penstock.reactive.expression import (
     LEAVES,
@@ -20,7 +20,6 @@ from penstock.reactive.expression import (
     Expression,
     Leaf,
     Not,
-    Some,
     Term,
     fields,
 )
@@ -89,7 +88,7 @@ class Spelling(ABC):
         """A leaf."""
 
     @abstractmethod
-    def changed(self, term: Term, before: Spelling) -> Part:
+    def changed(self, term: Term, before: Self) -> Part:
         """Whether a term has another value than in the row as it was before."""
 
     def ask(self, leaf: Leaf) -> str:  # noqa: ARG002 - stores that can, use it

@@ -8,8 +8,9 @@ into a known one first.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from penstock.reactive.expression import (
     MAX_DIGITS,
@@ -20,6 +21,7 @@ from penstock.reactive.expression import (
     Constant,
     Field,
     Has,
+    Holds,
     Leaf,
     Length,
     Matches,
@@ -28,7 +30,7 @@ from penstock.reactive.expression import (
     Path,
     Term,
     TextIs,
-    common_kind,
+    compared_as,
     fields,
 )
 from penstock.reactive.pattern import postgres_pattern
@@ -38,6 +40,7 @@ from penstock.values import decode_json
 
 _EPOCH = "'1970-01-01 00:00:00+00'"
 _FIRST, _LAST = "'-719162 days'::interval", "'2932896 days 23:59:59.999999'::interval"
+_ENDS = (datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 _SPECIAL = re.compile(r"[\\$%\x01-\x1f]")
 # What json may hold and jsonb not: NUL, halves of characters, numbers with too many digits.
 _ODD_JSON = r"\\u(0000|[dD][89a-fA-F])|[eE]\+?[0-9]{4}|[0-9]{1000}"
@@ -50,20 +53,24 @@ class PostgresSpelling(Spelling):
 
     def leaf(self, leaf: Leaf) -> Part:
         """A leaf; false or NULL of what is not there."""
-        return Part(self._leaf(leaf), self._guards(leaf))
+        return Part(self._leaf(leaf), self.guards_of(leaf))
 
-    def changed(self, term: Term, before: Spelling) -> Part:
+    def changed(self, term: Term, before: Self) -> Part:
         """Whether a term has another value than before."""
-        assert isinstance(before, PostgresSpelling)
-        now, then = (one._comparable(term) for one in (self, before))
-        raw = " or ".join(f"{self.column(name)}::text is distinct from {before.column(name)}::text" for name in fields(term))
-        return Part(f"{now} is distinct from {then}", (*self._guards(term), *before._guards(term)), wide=raw)
+        now, then = (one.comparable(term) for one in (self, before))
+        raw = " or ".join(
+            f"{self.column(name)}::text is distinct from {before.column(name)}::text" for name in fields(term)
+        )
+        return Part(f"{now} is distinct from {then}", (*self.guards_of(term), *before.guards_of(term)), wide=raw)
 
-    def _guards(self, expression: Leaf | Term) -> tuple[str, ...]:
+    def guards_of(self, expression: Leaf | Term) -> tuple[str, ...]:
+        """What has to be true of a user-owned row before its JSON is looked into."""
         if self.definition.managed:
             return ()
         json = [name for name, kind in fields(expression).items() if kind is Kind.JSON]
-        return tuple(f"{self.column(name)} is null or {self.column(name)}::text !~ {literal(_ODD_JSON)}" for name in json)
+        return tuple(
+            f"{self.column(name)} is null or {self.column(name)}::text !~ {literal(_ODD_JSON)}" for name in json
+        )
 
     # ----- leaves
 
@@ -71,40 +78,40 @@ class PostgresSpelling(Spelling):
         if isinstance(leaf, Compare):
             return self._compare(leaf)
         if isinstance(leaf, Missing):
-            return f"{self._comparable(leaf.term)} is null"
+            return f"{self.comparable(leaf.term)} is null"
         if isinstance(leaf, OneOf):
             kind = leaf.term.kind
-            spell = self._since if isinstance(leaf.term, Arithmetic) and kind is Kind.DATETIME else self._comparable
+            spell = self._since if isinstance(leaf.term, Arithmetic) and kind is Kind.DATETIME else self.comparable
             listed = ", ".join(map(spell, leaf.constants))
-            return f"{self._value(leaf.term, kind)} in ({listed})"
+            return f"{self.value(leaf.term, kind)} in ({listed})"
+        return self._says(leaf)
+
+    def _says(self, leaf: TextIs | Matches | Has | Holds) -> str:
         if isinstance(leaf, TextIs):
             return self._text_is(self._text(leaf.term), leaf)
         if isinstance(leaf, Matches):
             return f"{self._text(leaf.term)} ~ {literal(postgres_pattern(leaf.pattern))}"
-        found = self._value(leaf.term, leaf.term.kind)
+        found = self.value(leaf.term, leaf.term.kind)
         if isinstance(leaf, Has):
             wanted = literal(f"[{leaf.constant.value}]")
             return f"case jsonb_typeof({found}) when 'array' then {found} @> {wanted}::jsonb end"
         return found if leaf.term.kind is Kind.BOOLEAN else f"{found} = 'true'::jsonb"
 
     def _compare(self, leaf: Compare) -> str:
-        kind = common_kind(leaf.left.kind, leaf.right.kind, "==")
-        assert kind is not None
+        kind = compared_as(leaf)
         if isinstance(leaf.right, Constant) and not isinstance(leaf.left, Arithmetic):
             return self._compare_constant(leaf, leaf.right, kind)
         linear = kind is Kind.DATETIME and (
             not self.definition.managed or isinstance(leaf.left, Arithmetic) or isinstance(leaf.right, Arithmetic)
         )
-        left, right = (
-            self._since(one) if linear else self._comparable(one, kind) for one in (leaf.left, leaf.right)
-        )
+        left, right = (self._since(one) if linear else self.comparable(one, kind) for one in (leaf.left, leaf.right))
         return f"{left} {'is not distinct from' if leaf.operator == '==' else leaf.operator} {right}"
 
     def _compare_constant(self, leaf: Compare, constant: Constant, kind: Kind) -> str:
         operator = "=" if leaf.operator == "==" else leaf.operator
         if kind is not Kind.JSON or operator == "=":
-            return f"{self._value(leaf.left, kind)} {operator} {self._constant(constant, kind)}"
-        found = self._value(leaf.left, kind)
+            return f"{self.value(leaf.left, kind)} {operator} {self._constant(constant, kind)}"
+        found = self.value(leaf.left, kind)
         if constant.value[0] == '"':
             return f"{self._text(leaf.left)} {operator} {literal(decode_json(constant.value))}"
         return f"jsonb_typeof({found}) = 'number' and {found} {operator} {self._constant(constant, kind)}"
@@ -117,14 +124,14 @@ class PostgresSpelling(Spelling):
 
     # ----- terms
 
-    def _comparable(self, term: Term, kind: Kind | None = None) -> str:
+    def comparable(self, term: Term, kind: Kind | None = None) -> str:
         """A term that is NULL if it is not there: JSON's null is not, either."""
         if kind is Kind.JSON and term.kind is not Kind.JSON:
-            return f"to_jsonb({self._value(term, term.kind)})"
-        found = self._value(term, kind or term.kind)
+            return f"to_jsonb({self.value(term, term.kind)})"
+        found = self.value(term, kind or term.kind)
         return f"nullif({found}, 'null'::jsonb)" if term.kind is Kind.JSON else found
 
-    def _value(self, term: Term, kind: Kind) -> str:
+    def value(self, term: Term, kind: Kind) -> str:
         """A term as a value of a kind."""
         if isinstance(term, Constant):
             return self._constant(term, kind)
@@ -159,17 +166,19 @@ class PostgresSpelling(Spelling):
 
     def _text(self, term: Term) -> str:
         """A term as a text; NULL if it is none."""
-        found = self._value(term, term.kind)
+        found = self.value(term, term.kind)
         if term.kind is Kind.TEXT:
             return found
         return f"(case jsonb_typeof({found}) when 'string' then {found} #>> '{{}}' end collate \"C\")"
 
     def _length(self, term: Length) -> str:
-        found = self._value(term.of, term.of.kind)
+        found = self.value(term.of, term.of.kind)
         if term.of.kind is not Kind.JSON:
             return f"{'octet_length' if term.of.kind is Kind.BYTES else 'char_length'}({found})"
         text = f"char_length({found} #>> '{{}}')"
-        return f"(case jsonb_typeof({found}) when 'array' then jsonb_array_length({found}) when 'string' then {text} end)"
+        return (
+            f"(case jsonb_typeof({found}) when 'array' then jsonb_array_length({found}) when 'string' then {text} end)"
+        )
 
     # ----- arithmetic
 
@@ -181,7 +190,7 @@ class PostgresSpelling(Spelling):
 
     def _operand(self, term: Term, kind: Kind) -> str:
         """A number to compute with, as a type that no result leaves."""
-        found = self._value(term, term.kind)
+        found = self.value(term, term.kind)
         if kind is Kind.REAL:
             if term.kind is Kind.REAL and isinstance(term, Field):
                 bounds = f"abs({found}) between {_real(MIN_REAL)} and {_real(MAX_REAL)}"
@@ -204,7 +213,7 @@ class PostgresSpelling(Spelling):
                 f"(case when isfinite({name}) then {name} - {_EPOCH} "
                 f"when {name} < {_EPOCH} then {_FIRST} when {name} > {_EPOCH} then {_LAST} end)"
             )
-        return self._value(term, term.kind)
+        return self.value(term, term.kind)
 
     # ----- constants
 
@@ -213,17 +222,10 @@ class PostgresSpelling(Spelling):
         if kind is Kind.REAL:
             return _real(float(value))
         if kind in {Kind.INTEGER, Kind.DECIMAL}:
-            return f"({value:f})" if kind is Kind.DECIMAL and constant.kind is Kind.DECIMAL else f"({value})"
+            return f"({value:f})" if constant.kind is Kind.DECIMAL else f"({value})"
         if kind is Kind.JSON:
             return f"{literal(value)}::jsonb"
-        if kind is Kind.BOOLEAN:
-            return "true" if value else "false"
-        if kind is Kind.BYTES:
-            return f"decode('{value.hex()}', 'hex')"
-        if kind is Kind.INTERVAL:
-            return _interval_literal(value)
-        # Those below take the type of the column that they are compared with, whichever it is.
-        return literal(_TEXTS.get(kind, str)(value))
+        return _CONSTANTS[kind](value)
 
 
 def literal(text: str) -> str:
@@ -233,7 +235,8 @@ def literal(text: str) -> str:
 
 
 def _real(value: float) -> str:
-    return f"'{value!r}'::float8" if value == value and abs(value) != float("inf") else f"'{'-' * (value < 0)}Infinity'::float8"
+    text = repr(value) if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
+    return f"'{text}'::float8"
 
 
 def _interval_literal(value: timedelta) -> str:
@@ -244,15 +247,14 @@ def _interval(name: str) -> str:
     """Years of 365 days and months of 30, as the driver reads them; PostgreSQL compares years of 360."""
     years = f"extract(year from {name})"
     fits = f"abs({years}) < 100000 and abs(extract(day from {name})) < 1000000000"
-    return (
-        f"(case when {years} = 0 and {fits} then {name} when {fits} then {name} + make_interval(days => 5 * {years}::int) end)"
-    )
+    longer = f"{name} + make_interval(days => 5 * {years}::int)"
+    return f"(case when {years} = 0 and {fits} then {name} when {fits} then {longer} end)"
 
 
 def _datetime_text(value: datetime) -> str:
     """The ends of time are kept as infinite."""
     utc = value.astimezone(UTC)
-    if utc.replace(tzinfo=None) in {datetime.min, datetime.max}:
+    if utc in _ENDS:
         return "infinity" if utc.year > 1 else "-infinity"
     return utc.isoformat(" ", "microseconds")
 
@@ -261,7 +263,16 @@ def _date_text(value: date) -> str:
     return {date.min: "-infinity", date.max: "infinity"}.get(value, value.isoformat())
 
 
-_TEXTS = {Kind.DATETIME: _datetime_text, Kind.DATE: _date_text}
+# Texts without a type take that of the column that they are compared with, whichever it is.
+_CONSTANTS: dict[Kind, Callable[[Any], str]] = {
+    Kind.TEXT: literal,
+    Kind.BOOLEAN: lambda value: "true" if value else "false",
+    Kind.BYTES: lambda value: f"decode('{value.hex()}', 'hex')",
+    Kind.DATETIME: lambda value: literal(_datetime_text(value)),
+    Kind.DATE: lambda value: literal(_date_text(value)),
+    Kind.INTERVAL: _interval_literal,
+    Kind.UUID: lambda value: literal(str(value)),
+}
 _WHOLE = "{0} = floor({0}) and {0} between -9223372036854775808 and 9223372036854775807"
 _FINITE = "(abs({0}) <= 1e308 and ({0} = 0 or abs({0}) >= 1e-307)) or {0}::text in ('Infinity', '-Infinity')"
 _USER_OWNED = {

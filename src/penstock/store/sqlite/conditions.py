@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Self
+
 from penstock.reactive.expression import (
     MAX_REAL,
     MIN_REAL,
@@ -26,7 +28,7 @@ from penstock.reactive.expression import (
     Path,
     Term,
     TextIs,
-    common_kind,
+    compared_as,
     fields,
 )
 from penstock.schema.fields import Kind
@@ -66,7 +68,7 @@ _STORED = {
 _SECONDS = "(cast(strftime('%s', substr({0}, 1, 19)) as integer) * 1000000 + cast(substr({0}, 21, 6) as integer))"
 
 
-class _Unsayable(Exception):  # noqa: N818 - no error, but a way out
+class _Unsayable(Exception):
     """SQLite cannot say it exactly."""
 
 
@@ -87,15 +89,14 @@ class LiteSpelling(Spelling):
         except _Unsayable:
             return Part(None)
 
-    def changed(self, term: Term, before: Spelling) -> Part:
+    def changed(self, term: Term, before: Self) -> Part:
         """Whether a term has another value than before: if not exactly, whether a column of it has."""
-        assert isinstance(before, LiteSpelling)
-        raw = " or ".join(f"{self._bare(name)} is not {before._bare(name)}" for name in fields(term))
+        raw = " or ".join(f"{self.bare(name)} is not {before.bare(name)}" for name in fields(term))
         guards: list[str] = []
         try:
             if term.kind is Kind.JSON:
                 return Part(None, wide=self._json_changed(term, before))
-            now, then = (one._value(term, term.kind, guards) for one in (self, before))
+            now, then = (one.value(term, term.kind, guards) for one in (self, before))
         except _Unsayable:
             return Part(None, wide=raw)
         return Part(f"{now} is not {then}", tuple(guards), wide=raw)
@@ -107,10 +108,10 @@ class LiteSpelling(Spelling):
         columns = "".join(f", {self.column(name)}" for name in fields(leaf))
         return f"penstock_holds({text_literal(leaf_text(leaf))}{columns})"
 
-    def _json_changed(self, term: Term, before: LiteSpelling) -> str:
+    def _json_changed(self, term: Term, before: Self) -> str:
         """Texts tell of every change, and of some that are none, such as another order of keys."""
         name = fields(term).popitem()[0]
-        now, then = self._bare(name), before._bare(name)
+        now, then = self.bare(name), before.bare(name)
         if not isinstance(term, Path):
             return f"{now} is not {then}"
         path = _path_text(term)
@@ -121,14 +122,13 @@ class LiteSpelling(Spelling):
     # ----- leaves
 
     def _compare(self, leaf: Compare, guards: list[str]) -> Part:
-        kind = common_kind(leaf.left.kind, leaf.right.kind, "==")
-        assert kind is not None
+        kind = compared_as(leaf)
         if kind is Kind.JSON:
             return self._compare_json(leaf, guards)
         if kind is Kind.DECIMAL:
             return self._near_decimal(leaf)
         linear = isinstance(leaf.left, Arithmetic) or isinstance(leaf.right, Arithmetic)
-        left, right = (self._value(one, kind, guards, linear=linear) for one in (leaf.left, leaf.right))
+        left, right = (self.value(one, kind, guards, linear=linear) for one in (leaf.left, leaf.right))
         return Part(f"{left} {'is' if leaf.operator == '==' else leaf.operator} {right}", tuple(guards))
 
     def _one_of(self, leaf: OneOf, guards: list[str]) -> Part:
@@ -139,7 +139,7 @@ class LiteSpelling(Spelling):
                 return Part(None, wide=f"({wide})")
             all_guards = tuple(guard for part in parts for guard in part.guards)
             return Part(" or ".join(f"({part.sql})" for part in parts), all_guards, wide=f"({wide})")
-        found = self._value(leaf.term, leaf.term.kind, guards)
+        found = self.value(leaf.term, leaf.term.kind, guards)
         linear = isinstance(leaf.term, Arithmetic)
         listed = ", ".join(self._constant(constant, leaf.term.kind, linear) for constant in leaf.constants)
         return Part(f"{found} in ({listed})", tuple(guards))
@@ -155,16 +155,16 @@ class LiteSpelling(Spelling):
             return self._has(leaf, guards)
         if leaf.term.kind is Kind.JSON:
             return f"{self._json(leaf.term, guards)[0]} = 'true'"
-        return self._value(leaf.term, Kind.BOOLEAN, guards)
+        return self.value(leaf.term, Kind.BOOLEAN, guards)
 
     def _missing(self, term: Term, guards: list[str]) -> str:
         if term.kind is Kind.JSON:
             return f"coalesce({self._json(term, guards)[0]}, 'null') = 'null'"
         if term.kind is Kind.DECIMAL and isinstance(term, Field):
-            name = self._bare(term.column)
+            name = self.bare(term.column)
             guards.append(_guard(Kind.DECIMAL, name))
             return f"{name} is null"
-        return f"{self._value(term, term.kind, guards)} is null"
+        return f"{self.value(term, term.kind, guards)} is null"
 
     def _text_is(self, leaf: TextIs, guards: list[str]) -> str:
         found, size, wanted = self._text(leaf.term, guards), len(leaf.text), text_literal(leaf.text)
@@ -227,13 +227,13 @@ class LiteSpelling(Spelling):
         """SQLite reads a decimal about as it is; if it is written as one."""
         if not isinstance(leaf.left, Field) or not isinstance(leaf.right, Constant):
             raise _Unsayable
-        name = self._bare(leaf.left.column)
+        name = self.bare(leaf.left.column)
         about = near(f"cast({name} as real)", leaf.operator, Decimal(leaf.right.value))
         return Part(None, wide=f"({name} glob '*[^0-9.Ee+-]*' or {about})")
 
     # ----- terms
 
-    def _value(self, term: Term, kind: Kind, guards: list[str], *, linear: bool = False) -> str:
+    def value(self, term: Term, kind: Kind, guards: list[str], *, linear: bool = False) -> str:
         """A term as a value of a kind; points in time as microseconds if they are computed with."""
         if kind is Kind.DECIMAL or kind is Kind.JSON:
             raise _Unsayable
@@ -255,7 +255,7 @@ class LiteSpelling(Spelling):
         return constant_literal(constant, kind, self.dialect.encode.get(kind))
 
     def _field(self, field: Field, guards: list[str], linear: bool) -> str:
-        name = self.column(field.column) if self.definition.managed else self._bare(field.column)
+        name = self.column(field.column) if self.definition.managed else self.bare(field.column)
         if field.kind in _CANONICAL:
             guards.append(_guard(field.kind, name))
         elif not self.definition.managed:
@@ -266,15 +266,14 @@ class LiteSpelling(Spelling):
             return f"cast({name} as real)"
         return _SECONDS.format(name) if linear and field.kind is Kind.DATETIME else name
 
-    def _bare(self, column: str) -> str:
-        """A column without a collation of its own, which other programs may not have, nor a wish to make numbers of
-        texts."""
+    def bare(self, column: str) -> str:
+        """A column that no longer has a collation of its own, nor a wish to make numbers of texts."""
         return f"(+{self.column(column)} collate binary)"
 
     def _text(self, term: Term, guards: list[str]) -> str:
         """A term as a text; NULL if it is none."""
         if term.kind is Kind.TEXT:
-            return self._value(term, Kind.TEXT, guards)
+            return self.value(term, Kind.TEXT, guards)
         kind, found = self._json(term, guards)
         return f"(case {kind} when 'text' then {found} end)"
 
@@ -283,7 +282,7 @@ class LiteSpelling(Spelling):
             kind, found = self._json(term.of, guards)
             array = f"json_array_length({self._json_of(term.of)})"
             return f"(case {kind} when 'array' then {array} when 'text' then length({found}) end)"
-        found = self._value(term.of, term.of.kind, guards)
+        found = self.value(term.of, term.of.kind, guards)
         if term.of.kind is Kind.BYTES:
             return f"length({found})"
         return f"length(replace({found}, char(0), ' '))"  # it would stop at a NUL character
@@ -297,7 +296,7 @@ class LiteSpelling(Spelling):
     def _operand(self, term: Term, kind: Kind, guards: list[str]) -> str:
         if isinstance(term, Arithmetic) and not (kind is Kind.REAL and term.kind is Kind.INTEGER):
             return self._computed(term, guards)
-        found = self._value(term, kind if kind is Kind.REAL else term.kind, guards, linear=True)
+        found = self.value(term, kind if kind is Kind.REAL else term.kind, guards, linear=True)
         if kind is Kind.REAL and isinstance(term, Field) and term.kind is Kind.REAL:
             bounds = f"abs({found}) between {real_literal(MIN_REAL)} and {real_literal(MAX_REAL)}"
             return f"(case when {found} = 0 or {bounds} then {found} end)"

@@ -64,7 +64,9 @@ def near(found: str, operator: str, value: Decimal, *, positive: bool = True) ->
     """
     about = float(value) if abs(value) < Decimal("1e308") else math.copysign(math.inf, value)
     margin = abs(about) * _MARGIN + _TINY
-    lower, upper = (repr(max(about, -1e308) - margin), repr(min(about, 1e308) + margin)) if margin < math.inf else ("", "")
+    lower, upper = (
+        (repr(max(about, -1e308) - margin), repr(min(about, 1e308) + margin)) if margin < math.inf else ("", "")
+    )
     if not lower:
         lower, upper = ("1e307", "9e999") if about > 0 else ("-9e999", "-1e307")
     above, below = f"{found} >= {lower}", f"{found} <= {upper}"

@@ -1,4 +1,4 @@
-"""What SQLite lacks and every connection of penstock's brings: exact decimals, sums beyond 64 bits, Python's filters."""
+"""What SQLite lacks and every connection of penstock's brings: decimals, sums beyond 64 bits, Python's filters."""
 
 from __future__ import annotations
 
