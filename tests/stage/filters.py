@@ -17,12 +17,14 @@ import asyncpg
 from pydantic import BaseModel
 
 from penstock import Table
-from penstock.reactive.evaluate import holds, row_values
+from penstock.reactive.describe import describe
+from penstock.reactive.evaluate import holds, row_values, same, watched
 from penstock.reactive.expression import Condition, Expression, Not
 from penstock.reactive.operands import Operand, Row, term_of
 from penstock.reactive.standins import Site, condition_of
+from penstock.reactive.tracing import Watch
 from penstock.schema.table import TableDefinition, definition_of
-from penstock.store.conditions import ConditionSql, condition_sql
+from penstock.store.conditions import ConditionSql, changed_sql, condition_sql
 from penstock.store.ddl import create_table
 from penstock.store.dialect import Dialect
 from penstock.store.postgres.dialect import POSTGRES
@@ -61,8 +63,32 @@ class Thing(Table):
     data: Any = None
 
 
+class Owned(Table, source="owned", key="id", managed=False):
+    """The same in a table of another program, which may hold anything."""
+
+    id: str
+    text: str | None = None
+    other: str | None = None
+    status: str | None = None
+    number: int | None = None
+    second: int | None = None
+    real: float | None = None
+    ratio: float | None = None
+    flag: bool | None = None
+    blob: bytes | None = None
+    at: datetime | None = None
+    until: datetime | None = None
+    day: date | None = None
+    span: timedelta | None = None
+    price: Decimal | None = None
+    cost: Decimal | None = None
+    uuid: UUID | None = None
+    part: Any = None
+    data: Any = None
+
+
 DEFINITION = definition_of(Thing)
-SITE = Site("Test", DEFINITION)
+OWNED = definition_of(Owned)
 
 TEXTS = ["", "a", "A", "b", "ab", "abc", "a%", "a_b", "$1", "$$", "%s", "'", "''", '"', "\\", "\\'", "é", "e\u0301",
     "ž", "Z", "ß", "😀",
@@ -131,9 +157,10 @@ ORDERS = ["==", "!=", "<", "<=", ">", ">="]
 class Dice:
     """Makes rows and conditions at random, mostly of values that meet each other."""
 
-    def __init__(self, random: Any) -> None:
+    def __init__(self, random: Any, definition: TableDefinition = DEFINITION) -> None:
         self.random = random
-        self.row = Row(SITE)
+        self.site = Site("Test", definition)
+        self.row: Any = Row(self.site)
 
     # ----- rows
 
@@ -273,7 +300,7 @@ class Dice:
 
     def condition(self, depth: int = 0) -> Condition:
         """A condition."""
-        return condition_of(self.clause(depth), SITE)
+        return condition_of(self.clause(depth), self.site)
 
     def clause(self, depth: int = 0) -> Any:
         chance = self.random.random()
@@ -331,6 +358,11 @@ class Dice:
             return self.path().has(self.scalar())
         return self.path() if chance < 0.9 else self.path().is_none()
 
+    def watch(self) -> Watch:
+        """One to three terms or conditions."""
+        some = [self.watched() for _ in range(self.random.randint(1, 3))]
+        return Watch(tuple(map(describe, some)), tuple(some))
+
     def watched(self) -> Expression:
         """A term or a condition that a watch may name."""
         made = self._one(
@@ -338,7 +370,7 @@ class Dice:
             lambda: self.field("flag", "blob"),
              lambda: self.field("day", "uuid", "part", "data"), self.clause]
         )()  # fmt: skip
-        return term_of(made) or condition_of(made, SITE)
+        return term_of(made) or condition_of(made, self.site)
 
 
 def computed(left: Any, operator: str, right: Any) -> Any:
@@ -378,6 +410,12 @@ def expected(rows: Sequence[Table], conditions: Sequence[Condition]) -> list[lis
     return [[holds(condition, values) for values in found] for condition in conditions]
 
 
+def changes(rows: Sequence[Table], watch: Watch) -> list[bool]:
+    """What Python says of each pair of row objects."""
+    found = [watched(watch.expressions, row_values(DEFINITION, row, DEFINITION.positions)) for row in rows]
+    return [not same(before, after) for before in found for after in found]
+
+
 def of_stored(dialect: Dialect, definition: TableDefinition, rows: Sequence[Any], condition: Condition) -> list[bool]:
     """What Python says of rows as the driver gives them."""
     names = [column.name for column in definition.columns]
@@ -390,12 +428,13 @@ def with_opposites(conditions: Sequence[Condition]) -> list[Condition]:
 
 
 class LiteThings:
-    """The table in SQLite: a connection of penstock's, and one of another program."""
+    """A table in SQLite: a connection of penstock's, and one of another program."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, definition: TableDefinition = DEFINITION, created: str = "") -> None:
         self.path = path
+        self.definition = definition
         with closing(self.connect()) as connection:
-            for sql in create_table(DEFINITION, SQLITE):
+            for sql in [created] if created else create_table(definition, SQLITE):
                 connection.execute(sql)
             connection.execute("create table matched (condition integer, id text)")
 
@@ -408,44 +447,55 @@ class LiteThings:
 
     def store(self, rows: Sequence[Table]) -> list[Any]:
         """Store rows; gives them as the driver does."""
-        statements = TableStatements(DEFINITION, SQLITE)
+        return self.load(parameters(SQLITE, rows))
+
+    def load(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        """Store values as they are; gives them as the driver does."""
+        statements = TableStatements(self.definition, SQLITE)
         with closing(self.connect()) as connection:
-            connection.execute("delete from thing")
+            connection.execute(f"delete from {self.definition.name}")
             connection.execute("begin")
-            connection.executemany(statements.load().sql, parameters(SQLITE, rows))
+            connection.executemany(statements.load().sql, rows)
             connection.execute("commit")
-            return connection.execute(f"select {statements.columns} from thing order by id").fetchall()
+            return connection.execute(f"select {statements.columns} from {self.definition.name} order by id").fetchall()
 
     def select(self, conditions: Sequence[Condition], *, own: bool) -> list[Said]:
         with closing(self.connect(own=own)) as connection:
-            said = [condition_sql(one, DEFINITION, SQLITE, "r", own=own) for one in conditions]
-            return _selected(said, lambda sql: connection.execute(sql).fetchall())
+            said = [condition_sql(one, self.definition, SQLITE, "r", own=own) for one in conditions]
+            return _selected(said, self.definition.name, lambda sql: connection.execute(sql).fetchall())
+
+    def pairs(self, watches: Sequence[Watch]) -> list[tuple[ConditionSql, list[bool]]]:
+        """Whether each pair of rows differs in what is watched, to a connection of another program."""
+        said = [changed_sql(one, self.definition, SQLITE) for one in watches]
+        with closing(self.connect(own=False)) as connection:
+            return _paired(said, connection.execute(_pairs(said, self.definition.name)).fetchall())
 
     def fire(self, conditions: Sequence[Condition]) -> list[Said]:
         """Have triggers tell, on a connection of another program."""
-        said = [condition_sql(one, DEFINITION, SQLITE, "new") for one in conditions]
+        said = [condition_sql(one, self.definition, SQLITE, "new") for one in conditions]
         with closing(self.connect(own=False)) as connection:
             connection.execute("delete from matched")
             for number, one in enumerate(said):
                 connection.execute(
-                    f"create trigger t{number} after update on thing when {one.sql} "
+                    f"create trigger t{number} after update on {self.definition.name} when {one.sql} "
                     f"begin insert into matched values ({number}, new.id); end"
                 )
-            connection.execute("update thing set second = second")
+            connection.execute(f"update {self.definition.name} set second = second")
             found = set(connection.execute("select condition, id from matched").fetchall())
-            keys = [key for (key,) in connection.execute("select id from thing order by id")]
+            keys = [key for (key,) in connection.execute(f"select id from {self.definition.name} order by id")]
             for number in range(len(said)):
                 connection.execute(f"drop trigger t{number}")
         return [Said(one, tuple((number, key) in found for key in keys)) for number, one in enumerate(said)]
 
 
 class PostgresThings:
-    """The table in PostgreSQL, on one connection."""
+    """A table in PostgreSQL, on one connection."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, definition: TableDefinition = DEFINITION, created: str = "") -> None:
+        self.definition = definition
         self._runner = asyncio.Runner()
         self.connection = self.run(asyncpg.connect(url, statement_cache_size=0))
-        for sql in create_table(DEFINITION, POSTGRES):
+        for sql in [created] if created else create_table(definition, POSTGRES):
             self.run(self.connection.execute(sql))
         self.run(self.connection.execute("create table matched (condition integer, id text)"))
         self.run(
@@ -465,40 +515,69 @@ class PostgresThings:
 
     def store(self, rows: Sequence[Table]) -> list[Any]:
         """Store rows; gives them as the driver does."""
-        statements = TableStatements(DEFINITION, POSTGRES)
-        self.run(self.connection.execute("truncate thing"))
-        self.run(self.connection.executemany(statements.load().sql, parameters(POSTGRES, rows)))
-        found = self.run(self.connection.fetch(f"select {statements.columns} from thing order by id"))
+        self.run(self.connection.execute(f"truncate {self.definition.name}"))
+        statement = TableStatements(self.definition, POSTGRES).load()
+        self.run(self.connection.executemany(statement.sql, parameters(POSTGRES, rows)))
+        return self.fetch()
+
+    def fetch(self) -> list[Any]:
+        """The rows as the driver gives them."""
+        columns = TableStatements(self.definition, POSTGRES).columns
+        found = self.run(self.connection.fetch(f"select {columns} from {self.definition.name} order by id"))
         return [tuple(row) for row in found]
 
     def select(self, conditions: Sequence[Condition], *, own: bool = False) -> list[Said]:
-        said = [condition_sql(one, DEFINITION, POSTGRES, "r", own=own) for one in conditions]
-        return _transposed(said, [tuple(row) for row in self.run(self.connection.fetch(_select(said)))])
+        said = [condition_sql(one, self.definition, POSTGRES, "r", own=own) for one in conditions]
+        return _transposed(
+            said, [tuple(row) for row in self.run(self.connection.fetch(_select(said, self.definition.name)))]
+        )
+
+    def pairs(self, watches: Sequence[Watch]) -> list[tuple[ConditionSql, list[bool]]]:
+        """Whether each pair of rows differs in what is watched."""
+        said = [changed_sql(one, self.definition, POSTGRES) for one in watches]
+        return _paired(
+            said, [tuple(row) for row in self.run(self.connection.fetch(_pairs(said, self.definition.name)))]
+        )
 
     def fire(self, conditions: Sequence[Condition]) -> list[Said]:
         """Have triggers tell."""
-        said = [condition_sql(one, DEFINITION, POSTGRES, "new") for one in conditions]
+        said = [condition_sql(one, self.definition, POSTGRES, "new") for one in conditions]
         triggers = [
-            f"create trigger t{number} after update on thing for each row when {one.sql} "
+            f"create trigger t{number} after update on {self.definition.name} for each row when {one.sql} "
             f"execute function note('{number}')"
             for number, one in enumerate(said)
         ]
         self.run(self.connection.execute("truncate matched"))
         self.run(self.connection.execute(";".join(triggers)))
-        self.run(self.connection.execute("update thing set second = second"))
+        self.run(self.connection.execute(f"update {self.definition.name} set second = second"))
         found = {tuple(row) for row in self.run(self.connection.fetch("select condition, id from matched"))}
-        keys = [row["id"] for row in self.run(self.connection.fetch("select id from thing order by id"))]
-        self.run(self.connection.execute(";".join(f"drop trigger t{number} on thing" for number in range(len(said)))))
+        keys = [
+            row["id"] for row in self.run(self.connection.fetch(f"select id from {self.definition.name} order by id"))
+        ]
+        self.run(
+            self.connection.execute(
+                ";".join(f"drop trigger t{number} on {self.definition.name}" for number in range(len(said)))
+            )
+        )
         return [Said(one, tuple((number, key) in found for key in keys)) for number, one in enumerate(said)]
 
 
-def _select(said: Sequence[ConditionSql]) -> str:
+def _select(said: Sequence[ConditionSql], table: str) -> str:
     columns = ", ".join(f"coalesce({one.sql}, false) as c{number}" for number, one in enumerate(said))
-    return f"select {columns} from thing as r order by id"
+    return f"select {columns} from {table} as r order by id"
 
 
-def _selected(said: Sequence[ConditionSql], fetch: Any) -> list[Said]:
-    return _transposed(said, fetch(_select(said)))
+def _pairs(said: Sequence[ConditionSql], table: str) -> str:
+    columns = ", ".join(f"{one.sql} as c{number}" for number, one in enumerate(said))
+    return f"select {columns} from {table} as old, {table} as new order by old.id, new.id"
+
+
+def _paired(said: Sequence[ConditionSql], rows: Sequence[Any]) -> list[tuple[ConditionSql, list[bool]]]:
+    return [(one, [bool(row[number]) for row in rows]) for number, one in enumerate(said)]
+
+
+def _selected(said: Sequence[ConditionSql], table: str, fetch: Any) -> list[Said]:
+    return _transposed(said, fetch(_select(said, table)))
 
 
 def _transposed(said: Sequence[ConditionSql], rows: Sequence[Any]) -> list[Said]:

@@ -15,6 +15,7 @@ from stage.filters import (
     PostgresThings,
     Said,
     Thing,
+    changes,
     expected,
     of_stored,
     with_opposites,
@@ -84,6 +85,17 @@ def test_a_trigger_fires_for_what_python_selects(things: LiteThings | PostgresTh
     things.store(rows)
     conditions = with_opposites([dice.condition() for _ in range(CONDITIONS)])
     check(things.fire(conditions), conditions, rows, expected(rows, conditions))
+
+
+@PROPERTY
+@given(dice=DICE)
+def test_what_is_watched_changes_alike(things: LiteThings | PostgresThings, dice: Dice) -> None:
+    rows = [dice.thing() for _ in range(15)]
+    things.store(rows)
+    watches = [dice.watch() for _ in range(25)]
+    for watch, (sql, said) in zip(watches, things.pairs(watches), strict=True):
+        for found, right in zip(said, changes(rows, watch), strict=True):
+            assert found is right or (found and not sql.exact), f"{watch.names} changed: {right}, not so in\n{sql.sql}"
 
 
 @PROPERTY

@@ -6,6 +6,7 @@ which `row_values` makes of a row and `stored_value` of a value as a store's `Di
 
 from __future__ import annotations
 
+import enum
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -113,6 +114,8 @@ def row_values(definition: TableDefinition, row: Table, columns: Iterable[str]) 
 def _field_value(column: Column, value: Any) -> Any:
     if value is None:
         return None
+    if column.kind is not Kind.JSON:
+        return normal_value(column.kind, value.value if isinstance(value, enum.Enum) else value)
     try:
         return normal_value(column.kind, column.encode(value))
     except Exception:  # noqa: BLE001 - a value that cannot be stored is none that a row has

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from penstock.reactive.evaluate import normal_value
 from penstock.schema.fields import PLAIN, Kind
 from penstock.schema.table import TableDefinition
 from penstock.store.dialect import Dialect
 
+_CONFIG = ConfigDict(val_json_bytes="base64")  # as tables have it
 _TYPES = {kind: annotation for annotation, kind in PLAIN.items()}
 
 
@@ -48,4 +49,4 @@ def _read(kind: Kind, value: Any) -> Any:
 
 @lru_cache
 def _adapter(kind: Kind) -> TypeAdapter[Any]:
-    return TypeAdapter(_TYPES[kind])
+    return TypeAdapter(_TYPES[kind], config=_CONFIG)

@@ -7,6 +7,7 @@ into a known one first.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -38,12 +39,15 @@ from penstock.schema.fields import Kind
 from penstock.store.conditions import Part, Spelling
 from penstock.values import decode_json
 
-_EPOCH = "'1970-01-01 00:00:00+00'"
+_EPOCH = "'1970-01-01 00:00:00+00'"  # without a type, as those below: it takes that of the column beside it
 _FIRST, _LAST = "'-719162 days'::interval", "'2932896 days 23:59:59.999999'::interval"
-_ENDS = (datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+_ENDS: dict[Kind, tuple[Any, Any]] = {
+    Kind.DATETIME: (datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)),
+    Kind.DATE: (date.min, date.max),
+}
 _SPECIAL = re.compile(r"[\\$%\x01-\x1f]")
 # What json may hold and jsonb not: NUL, halves of characters, numbers with too many digits.
-_ODD_JSON = r"\\u(0000|[dD][89a-fA-F])|[eE]\+?[0-9]{4}|[0-9]{1000}"
+_ODD_JSON = r"\\u(0000|[dD][89a-fA-F])|[eE]\+?[0-9]{4}|([0-9]{250}){4}"
 
 
 class PostgresSpelling(Spelling):
@@ -151,6 +155,8 @@ class PostgresSpelling(Spelling):
             return f"(case when {name} - {name} = 0 then {name} end)"
         if field.kind is Kind.INTERVAL:
             return _interval(name)
+        if field.kind in _ENDS:
+            return _within_time(name, field.kind)
         if not self.definition.managed:
             return _USER_OWNED.get(field.kind, "{0}").format(name)
         return f"nullif({name}, 'NaN')" if field.kind is Kind.REAL else name
@@ -251,16 +257,15 @@ def _interval(name: str) -> str:
     return f"(case when {years} = 0 and {fits} then {name} when {fits} then {longer} end)"
 
 
+def _within_time(name: str, kind: Kind) -> str:
+    """A day or a point in time, with the ends of time for what is infinite, as the driver reads it."""
+    first, last = (_CONSTANTS[kind](end) for end in _ENDS[kind])
+    ends = f"when {name} < {_EPOCH} then {first} when {name} > {_EPOCH} then {last}"
+    return f"(case when isfinite({name}) then {name} {ends} end)"
+
+
 def _datetime_text(value: datetime) -> str:
-    """The ends of time are kept as infinite."""
-    utc = value.astimezone(UTC)
-    if utc in _ENDS:
-        return "infinity" if utc.year > 1 else "-infinity"
-    return utc.isoformat(" ", "microseconds")
-
-
-def _date_text(value: date) -> str:
-    return {date.min: "-infinity", date.max: "infinity"}.get(value, value.isoformat())
+    return value.astimezone(UTC).isoformat(" ", "microseconds")
 
 
 # Texts without a type take that of the column that they are compared with, whichever it is.
@@ -269,7 +274,7 @@ _CONSTANTS: dict[Kind, Callable[[Any], str]] = {
     Kind.BOOLEAN: lambda value: "true" if value else "false",
     Kind.BYTES: lambda value: f"decode('{value.hex()}', 'hex')",
     Kind.DATETIME: lambda value: literal(_datetime_text(value)),
-    Kind.DATE: lambda value: literal(_date_text(value)),
+    Kind.DATE: lambda value: literal(value.isoformat()),
     Kind.INTERVAL: _interval_literal,
     Kind.UUID: lambda value: literal(str(value)),
 }

@@ -172,6 +172,8 @@ class LiteSpelling(Spelling):
             return f"{found} is not null"
         if leaf.test == "contains":
             return f"instr({found}, {wanted}) > 0"
+        if leaf.test == "endswith":
+            guards.append(_whole(found))
         return f"substr({found}, {f'1, {size}' if leaf.test == 'startswith' else -size}) = {wanted}"
 
     def _has(self, leaf: Has, guards: list[str]) -> str:
@@ -285,7 +287,8 @@ class LiteSpelling(Spelling):
         found = self.value(term.of, term.of.kind, guards)
         if term.of.kind is Kind.BYTES:
             return f"length({found})"
-        return f"length(replace({found}, char(0), ' '))"  # it would stop at a NUL character
+        guards.append(_whole(found))
+        return f"length({found})"
 
     def _computed(self, term: Arithmetic, guards: list[str]) -> str:
         if term.kind is Kind.DECIMAL:
@@ -305,6 +308,11 @@ class LiteSpelling(Spelling):
 
 def _guard(kind: Kind, name: str) -> str:
     return f"{name} is null or (typeof({name}) = 'text' and {_CANONICAL[kind].format(name)})"
+
+
+def _whole(text: str) -> str:
+    """SQLite counts no further than to a NUL character, which only other programs store."""
+    return f"{text} is null or instr({text}, char(0)) = 0"
 
 
 def _microseconds(constant: Constant) -> int:
