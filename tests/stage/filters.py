@@ -66,7 +66,7 @@ class Thing(Table):
 class Owned(Table, source="owned", key="id", managed=False):
     """The same in a table of another program, which may hold anything."""
 
-    id: str
+    id: str  # type: ignore[assignment]  # its own key
     text: str | None = None
     other: str | None = None
     status: str | None = None
