@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -23,15 +24,16 @@ from penstock.reactive.expression import Condition, Expression, Not
 from penstock.reactive.operands import Operand, Row, term_of
 from penstock.reactive.standins import Site, condition_of
 from penstock.reactive.tracing import Watch
+from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition, definition_of
-from penstock.store.conditions import ConditionSql, changed_sql, condition_sql
+from penstock.store.conditions import ConditionSql, WatchSql, condition_sql, watch_sql
 from penstock.store.ddl import create_table
 from penstock.store.dialect import Dialect
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.functions import register_functions
 from penstock.store.statements import TableStatements
-from penstock.store.values import stored_values
+from penstock.store.values import captured_values, stored_values
 
 
 class Part(BaseModel):
@@ -381,6 +383,31 @@ def compared(left: Any, operator: str, right: Any) -> Any:
     return {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}[operator](left, right)
 
 
+def captured(dialect: Dialect, definition: TableDefinition, row: str) -> str:
+    """The columns of a row as the change feed captures them: a text of JSON."""
+    pairs = []
+    for column in definition.columns:
+        name = f"{row}.{dialect.quote(column.name)}"
+        if dialect is SQLITE:
+            value = (
+                f"case typeof({name}) when 'null' then 'null' when 'integer' then cast({name} as text) "
+                f"when 'real' then case when abs({name}) > 1.7976931348623157e308 "
+                f"then iif({name} > 0, '\"Infinity\"', '\"-Infinity\"') "
+                f"else printf('%!.17g', {name}) end "
+                f"when 'blob' then '\"\\\\x' || lower(hex({name})) || '\"' else json_quote({name}) end"
+            )
+            pairs.append(f"""'"{column.name}":' || ({value})""")
+        else:
+            zoned = column.kind is Kind.DATETIME and (definition.managed or column.name == "until")
+            value = f"timezone('UTC', {name})" if zoned else name
+            if column.kind is Kind.BYTES:
+                value = f"chr(92) || 'x' || encode({name}, 'hex')"
+            pairs.append(f"'{column.name}', {value}")
+    if dialect is SQLITE:
+        return "'{' || " + " || ',' || ".join(pairs) + " || '}'"
+    return f"json_build_object({', '.join(pairs)})::text"
+
+
 # ----- what each of them says
 
 
@@ -421,6 +448,13 @@ def of_stored(dialect: Dialect, definition: TableDefinition, rows: Sequence[Any]
     names = [column.name for column in definition.columns]
     found = [stored_values(dialect, definition, dict(zip(names, row, strict=True)), names) for row in rows]
     return [holds(condition, values) for values in found]
+
+
+def of_captured(dialect: Dialect, definition: TableDefinition, rows: Sequence[str], condition: Condition) -> list[bool]:
+    """What Python says of rows as they were captured."""
+    read = [json.loads(row, parse_float=Decimal) for row in rows]
+    names = definition.positions
+    return [holds(condition, captured_values(dialect, definition, row, names)) for row in read]
 
 
 def with_opposites(conditions: Sequence[Condition]) -> list[Condition]:
@@ -464,11 +498,17 @@ class LiteThings:
             said = [condition_sql(one, self.definition, SQLITE, "r", own=own) for one in conditions]
             return _selected(said, self.definition.name, lambda sql: connection.execute(sql).fetchall())
 
-    def pairs(self, watches: Sequence[Watch]) -> list[tuple[ConditionSql, list[bool]]]:
+    def captured(self) -> list[str]:
+        """The rows as a trigger captures them."""
+        with closing(self.connect()) as connection:
+            made = captured(SQLITE, self.definition, "r")
+            return [row for (row,) in connection.execute(f"select {made} from {self.definition.name} r order by id")]
+
+    def pairs(self, watches: Sequence[Watch]) -> list[tuple[WatchSql, list[bool]]]:
         """Whether each pair of rows differs in what is watched, to a connection of another program."""
-        said = [changed_sql(one, self.definition, SQLITE) for one in watches]
+        said = [watch_sql(one, self.definition, SQLITE, "{row}") for one in watches]
         with closing(self.connect(own=False)) as connection:
-            return _paired(said, connection.execute(_pairs(said, self.definition.name)).fetchall())
+            return _paired(said, connection.execute(_pairs(said, self.definition.name, "is not")).fetchall())
 
     def fire(self, conditions: Sequence[Condition]) -> list[Said]:
         """Have triggers tell, on a connection of another program."""
@@ -532,11 +572,21 @@ class PostgresThings:
             said, [tuple(row) for row in self.run(self.connection.fetch(_select(said, self.definition.name)))]
         )
 
-    def pairs(self, watches: Sequence[Watch]) -> list[tuple[ConditionSql, list[bool]]]:
+    def captured(self) -> list[str]:
+        """The rows as a trigger captures them."""
+        made = captured(POSTGRES, self.definition, "r")
+        found = self.run(self.connection.fetch(f"select {made} from {self.definition.name} r order by id"))
+        return [row[0] for row in found]
+
+    def pairs(self, watches: Sequence[Watch]) -> list[tuple[WatchSql, list[bool]]]:
         """Whether each pair of rows differs in what is watched."""
-        said = [changed_sql(one, self.definition, POSTGRES) for one in watches]
+        said = [watch_sql(one, self.definition, POSTGRES, "{row}") for one in watches]
         return _paired(
-            said, [tuple(row) for row in self.run(self.connection.fetch(_pairs(said, self.definition.name)))]
+            said,
+            [
+                tuple(row)
+                for row in self.run(self.connection.fetch(_pairs(said, self.definition.name, "is distinct from")))
+            ],
         )
 
     def fire(self, conditions: Sequence[Condition]) -> list[Said]:
@@ -567,12 +617,18 @@ def _select(said: Sequence[ConditionSql], table: str) -> str:
     return f"select {columns} from {table} as r order by id"
 
 
-def _pairs(said: Sequence[ConditionSql], table: str) -> str:
-    columns = ", ".join(f"{one.sql} as c{number}" for number, one in enumerate(said))
+def _pairs(said: Sequence[WatchSql], table: str, differs: str) -> str:
+    columns = ", ".join(f"{changed(one, differs)} as c{number}" for number, one in enumerate(said))
     return f"select {columns} from {table} as old, {table} as new order by old.id, new.id"
 
 
-def _paired(said: Sequence[ConditionSql], rows: Sequence[Any]) -> list[tuple[ConditionSql, list[bool]]]:
+def changed(sql: WatchSql, differs: str) -> str:
+    """Whether something watched differs between the rows ``old`` and ``new``."""
+    parts = (f"{one.replace('{row}', 'old')} {differs} {one.replace('{row}', 'new')}" for one in sql.expressions)
+    return f"({' or '.join(parts)})"
+
+
+def _paired(said: Sequence[WatchSql], rows: Sequence[Any]) -> list[tuple[WatchSql, list[bool]]]:
     return [(one, [bool(row[number]) for row in rows]) for number, one in enumerate(said)]
 
 

@@ -17,6 +17,7 @@ from stage.filters import (
     Thing,
     changes,
     expected,
+    of_captured,
     of_stored,
     with_opposites,
 )
@@ -76,6 +77,9 @@ def test_a_query_selects_what_python_does(things: LiteThings | PostgresThings, s
     check(said, conditions, rows, wanted)
     dialect = SQLITE if store == "sqlite" else POSTGRES
     assert [of_stored(dialect, DEFINITION, stored, condition) for condition in conditions] == wanted
+    captured = things.captured()
+    for condition, outcome in zip(conditions, wanted, strict=True):
+        assert of_captured(dialect, DEFINITION, captured, condition) == outcome, describe(condition)
 
 
 @PROPERTY
@@ -95,7 +99,9 @@ def test_what_is_watched_changes_alike(things: LiteThings | PostgresThings, dice
     watches = [dice.watch() for _ in range(25)]
     for watch, (sql, said) in zip(watches, things.pairs(watches), strict=True):
         for found, right in zip(said, changes(rows, watch), strict=True):
-            assert found is right or (found and not sql.exact), f"{watch.names} changed: {right}, not so in\n{sql.sql}"
+            assert found is right or (found and not sql.exact), (
+                f"{watch.names} changed: {right}, not so in\n{sql.expressions}"
+            )
 
 
 @PROPERTY

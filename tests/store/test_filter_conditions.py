@@ -13,10 +13,10 @@ from typing import Any
 
 import asyncpg
 import pytest
-from stage.filters import DEFINITION, OWNED, LiteThings, Thing
+from stage.filters import DEFINITION, OWNED, LiteThings, Thing, changed
 
 from penstock.reactive.tracing import trace_filter, trace_watch
-from penstock.store.conditions import ConditionSql, changed_sql, condition_sql
+from penstock.store.conditions import ConditionSql, WatchSql, condition_sql, watch_sql
 from penstock.store.dialect import Dialect
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sqlite.dialect import SQLITE
@@ -45,8 +45,10 @@ HOSTILE = [
 ]
 
 
-def sql(dialect: Dialect, function: Any, *, own: bool = False, definition: Any = DEFINITION) -> ConditionSql:
-    return condition_sql(trace_filter(definition, function, "Test"), definition, dialect, "new", own=own)
+def sql(
+    dialect: Dialect, function: Any, *, own: bool = False, definition: Any = DEFINITION, alias: str = "new"
+) -> ConditionSql:
+    return condition_sql(trace_filter(definition, function, "Test"), definition, dialect, alias, own=own)
 
 
 def test_a_condition_is_plain_sql() -> None:
@@ -61,12 +63,9 @@ def test_a_condition_is_plain_sql() -> None:
 
 def test_a_changed_watch_is_plain_sql() -> None:
     watch = trace_watch(DEFINITION, ("status", "number"), "Test")
-    assert changed_sql(watch, DEFINITION, POSTGRES).sql == (
-        '((new."status" is distinct from old."status") or (new."number" is distinct from old."number"))'
-    )
-    assert changed_sql(watch, DEFINITION, SQLITE).sql == (
-        '((new."status" is not old."status") or (new."number" is not old."number"))'
-    )
+    for dialect in (POSTGRES, SQLITE):
+        found = watch_sql(watch, DEFINITION, dialect, "{row}")
+        assert found == WatchSql(('({row}."status")', '({row}."number")'), exact=True, columns=("status", "number"))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def test_no_sign_of_a_parameter_or_a_quoted_body_stands_in_it() -> None:
         found = sql(
             POSTGRES, lambda o, text=text: (o.text == text) | o.data.has(text) | (o.data == {text[:0] + "a": text})
         ).sql
-        assert not set(found) & set("$%")
+        assert not set(found) & set("$%{")
 
 
 async def test_hostile_texts_in_the_body_of_a_function(postgres_url: str) -> None:
@@ -136,9 +135,12 @@ def test_hostile_texts_in_a_trigger_of_sqlite(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "test.db", isolation_level=None)) as connection:
         connection.executescript("create table thing (text text) strict; create table noted (text text)")
         for text in HOSTILE:
-            condition = sql(
-                SQLITE, lambda o, text=text: (o.text == text) & o.text.startswith(text) & o.text.contains(text)
-            ).sql
+            found = sql(
+                SQLITE,
+                lambda o, text=text: (o.text == text) & o.text.startswith(text) & o.text.contains(text),
+                alias="{row}",
+            )
+            condition = found.sql.replace("{row}", "new")
             connection.executescript("delete from thing; delete from noted; drop trigger if exists t")
             connection.execute(
                 f"create trigger t after insert on thing when {condition} "
@@ -154,8 +156,9 @@ def test_a_filter_on_a_decimal_fires_in_programs_that_do_not_know_its_collation(
     watch = trace_watch(DEFINITION, ("price", "cost"), "Test")
     with closing(things.connect(own=False)) as connection:
         meant = sql(SQLITE, lambda o: (o.price > 2) | o.price.is_none() | o.price.in_([7])).sql
+        different = changed(watch_sql(watch, DEFINITION, SQLITE, "{row}"), "is not")
         connection.execute(
-            f"create trigger t after update on thing when {meant} and {changed_sql(watch, DEFINITION, SQLITE).sql} "
+            f"create trigger t after update on thing when {meant} and {different} "
             "begin insert into matched values (0, new.id); end"
         )
         connection.execute("update thing set price = price")

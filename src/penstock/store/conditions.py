@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from penstock.reactive.expression import (
     LEAVES,
@@ -45,13 +45,29 @@ class ConditionSql:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchSql:
+    """A watch as SQL.
+
+    Attributes:
+        expressions: What of a row must differ for a change; NULL is a value like others.
+        exact: Whether they differ only if something watched has changed.
+        columns: What Python needs to ask about a change again.
+    """
+
+    expressions: tuple[str, ...]
+    exact: bool
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
-    """A leaf as SQL, or the change of a term.
+    """A leaf as SQL, or the value of a term.
 
     Attributes:
         sql: True if the leaf is; false or NULL if it is not. None if the database cannot say it.
         guards: Of which rows `sql` can be asked: those of which all of these are true.
-        wide: What is never false where the leaf is true, of all rows.
+        wide: What is never false where the leaf is true, of all rows; of a term, what differs wherever its value does,
+            and from all that `sql` may be.
         wide_not: What is never false where the leaf is false.
     """
 
@@ -88,8 +104,12 @@ class Spelling(ABC):
         """A leaf."""
 
     @abstractmethod
-    def changed(self, term: Term, before: Self) -> Part:
-        """Whether a term has another value than in the row as it was before."""
+    def watched(self, term: Term) -> Part:
+        """What differs between two rows if the value of a term does."""
+
+    @abstractmethod
+    def raw(self, columns: Sequence[str]) -> str:
+        """What differs between two rows if one of some columns does."""
 
     def ask(self, leaf: Leaf) -> str:  # noqa: ARG002 - stores that can, use it
         """What asks Python about a leaf; empty if the store cannot."""
@@ -127,12 +147,22 @@ class _Writer:
             self.exact = self.exact and asked
         if part.sql is None:
             return f"({wide})"
-        exact = f"({part.sql})" if positive else f"({part.sql}) is not true"
-        if not part.guards:
-            return exact if positive else f"({exact})"
+        exact = f"({part.sql})" if positive else f"(({part.sql}) is not true)"
         # One after the other, as what a guard asks may fail where the one before it is not true.
         failed = " ".join(f"when ({guard}) is not true then {wide}" for guard in dict.fromkeys(part.guards))
-        return f"(case {failed} else {exact} end)"
+        return f"(case {failed} else {exact} end)" if failed else exact
+
+    def watched(self, expression: Expression) -> str:
+        """A term or a condition as a value; two rows that differ in what it means have others."""
+        if isinstance(expression, TERMS):
+            part = self.spelling.watched(expression)
+            return self.guarded(part, part.wide, positive=True)
+        writer = _Writer(self.spelling)
+        sql = writer.condition(expression)
+        if writer.exact:
+            return f"({sql} is true)"
+        self.exact = False
+        return self.spelling.raw(tuple(fields(expression)))
 
 
 def condition_sql(
@@ -152,30 +182,12 @@ def condition_sql(
     return ConditionSql(sql, writer.exact, tuple(fields(condition)))
 
 
-def changed_sql(
-    watch: Watch, definition: TableDefinition, dialect: Dialect, before: str = "old", after: str = "new"
-) -> ConditionSql:
-    """Whether something watched is another in a row than it was before, as SQL."""
-    old, new = (_spelling(definition, dialect, alias, own=False) for alias in (before, after))
-    writer = _Writer(new)
-    parts = [_changed(writer, expression, old, new) for expression in watch.expressions]
-    return ConditionSql("(" + " or ".join(parts) + ")", writer.exact, watched_columns(watch.expressions))
-
-
-def watched_columns(expressions: Sequence[Expression]) -> tuple[str, ...]:
-    """The columns that some expressions read, in order."""
-    return tuple(dict.fromkeys(name for one in expressions for name in fields(one)))
-
-
-def _changed(writer: _Writer, expression: Expression, old: Spelling, new: Spelling) -> str:
-    if isinstance(expression, TERMS):
-        part = new.changed(expression, old)
-        return writer.guarded(part, part.wide or new.true, positive=True)
-    sides = [_Writer(old), _Writer(new)]
-    was, is_now = (side.condition(expression) for side in sides)
-    was_not, is_not = (side.condition(expression, positive=False) for side in sides)
-    writer.exact = writer.exact and all(side.exact for side in sides)
-    return f"(({was} and {is_not}) or ({was_not} and {is_now}))"
+def watch_sql(watch: Watch, definition: TableDefinition, dialect: Dialect, alias: str) -> WatchSql:
+    """A watch as SQL expressions over one row, to be compared with those over the row as it was before."""
+    writer = _Writer(_spelling(definition, dialect, alias, own=False))
+    expressions = tuple(map(writer.watched, watch.expressions))
+    columns = tuple(dict.fromkeys(name for one in watch.expressions for name in fields(one)))
+    return WatchSql(expressions, writer.exact, columns)
 
 
 def _spelling(definition: TableDefinition, dialect: Dialect, alias: str, *, own: bool) -> Spelling:

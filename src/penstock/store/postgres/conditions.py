@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Self
+from typing import Any
 
 from penstock.reactive.expression import (
     MAX_DIGITS,
@@ -45,7 +45,7 @@ _ENDS: dict[Kind, tuple[Any, Any]] = {
     Kind.DATETIME: (datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)),
     Kind.DATE: (date.min, date.max),
 }
-_SPECIAL = re.compile(r"[\\$%\x01-\x1f]")
+_SPECIAL = re.compile(r"[\\$%{\x01-\x1f]")
 # What json may hold and jsonb not: NUL, halves of characters, numbers with too many digits.
 _ODD_JSON = r"\\u(0000|[dD][89a-fA-F])|[eE]\+?[0-9]{4}|([0-9]{250}){4}"
 
@@ -57,17 +57,21 @@ class PostgresSpelling(Spelling):
 
     def leaf(self, leaf: Leaf) -> Part:
         """A leaf; false or NULL of what is not there."""
-        return Part(self._leaf(leaf), self.guards_of(leaf))
+        return Part(self._leaf(leaf), self._guards(leaf))
 
-    def changed(self, term: Term, before: Self) -> Part:
-        """Whether a term has another value than before."""
-        now, then = (one.comparable(term) for one in (self, before))
-        raw = " or ".join(
-            f"{self.column(name)}::text is distinct from {before.column(name)}::text" for name in fields(term)
-        )
-        return Part(f"{now} is distinct from {then}", (*self.guards_of(term), *before.guards_of(term)), wide=raw)
+    def watched(self, term: Term) -> Part:
+        """A term's value; where JSON cannot be looked into, its columns as they are."""
+        sql, guards = self._comparable(term), self._guards(term)
+        if not guards:
+            return Part(sql)
+        return Part(f"to_jsonb({sql})", guards, wide=f"jsonb_build_array({self.raw(tuple(fields(term)))}, 'raw')")
 
-    def guards_of(self, expression: Leaf | Term) -> tuple[str, ...]:
+    def raw(self, columns: Sequence[str]) -> str:
+        """The columns as they are."""
+        told = ", ".join(f"{self.column(name)}::text" for name in columns)
+        return f"array[{told}]::text" if len(columns) > 1 else told
+
+    def _guards(self, expression: Leaf | Term) -> tuple[str, ...]:
         """What has to be true of a user-owned row before its JSON is looked into."""
         if self.definition.managed:
             return ()
@@ -82,10 +86,10 @@ class PostgresSpelling(Spelling):
         if isinstance(leaf, Compare):
             return self._compare(leaf)
         if isinstance(leaf, Missing):
-            return f"{self.comparable(leaf.term)} is null"
+            return f"{self._comparable(leaf.term)} is null"
         if isinstance(leaf, OneOf):
             kind = leaf.term.kind
-            spell = self._since if isinstance(leaf.term, Arithmetic) and kind is Kind.DATETIME else self.comparable
+            spell = self._since if isinstance(leaf.term, Arithmetic) and kind is Kind.DATETIME else self._comparable
             listed = ", ".join(map(spell, leaf.constants))
             return f"{self.value(leaf.term, kind)} in ({listed})"
         return self._says(leaf)
@@ -108,7 +112,7 @@ class PostgresSpelling(Spelling):
         linear = kind is Kind.DATETIME and (
             not self.definition.managed or isinstance(leaf.left, Arithmetic) or isinstance(leaf.right, Arithmetic)
         )
-        left, right = (self._since(one) if linear else self.comparable(one, kind) for one in (leaf.left, leaf.right))
+        left, right = (self._since(one) if linear else self._comparable(one, kind) for one in (leaf.left, leaf.right))
         return f"{left} {'is not distinct from' if leaf.operator == '==' else leaf.operator} {right}"
 
     def _compare_constant(self, leaf: Compare, constant: Constant, kind: Kind) -> str:
@@ -128,7 +132,7 @@ class PostgresSpelling(Spelling):
 
     # ----- terms
 
-    def comparable(self, term: Term, kind: Kind | None = None) -> str:
+    def _comparable(self, term: Term, kind: Kind | None = None) -> str:
         """A term that is NULL if it is not there: JSON's null is not, either."""
         if kind is Kind.JSON and term.kind is not Kind.JSON:
             return f"to_jsonb({self.value(term, term.kind)})"
@@ -235,7 +239,7 @@ class PostgresSpelling(Spelling):
 
 
 def literal(text: str) -> str:
-    """A text as SQL, whatever the server's settings and whatever it is put into: no $ and no % stands in it."""
+    """A text as SQL, whatever the server's settings and whatever it is put into: no $, no % and no { stands in it."""
     escaped = _SPECIAL.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("'", "''"))
     return f"E'{escaped}'" if "\\" in escaped else f"'{escaped}'"
 

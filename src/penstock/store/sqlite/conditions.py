@@ -7,9 +7,9 @@ compared in SQL, anything else by Python. Patterns and decimals are Python's alt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Self
 
 from penstock.reactive.expression import (
     MAX_REAL,
@@ -89,17 +89,35 @@ class LiteSpelling(Spelling):
         except _Unsayable:
             return Part(None)
 
-    def changed(self, term: Term, before: Self) -> Part:
-        """Whether a term has another value than before: if not exactly, whether a column of it has."""
-        raw = " or ".join(f"{self.bare(name)} is not {before.bare(name)}" for name in fields(term))
+    def watched(self, term: Term) -> Part:
+        """A term's value; where it cannot be said, its columns as they are."""
+        columns = tuple(fields(term))
         guards: list[str] = []
         try:
-            if term.kind is Kind.JSON:
-                return Part(None, wide=self._json_changed(term, before))
-            now, then = (one.value(term, term.kind, guards) for one in (self, before))
+            sql = self._watched_json(term, guards) if term.kind is Kind.JSON else self.value(term, term.kind, guards)
         except _Unsayable:
-            return Part(None, wide=raw)
-        return Part(f"{now} is not {then}", tuple(guards), wide=raw)
+            return Part(None, wide=self.raw(columns))
+        told = " || ',' || ".join(map(self._told, columns))
+        return Part(sql, tuple(guards), wide=f"cast({told} as {'text' if term.kind is Kind.BYTES else 'blob'})")
+
+    def raw(self, columns: Sequence[str]) -> str:
+        """The columns as they are."""
+        if len(columns) == 1:
+            return self.bare(columns[0])
+        return "(" + " || ',' || ".join(map(self._told, columns)) + ")"
+
+    def _told(self, column: str) -> str:
+        """A value and its type as text, with all digits and characters."""
+        name = self.bare(column)
+        return f"(case typeof({name}) when 'real' then quote({name}) else typeof({name}) || hex({name}) end)"
+
+    def _watched_json(self, term: Term, guards: list[str]) -> str:
+        """Texts tell of every change, and of some that are none, such as another order of keys."""
+        if not isinstance(term, Path):
+            raise _Unsayable
+        kind, found = self._json(term, guards)
+        guards.append(f"typeof({found}) is not 'real'")  # it may not tell all digits apart
+        return f"(case {kind} when 'null' then null else {kind} || quote({found}) end)"
 
     def ask(self, leaf: Leaf) -> str:
         """Python is asked by a function that penstock's own connections have."""
@@ -107,17 +125,6 @@ class LiteSpelling(Spelling):
             return ""
         columns = "".join(f", {self.column(name)}" for name in fields(leaf))
         return f"penstock_holds({text_literal(leaf_text(leaf))}{columns})"
-
-    def _json_changed(self, term: Term, before: Self) -> str:
-        """Texts tell of every change, and of some that are none, such as another order of keys."""
-        name = fields(term).popitem()[0]
-        now, then = self.bare(name), before.bare(name)
-        if not isinstance(term, Path):
-            return f"{now} is not {then}"
-        path = _path_text(term)
-        parts = " or ".join(f"{of}({now}, {path}) is not {of}({then}, {path})" for of in ("json_type", "json_extract"))
-        guard = " and ".join(f"({_guard(Kind.JSON, one)})" for one in (now, then))
-        return f"{now} is not {then} and (case when {guard} then {parts} else 1 end)"
 
     # ----- leaves
 

@@ -7,6 +7,7 @@ float is written as the whole numbers that it is made of.
 from __future__ import annotations
 
 import math
+import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
@@ -22,8 +23,9 @@ _TINY = 1e-300
 
 
 def text_literal(text: str) -> str:
-    """A text."""
-    return "'" + text.replace("'", "''") + "'"
+    """A text. No word in braces stands in it, so that it can be put into a text with places to fill."""
+    pieces = ["'" + piece.replace("'", "''") + "'" for piece in re.split(r"(?<=\{)(?=\w)", text)]
+    return pieces[0] if len(pieces) == 1 else f"({' || '.join(pieces)})"
 
 
 def integer_literal(value: int) -> str:
