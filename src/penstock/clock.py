@@ -10,7 +10,9 @@ import asyncio
 import os
 import random
 import secrets
+import struct
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -20,6 +22,7 @@ _RANDOM_BITS = 74
 _VERSION = 7 << 76
 _VARIANT = 2 << 62
 _LOW_BITS = (1 << 62) - 1
+_STEPS_AT_ONCE = 256
 
 
 class Clock(Protocol):
@@ -91,11 +94,33 @@ class SystemClock:
         if ms > self._last_ms:
             chance = int.from_bytes(os.urandom(10), "big") >> 6
         else:
-            ms, chance = self._last_ms, self._last_random + 1 + int.from_bytes(os.urandom(4), "big")
+            ms, chance = self._last_ms, self._last_random + 1 + _step()
             if chance >> _RANDOM_BITS:
                 ms, chance = ms + 1, chance & (1 << _RANDOM_BITS) - 1
         self._last_ms, self._last_random = ms, chance
         return layout_uuid7(ms, chance)
+
+
+_steps: Iterator[int] = iter(())
+
+
+def _step() -> int:
+    """32 bits that nobody can guess. Asking the system for many at once takes as long as for one."""
+    global _steps  # noqa: PLW0603 - of which a fork forgets its parent's
+    while True:
+        step = next(_steps, None)  # one call, so that no two threads get the same
+        if step is not None:
+            return step
+        _steps = iter(struct.unpack(f"{_STEPS_AT_ONCE}I", os.urandom(4 * _STEPS_AT_ONCE)))
+
+
+def _forget_steps() -> None:
+    global _steps  # noqa: PLW0603 - see above
+    _steps = iter(())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_steps)
 
 
 def layout_uuid7(ms: int, chance: int) -> int:

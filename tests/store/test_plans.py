@@ -39,6 +39,8 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
             "pools": ["default"],
             "rooms": [10],
             "epochs": [None],
+            "after_ranks": [-(2**63)],
+            "after_seqs": [-(2**63)],
         },
         {
             "ready_job": {"ready_job_order", "ready_job_ending", "key"},
@@ -277,7 +279,8 @@ def test_postgres_counts_a_backlog_no_further_than_it_is_told(postgres_plans: st
 @pytest.mark.parametrize("name", ["look", "waiting"])
 def test_postgres_follows_the_line_of_keys_no_further_than_it_is_told(postgres_plans: str, name: str, how: str) -> None:
     query = load_queries("penstock.store.postgres", "pools", "$")[name]
-    asked = {"lease": 1, "pools": ["keyed"], "pool": "keyed", "keys": 10, "most": 10}
+    heads = {"after_ranks": [-(2**63)], "after_seqs": [-(2**63)]}
+    asked = {"lease": 1, "pools": ["keyed"], "pool": "keyed", "keys": 10, "most": 10, **heads}
     plan = asyncio.run(postgres_plan(postgres_plans, query, asked, how))
     scans = [node for node in plan if node.get("Relation Name", "").endswith("_job")]
     used = {scan["Index Name"] for scan in scans}

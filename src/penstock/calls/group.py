@@ -26,7 +26,7 @@ from penstock.transaction.commit import commit_shared
 from penstock.transaction.shared import Shared
 from penstock.transaction.transaction import Transaction
 
-_MOST = 50
+_MOST = 200
 _MOST_SAVEPOINTS = 48  # PostgreSQL remembers 64 of a transaction in a quick place
 _LONGEST = 0.01  # seconds after which a transaction takes on no more
 _SLOW = 0.1  # seconds that one may keep the others waiting; then it runs by itself

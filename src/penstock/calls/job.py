@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.calls.completion import complete
 from penstock.calls.run import Runner
-from penstock.calls.threads import apart
+from penstock.calls.threads import apart, is_small
 from penstock.calls.work import Cancellation, Running
 from penstock.errors import (
     CallTimeout,
@@ -74,18 +74,12 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
     job, function = running.job, running.function
     if function is None:
         return _parked(job, f"FunctionNotFound: no function {job.function} is declared in the program of this worker")
-    running.deadline = _deadline(runner, job)
     try:
+        if job.options.timeout is None:
+            return await _call(runner, function, running)
+        running.deadline = runner.now() + timedelta(seconds=job.options.timeout)
         async with time_limit(job.function, job.options.timeout):
-            if function.kind is FunctionKind.MUTATION:
-                await _run_mutation(runner, function, running)
-                return None
-            arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
-            if function.kind is FunctionKind.QUERY:
-                result = await runner.query(function, arguments, work=running.work)
-            else:
-                result = await runner.action(function, arguments, attempt=running)
-        return _held(function, running, result) if running.issued else _returned(runner, function, result)
+            return await _call(runner, function, running)
     except LeaseLost:
         raise
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
@@ -94,9 +88,21 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
         return raised(runner, job, error, running.cancelled)
 
 
-def _deadline(runner: Runner, job: Job) -> datetime | None:
-    timeout = job.options.timeout
-    return None if timeout is None else runner.now() + timedelta(seconds=timeout)
+async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outcome | None:
+    """Call a job's function; what became of it if it returned."""
+    job = running.job
+    if function.kind is FunctionKind.MUTATION:
+        await _run_mutation(runner, function, running)
+        return None
+    if is_small(len(job.args)):
+        arguments = function.signature.check_json(job.args)
+    else:
+        arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
+    if function.kind is FunctionKind.QUERY:
+        result = await runner.query(function, arguments, work=running.work)
+    else:
+        result = await runner.action(function, arguments, attempt=running)
+    return _held(function, running, result) if running.issued else _returned(runner, function, result)
 
 
 async def _voided(runner: Runner, job: Job) -> bool:

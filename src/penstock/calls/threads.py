@@ -195,9 +195,14 @@ class Place:
         return await asyncio.wrap_future(future)
 
 
+def is_small(size: int) -> bool:
+    """Whether work on so many bytes is done sooner than a thread could begin it."""
+    return size <= _LARGE
+
+
 async def apart(size: int, work: Callable[[], R]) -> R:
     """Do work that takes longer the more bytes there are, such as checking them; in a thread if there are many."""
-    return work() if size <= _LARGE else await asyncio.to_thread(work)
+    return work() if is_small(size) else await asyncio.to_thread(work)
 
 
 def _work(given: SimpleQueue[Callable[[], None] | None]) -> None:

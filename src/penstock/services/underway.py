@@ -7,8 +7,9 @@ Leaves the lease, and writing down what became of them, to the worker.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from penstock.observe.logs import event as log_event
 from penstock.services.progress import Heard
 
 _LEAST_PIECE = 50
+_IN_TURN = 250
 
 
 class UnderWay:
@@ -57,12 +59,20 @@ class UnderWay:
         # Attempts that go on though their jobs were ended from outside, and begun anew.
         self._overtaken: list[Running] = []
         self._added: list[Running] = []
-        self._claims_whole = True
+        self._waiting: deque[Running] = deque()
+        self._lane: asyncio.Task[None] | None = None
+        self._has_batches = any(function.batch is not None for function in runner.engine.registry)
+        self._claims_whole = self._has_batches
 
     @property
     def free(self) -> int:
         """How many more jobs may run."""
         return self._places - len(self.running) - len(self._overtaken)
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether few places are free; a claim costs the same for few jobs as for many."""
+        return self.free < self._places // 4
 
     @property
     def piece(self) -> int:
@@ -86,7 +96,7 @@ class UnderWay:
             self.running[job.id] = running
             self._added.append(running)
             self.busy[job.pool] += running.needs_slot
-        self._claims_whole = batched or not jobs
+        self._claims_whole = batched or (self._has_batches and not jobs)
 
     def start(self) -> None:
         """Start what was added, once what its worker is about to ask of the database has been asked."""
@@ -127,14 +137,16 @@ class UnderWay:
         """Stop all; these. Nobody waits for longer than this for one that does not let itself be stopped."""
         ours, self.running = list(self.running.values()), {}
         stopped, self._overtaken = ours + self._overtaken, []
-        added, self._added = set(self._added), []
+        unstarted = {*self._added, *self._waiting}
+        self._added = []
+        self._waiting.clear()
         self._groups.clear()
         self.busy.clear()
         self._heard.clear()
         tasks = set()
         for running in stopped:
             running.stopped, running.outcome = True, interrupted(running)
-            if running not in added:
+            if running not in unstarted:
                 running.task.cancel()
                 tasks.add(running.task)
         if tasks:
@@ -145,12 +157,44 @@ class UnderWay:
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         self.start_now()
+        while self._waiting:  # who waits for them is given a task of each
+            running = self._waiting.popleft()
+            running.task = asyncio.get_running_loop().create_task(self._run_job(running))
         return [running.task for running in self.running.values()]
 
-    # ----- one job
+    # ----- jobs that run by themselves
 
     def _start_alone(self, running: Running) -> None:
-        running.task = asyncio.get_running_loop().create_task(self._run_job(running))
+        self._waiting.append(running)
+        if self._lane is None:
+            self._open_lane()
+
+    def _open_lane(self) -> None:
+        """Have jobs run in turn in one task, until one has to wait: it keeps the task, and the rest gets another.
+
+        A task for each would cost those that do not wait as much as all the rest of running them.
+        """
+        loop = asyncio.get_running_loop()
+        self._lane = loop.create_task(self._run_in_turn())
+        loop.call_soon(self._leave_lane)  # which is when it waits for the first time, or has ended
+
+    def _leave_lane(self) -> None:
+        self._lane = None
+        if self._waiting:
+            self._open_lane()
+
+    async def _run_in_turn(self) -> None:
+        lane, context = self._lane, contextvars.copy_context()
+        for _ in range(_IN_TURN):  # after which the loop looks at what has come meanwhile
+            if lane is None or not self._waiting:
+                return
+            running = self._waiting.popleft()
+            running.task = lane
+            await self._run_job(running)
+            if self._lane is not lane or lane.cancelling() or contextvars.copy_context() != context:
+                return  # what one job leaves behind is nothing to the next
+
+    # ----- one job
 
     def _note(self, running: Running, progress: Progress) -> None:
         """A job says how far it has come."""

@@ -70,6 +70,7 @@ class Worker(Service):
         self._poll = runner.engine.config.poll
         self._renewed_at = 0.0
         self._astray = False
+        self._few_from = 0.0
         self._slots = Slots(self._store, self.clock, pools)
         self._heard = Heard(self._store, self.clock)
         self._under_way = UnderWay(runner, jobs, self._heard, self.wake.set)
@@ -228,7 +229,10 @@ class Worker(Service):
 
     async def _settle_ended(self) -> set[UUID]:
         outcomes = [pair for pair in self._under_way.outcomes if pair[1].event is not JobEvent.HELD]
-        self._under_way.outcomes = [pair for pair in self._under_way.outcomes if pair[1].event is JobEvent.HELD]
+        if len(outcomes) == len(self._under_way.outcomes):
+            self._under_way.outcomes = []
+        else:
+            self._under_way.outcomes = [pair for pair in self._under_way.outcomes if pair[1].event is JobEvent.HELD]
         if not outcomes or self.lease is None:
             return set()
         now, chance, kept = self.clock.now(), self.clock.random, self._runner.engine.keep
@@ -270,9 +274,16 @@ class Worker(Service):
         if free <= 0:
             await self._others.cancel(self.running, self._under_way.batches)
             return min(self._poll, again)
+        early = self._few_from - self.clock.monotonic()
+        if early > 0 and self._under_way.is_nearly_full:
+            return min(self._poll, again, early)
+        return await self._claim_into(lease, free, again)
+
+    async def _claim_into(self, lease: int, free: int, again: float) -> float:
+        """Claim jobs for the places that are free; seconds until the next look."""
         if self._astray:
             await self._adopt(lease)
-        self._astray = True  # until its answer has come
+        self._astray, began = True, self.clock.monotonic()  # until its answer has come
         asked = min(free, self._under_way.piece)
         rooms = [Room(DEFAULT_POOL, free), *self._slots.rooms(free, self._under_way.busy)]
         claim = await self._store.jobs.claim(lease, asked, rooms, self.clock.now())
@@ -281,7 +292,8 @@ class Worker(Service):
             await points.reach("worker.claimed", jobs=claim.jobs)
         self._under_way.add(claim.jobs, lease)
         self._journal.started(claim.jobs)
-        self._astray = False
+        self._astray, now = False, self.clock.monotonic()
+        self._few_from = now + (now - began)  # a claim for few costs as much as one for many, so it may wait as long
         if claim.cancels and await self._others.cancel(self.running, self._under_way.batches):
             return 0.0
         if claim.promoted and len(claim.jobs) < asked:

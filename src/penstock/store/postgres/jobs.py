@@ -28,6 +28,7 @@ from penstock.store.jobrows import (
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.gates import PostgresGates
+from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.queries import Query, load_queries
 from penstock.store.rooms import GatesLeftOut, gates_in_line, left_rooms, shared_rooms
@@ -40,7 +41,8 @@ _COLUMNS = (
     "enqueued_at",
 )  # fmt: skip
 _PLACE = ("gated", "waiting", "concurrency_key")
-_RUN_AT, _CANCELS, _GATES = 4, 12, 13  # of the first row of the query `claim`
+_RUN_AT, _RANK, _SEQ = 4, 12, 13  # of rows of the query `claim`
+_CANCELS, _GATES, _PASSED = 14, 15, 16  # of the first one
 _REQUEST_KEPT = timedelta(minutes=1)
 # These two are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _TRUNCATE = "truncate penstock.finished_job_{slot}"
@@ -50,9 +52,10 @@ _IMPATIENT = Statement("set local lock_timeout = '200ms'")
 class PostgresJobs:
     """See `store.contract.Jobs`."""
 
-    def __init__(self, connections: Connections, gates: PostgresGates) -> None:
+    def __init__(self, connections: Connections, gates: PostgresGates, heads: Heads) -> None:
         self._connections = connections
         self._gates = gates
+        self._heads = heads
         self._left_out = GatesLeftOut()
         self._queries = load_queries("penstock.store.postgres", "jobs", "$")
 
@@ -97,21 +100,24 @@ class PostgresJobs:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
         opened: dict[str, timedelta | None] = {}
         taken = await self._pass_gates(self._left_out.first(rooms, limit), lease, now, opened)
-        rows = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
-        next_run_at: datetime | None = rows[0][_RUN_AT]
-        taken += _claimed(rows, now)
+        first, jobs = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
+        next_run_at: datetime | None = first[_RUN_AT]
+        taken += jobs
         due = next_run_at is not None and next_run_at <= now
         if due:
             await self._run("promote", now=now, limit=_PROMOTE_MOST)
-            rows = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
-            next_run_at = rows[0][_RUN_AT]
-            taken += _claimed(rows, now)
-        cancels, waiting = rows[0][_CANCELS], rows[0][_GATES]
+            first, jobs = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
+            next_run_at = first[_RUN_AT]
+            taken += jobs
+        cancels, waiting = first[_CANCELS], first[_GATES]
         if waiting:
             for line in gates_in_line(left_rooms(rooms, taken), waiting, opened):
                 taken += await self._pass_gates(shared_rooms(line, limit - len(taken)), lease, now, opened)
         self._left_out.remember([room.pool for room in rooms if room.room > 0 and room.pool in waiting], opened)
         waits = [again for again in opened.values() if again is not None]
+        until_whole = self._heads.until_whole()
+        if until_whole is not None and len(taken) < limit:
+            waits.append(timedelta(seconds=until_whole))
         return Claim(taken, next_run_at, cancels, due, min(waits, default=None))
 
     async def _pass_gates(
@@ -127,7 +133,10 @@ class PostgresJobs:
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""
         name, values = _settling(settlements)
-        return {row[0] for row in await self._run(name, lease=lease, **values)}
+        rows = await self._run(name, lease=lease, **values)
+        if name == "settle":
+            return {row[0] for row in rows}
+        return {item.id for item in settlements}.difference(row[0] for row in rows)
 
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
         """The same for one job, in the transaction that is its effect."""
@@ -136,7 +145,8 @@ class PostgresJobs:
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
         """The same for many jobs; how many the lease still held."""
         name, values = _settling(settlements)
-        return len(await self._fetch(session, name, lease=lease, **values))
+        rows = await self._fetch(session, name, lease=lease, **values)
+        return len(rows) if name == "settle" else len(settlements) - len(rows)
 
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
         """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
@@ -203,16 +213,24 @@ class PostgresJobs:
             await session.rollback()
         return count
 
-    async def _claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Sequence[Row]:
-        return await self._run(
+    async def _claim(
+        self, lease: int, limit: int, rooms: Sequence[Room], now: datetime
+    ) -> tuple[Row, builtins.list[Job]]:
+        """What is so beside the jobs, and the jobs."""
+        began, pools = self._heads.clock(), [room.pool for room in rooms]
+        first, *rows = await self._run(
             "claim",
-            pools=[room.pool for room in rooms],
+            pools=pools,
             rooms=[min(room.room, limit) for room in rooms],
             epochs=[room.epoch for room in rooms],
+            **self._heads.after(pools),
             lease=lease,
             limit=limit,
             now=now,
         )
+        jobs = [job_of((*row[:11], row[11] or row[_RUN_AT], now)) for row in rows]
+        self._heads.learn(began, pools, first[_PASSED], [(row[_RANK], row[_SEQ]) for row in rows], jobs)
+        return first, jobs
 
     async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[name]
@@ -220,11 +238,6 @@ class PostgresJobs:
 
     async def _run(self, name: str, **values: Any) -> Sequence[Row]:
         return await run(self._connections, self._queries[name], values)
-
-
-def _claimed(rows: Sequence[Row], now: datetime) -> list[Job]:
-    """The jobs of all rows of the query `claim` but the first."""
-    return [job_of((*row[:12], now)) for row in rows[1:]]
 
 
 async def run(connections: Connections, query: Query, values: dict[str, Any], *, once: bool = False) -> Sequence[Row]:

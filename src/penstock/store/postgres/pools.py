@@ -13,6 +13,7 @@ from penstock.store.contract import Row, Session
 from penstock.store.poolrows import declared_of, declared_values, pool_row_of, views_of
 from penstock.store.pools import Backlog, KeyRow, PoolRow, PoolView
 from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
 from penstock.store.queries import load_queries
@@ -22,8 +23,9 @@ from penstock.store.seen import Activity
 class PostgresPools:
     """See `store.contract.Pools`."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, heads: Heads) -> None:
         self._connections = connections
+        self._heads = heads
         self._queries = load_queries("penstock.store.postgres", "pools", "$")
 
     async def declare(self, pools: Sequence[PoolDefinition]) -> None:
@@ -45,7 +47,7 @@ class PostgresPools:
 
     async def look(self, lease: int, pools: Sequence[str], most: int) -> builtins.list[PoolView]:
         """How pools stand for a worker."""
-        rows = await self._run("look", lease=lease, pools=list(pools), most=most)
+        rows = await self._run("look", lease=lease, pools=list(pools), most=most, **self._heads.after(pools))
         groups = {row[-1] for row in rows} - {None}
         return views_of(rows, {group: _members(await self._run("members", pool_group=group)) for group in groups})
 

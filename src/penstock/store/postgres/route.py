@@ -6,8 +6,8 @@ between. Nothing of a session outlives its transaction there: neither settings, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 import asyncpg
 
@@ -24,7 +24,34 @@ _SETTINGS = {
 }
 _KNOWN_TO_POOLERS = {"application_name", "timezone"}  # PgBouncer keeps these by client, and refuses all others
 _IDLE_AT_LEAST = 60.0
+_FIRST_OF_USERS = 16384  # types with a lower number come with PostgreSQL, and are the same on every server
+_ARRAYS = (1000, 1001, 1005, 1007, 1009, 1016, 1022, 1115, 1182, 1185, 1187, 1231, 2951, 3807)
 _WAIT_PART = 0.9  # of statement_timeout
+
+
+class _Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no type information
+    """A connection that knows PostgreSQL's own types from those before it.
+
+    asyncpg asks the server what an array is of, on every connection anew and in three round trips, of which one takes
+    longer than most of what follows. If it comes to ask in another way, it will do so again.
+    """
+
+    _known: ClassVar[dict[int, Any]] = {}
+
+    async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> Any:  # noqa: ASYNC109 - its
+        wanted, known = set(typeoids), self._known
+        if not wanted <= known.keys():
+            if not all(number < _FIRST_OF_USERS for number in wanted):
+                return await super()._introspect_types(wanted, timeout)
+            rows, _ = await super()._introspect_types(wanted.union(_ARRAYS), timeout)
+            known.update((row["oid"], row) for row in rows)
+        return list(known.values()), _NothingAsked
+
+
+class _NothingAsked:
+    """Stands for the statement that asked; a name says that it was not in the place of another one."""
+
+    name = "known"
 
 
 class Route:
@@ -55,12 +82,16 @@ class Route:
             if connection is not None:
                 return connection
         shared = {name: value for name, value in self._settings.items() if name in _KNOWN_TO_POOLERS}
-        return await asyncpg.connect(self._url, server_settings=shared, statement_cache_size=0, **limits)
+        return await asyncpg.connect(
+            self._url, server_settings=shared, statement_cache_size=0, connection_class=_Connection, **limits
+        )
 
     async def _open_direct(self, limits: Mapping[str, Any]) -> Connection | None:
         """A connection to the server itself; None if it is found to lead to a pooler."""
         try:
-            connection = await asyncpg.connect(self._url, server_settings=self._settings, **limits)
+            connection = await asyncpg.connect(
+                self._url, server_settings=self._settings, connection_class=_Connection, **limits
+            )
         except asyncpg.ProtocolViolationError as error:
             if self._is_known or "startup parameter" not in str(error):
                 raise

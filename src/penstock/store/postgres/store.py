@@ -17,6 +17,7 @@ from penstock.store.postgres.crons import PostgresCrons
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import translate
 from penstock.store.postgres.gates import PostgresGates
+from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.jobs import PostgresJobs
 from penstock.store.postgres.keys import PostgresKeys
 from penstock.store.postgres.leases import PostgresLeases
@@ -52,8 +53,9 @@ class PostgresStore:
             self._direct = Connections(Route(config.direct_database, config.statement_timeout), size=1, **timing)
         self.keys = PostgresKeys()
         self.rates = PostgresRates(for_services)
-        self.jobs = PostgresJobs(for_services, PostgresGates(for_services, self.rates))
-        self.pools = PostgresPools(for_services)
+        heads = Heads(clock)
+        self.jobs = PostgresJobs(for_services, PostgresGates(for_services, self.rates), heads)
+        self.pools = PostgresPools(for_services, heads)
         self.programs = PostgresPrograms(for_services)
         self.crons = PostgresCrons(for_services, self.jobs)
         self.leases = PostgresLeases(for_services, self.jobs)

@@ -75,6 +75,7 @@ from moved order by run_at, id;
 -- at whose gates jobs wait. A pool whose limit was changed since the worker last looked at it gives nothing.
 -- Differs: SKIP LOCKED steps around other workers, and one statement moves the rows and looks at the schedule. It holds the
 -- pools against a change of their limits, which waits for what began before it, and after which nothing starts as before.
+-- It begins after a place in each pool (see heads.py), and tells how many entries of the index it has passed over.
 with ending as materialized (
     select r.ctid from penstock.ready_job r
     where r.ending is not null and exists (select from penstock.lease l where l.id = :lease)
@@ -82,8 +83,12 @@ with ending as materialized (
 ), limited as materialized (
     select p.name, p.epoch from penstock.pool p where p.name = any(:pools::text[]) and p.rate_limit is null
     order by p.name for key share of p
+), before as materialized (
+    select pg_stat_get_xact_tuples_returned('penstock.ready_job_order'::regclass) as passed
 ), room as materialized (
-    select t.pool, t.room from unnest(:pools, :rooms::integer[], :epochs::bigint[]) as t (pool, room, epoch)
+    select t.pool, t.room, t.rank, t.seq from before cross join unnest(
+        :pools, :rooms::integer[], :epochs::bigint[], :after_ranks::bigint[], :after_seqs::bigint[]
+    ) as t (pool, room, epoch, rank, seq)
     where exists (select from penstock.lease l where l.id = :lease)
       and (t.epoch is null or exists (select from limited p where p.name = t.pool and p.epoch = t.epoch))
 ), due as materialized (
@@ -91,7 +96,7 @@ with ending as materialized (
     from room cross join lateral (
         select k.ctid, k.rank, k.seq, row_number() over () as turn from (
             select r.ctid, r.rank, r.seq from penstock.ready_job r
-            where r.pool = room.pool and r.ending is null and (
+            where r.pool = room.pool and r.ending is null and (r.rank, r.seq) > (room.rank, room.seq) and (
                 not exists (select from penstock.cancel_request)
                 or not exists (select from penstock.cancel_request c where c.job_id = r.id)
             )
@@ -113,24 +118,32 @@ with ending as materialized (
            enqueued_at, :now::timestamptz, error, attempts
     from taken
 )
-select null as id, null as function, null as kind, null as args, (
-        select s.run_at from penstock.scheduled_job s
-        where not s.waiting and (s.ending is not null or not exists (select from penstock.cancel_request c where c.job_id = s.id))
-        order by s.run_at, s.id limit 1
-    ) as run_at, null as pool, null as priority, null as options, null as on_complete, null as ending, null as attempt,
-    null as enqueued_at, exists (select from penstock.cancel_request) as cancels, array(
-        select p.pool from unnest(:pools) as p (pool)
-        where exists (select from penstock.scheduled_job s where s.waiting and s.pool = p.pool)
-           or (exists (select from penstock.pool o where o.name = p.pool and o.rate_limit is not null)
-               and exists (select from penstock.ready_job r where r.pool = p.pool and r.ending is null))
-    ) as gates, null as rank, null as seq
-union all
-select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, null, null, rank, seq
-from taken
-order by rank nulls first, seq;
+select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, rank, seq, cancels, gates,
+       case when id is null then
+           pg_stat_get_xact_tuples_returned('penstock.ready_job_order'::regclass) - (select passed from before)
+       end
+from (
+    select null as id, null as function, null as kind, null as args, null as rank, null as seq, (
+            select s.run_at from penstock.scheduled_job s
+            where not s.waiting
+              and (s.ending is not null or not exists (select from penstock.cancel_request c where c.job_id = s.id))
+            order by s.run_at, s.id limit 1
+        ) as run_at, null as pool, null as priority, null as options, null as on_complete, null as ending, null as attempt,
+        null as enqueued_at, exists (select from penstock.cancel_request) as cancels, array(
+            select p.pool from unnest(:pools) as p (pool)
+            where exists (select from penstock.scheduled_job s where s.waiting and s.pool = p.pool)
+               or (exists (select from penstock.pool o where o.name = p.pool and o.rate_limit is not null)
+                   and exists (select from penstock.ready_job r where r.pool = p.pool and r.ending is null))
+        ) as gates
+    union all
+    select id, function, kind, args, rank, seq, run_at, pool, priority, options, on_complete, ending, attempt,
+           nullif(enqueued_at, run_at), null, null  -- what need not be sent is not
+    from taken
+) found order by rank nulls first, seq;
 
 -- succeed: write that running jobs have returned, and nothing follows from it: what becomes of most. What they have in
--- common is said once; `returned` are those that say anything for themselves. The lease is the fence, as in settle.
+-- common is said once; `returned` are those that say anything for themselves. The lease is the fence: the jobs that it does
+-- not hold any more are returned.
 -- Differs: one statement for any number of jobs.
 with gone as (
     delete from penstock.running_job r where r.id = any(:ids::uuid[]) and r.lease = :lease
@@ -146,7 +159,8 @@ with gone as (
         :returned::uuid[], :results::text[], :finished_ats::timestamptz[], :expires_ats::timestamptz[], :slots::smallint[]
     ) as o (id, result, finished_at, expires_at, slot) on o.id = g.id
 )
-select id from gone;
+select t.id from unnest(:ids) as t (id)
+where (select count(*) from gone) < cardinality(:ids) and t.id not in (select id from gone);
 
 -- settle: write what became of running jobs. The lease is the fence: a job it no longer holds is not returned.
 -- Differs: one statement for any number of jobs.

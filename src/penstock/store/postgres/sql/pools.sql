@@ -50,11 +50,12 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(su
 from penstock.pool p left join penstock.slot s on s.pool = p.name
 where p.pool_group = :pool_group group by p.name order by p.name;
 
--- look: how pools stand for a worker. Of one that may lend slots those of the jobs at its gate count that may start as far as
+-- look: how pools stand for a worker. Ready jobs count after a place in each (PostgreSQL only; see heads.py). Of one that may lend slots those of the jobs at its gate count that may start as far as
 -- their keys go; a total runs along the line of keys until there are enough.
 select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch, s.granted, s.mine, s.holders, s.wanted,
        (select count(*) from (
-            (select from penstock.ready_job r where r.pool = p.name and r.ending is null limit :most)
+            (select from penstock.ready_job r
+             where r.pool = p.name and r.ending is null and (r.rank, r.seq) > (asked.rank, asked.seq) limit :most)
             union all
             (select from penstock.scheduled_job w
              where w.waiting and w.pool = p.name and (p.key_parallelism is null or p.pool_group is null) limit :most)
@@ -79,13 +80,14 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch, s.
             )
             select coalesce(max(total), 0) from line
        ) end, p.pool_group
-from penstock.pool p cross join lateral (
+from unnest(:pools::text[], :after_ranks::bigint[], :after_seqs::bigint[]) as asked (pool, rank, seq)
+join penstock.pool p on p.name = asked.pool cross join lateral (
     select coalesce(sum(held), 0)::integer as granted, coalesce(sum(held) filter (where lease = :lease), 0)::integer as mine,
            count(*) filter (where lease <> 0 and (held > 0 or wanted > 0)) as holders,
            coalesce(sum(wanted) filter (where lease <> :lease), 0)::integer as wanted
     from penstock.slot where pool = p.name
 ) s
-where p.name = any(:pools::text[]) order by p.name;
+order by p.name;
 
 -- lock: keep all others from taking slots of a pool, and of those of its group; its limit and its group.
 -- Differs: SQLite has one writer, and needs no lock. Claims may go on.

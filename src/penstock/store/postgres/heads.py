@@ -1,0 +1,68 @@
+"""Where ready jobs begin, for when dead rows lie before them.
+
+As long as anybody holds an old snapshot, for a long report or a dump, what was deleted since stays in tables and
+indexes, and each look for the first ready job passes over all of it again. Owns from where on is looked instead, and
+how often from the very first all the same, as jobs with a higher priority come before those that are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.clock import Clock
+from penstock.jobs.job import Job
+
+Head = tuple[int, int]  # rank and number of a job
+
+FIRST: Head = (-(2**63), -(2**63))
+_MANY = 2_000  # fewer dead rows are passed over so quickly that nothing need be done about them
+_PART = 9  # of the time, a tenth goes into looking from the very first
+
+
+class Heads:
+    """The heads of pools, as the claims of one process have found them.
+
+    Args:
+        clock: By which it is known how long a claim took.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, Head] = {}
+        self._whole_at = 0.0
+
+    def after(self, pools: Sequence[str]) -> dict[str, list[int]]:
+        """After which rank and number is looked for jobs of these pools now."""
+        whole = self._clock.monotonic() >= self._whole_at
+        heads = [FIRST if whole else self._known.get(pool, FIRST) for pool in pools]
+        return {"after_ranks": [rank for rank, _ in heads], "after_seqs": [seq for _, seq in heads]}
+
+    def until_whole(self) -> float | None:
+        """Seconds until the next look from the very first, or None if each one is."""
+        return max(0.0, self._whole_at - self._clock.monotonic()) if self._known else None
+
+    def clock(self) -> float:
+        """When a look begins, for `learn`."""
+        return self._clock.monotonic()
+
+    def learn(
+        self, began: float, pools: Sequence[str], passed: int, places: Sequence[Head], jobs: Sequence[Job]
+    ) -> None:
+        """What came of a claim.
+
+        Args:
+            began: When it did.
+            pools: Where it looked.
+            passed: How many entries of the index it has passed over, of dead rows and others.
+            places: The places of the jobs.
+            jobs: The jobs that it found, in order.
+        """
+        whole = began >= self._whole_at
+        if whole and passed - len(jobs) < _MANY:
+            for pool in pools:
+                self._known.pop(pool, None)
+            return
+        if whole:
+            now = self._clock.monotonic()
+            self._whole_at = now + (now - began) * _PART
+        self._known.update((job.pool, place) for job, place in zip(jobs, places, strict=True) if job.ending is None)
