@@ -50,6 +50,7 @@ Values = Mapping[str, Any]
 it, with a Decimal for each number; all else as `schema.fields` gives it."""
 
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_MAX_DAYS = 300_000_000  # of a length of time in a database; penstock stores shorter ones
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {"==": eq, "<": lt, "<=": le, ">": gt, ">=": ge}
@@ -139,6 +140,11 @@ def _microseconds(value: datetime | timedelta | int) -> int:
     return value if isinstance(value, int) else value // _MICROSECOND
 
 
+def _length_of_time(value: timedelta | int) -> int | None:
+    found = _microseconds(value)
+    return found if isinstance(value, int) or abs(value.days) < _MAX_DAYS else None
+
+
 def _finite(value: Decimal | int) -> Decimal | None:
     number = Decimal(value)
     return number if number.is_finite() else None
@@ -162,7 +168,7 @@ _NORMAL: dict[Kind, Callable[[Any], Any]] = {
     Kind.REAL: lambda value: None if math.isnan(value) else float(value),
     Kind.DATETIME: _microseconds,
     Kind.DATE: lambda value: None if isinstance(value, datetime) else value,
-    Kind.INTERVAL: _microseconds,
+    Kind.INTERVAL: _length_of_time,
     Kind.DECIMAL: _finite,
     Kind.UUID: lambda value: UUID(int=value.int),  # drivers have classes of their own
     Kind.JSON: parsed,

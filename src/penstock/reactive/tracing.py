@@ -143,7 +143,7 @@ def _check_names(at: Site, function: object) -> None:
         if isinstance(value, _MUTABLE):
             at.refuse(
                 f"it uses {name}, a {type(value).__name__}, which may change later without effect here",
-                f"Make {name} a tuple or a frozenset",
+                f"Keep what it needs of {name} in a tuple, a frozenset or a plain value",
             )
 
 

@@ -219,10 +219,7 @@ class PostgresSpelling(Spelling):
             return _interval_literal(term.value - datetime(1970, 1, 1, tzinfo=UTC))
         if term.kind is Kind.DATETIME and isinstance(term, Field):
             name = self.column(term.column)
-            return (
-                f"(case when isfinite({name}) then {name} - {_EPOCH} "
-                f"when {name} < {_EPOCH} then {_FIRST} when {name} > {_EPOCH} then {_LAST} end)"
-            )
+            return _of_time(name, Kind.DATETIME, f"{name} - {_EPOCH}", _FIRST, _LAST)
         return self.value(term, term.kind)
 
     # ----- constants
@@ -256,16 +253,23 @@ def _interval_literal(value: timedelta) -> str:
 def _interval(name: str) -> str:
     """Years of 365 days and months of 30, as the driver reads them; PostgreSQL compares years of 360."""
     years = f"extract(year from {name})"
-    fits = f"abs({years}) < 100000 and abs(extract(day from {name})) < 1000000000"
+    parts = {"year": 100_000, "day": 300_000_000, "hour": 500_000_000}  # so that no sum of three leaves its type
+    fits = " and ".join(f"abs(extract({part} from {name})) < {most}" for part, most in parts.items())
     longer = f"{name} + make_interval(days => 5 * {years}::int)"
     return f"(case when {years} = 0 and {fits} then {name} when {fits} then {longer} end)"
 
 
 def _within_time(name: str, kind: Kind) -> str:
     """A day or a point in time, with the ends of time for what is infinite, as the driver reads it."""
-    first, last = (_CONSTANTS[kind](end) for end in _ENDS[kind])
-    ends = f"when {name} < {_EPOCH} then {first} when {name} > {_EPOCH} then {last}"
-    return f"(case when isfinite({name}) then {name} {ends} end)"
+    return _of_time(name, kind, name, *(_CONSTANTS[kind](end) for end in _ENDS[kind]))
+
+
+def _of_time(name: str, kind: Kind, value: str, first: str, last: str) -> str:
+    """What is made of a day or a point in time; what Python's years do not reach is not there."""
+    least, most = (_CONSTANTS[kind](end) for end in _ENDS[kind])
+    there = f"when {name} between {least} and {most} then {value}"
+    infinite = f"when {name} < {least} then {first} else {last}"
+    return f"(case {there} when isfinite({name}) is not false then null {infinite} end)"
 
 
 def _datetime_text(value: datetime) -> str:
