@@ -8,7 +8,9 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from functools import reduce
 from itertools import count
+from operator import or_
 from typing import Any, Literal
 from uuid import UUID
 
@@ -341,6 +343,12 @@ _listed = ["x"]
         (later(), "called twice it said amount == 0 and amount == 1", "time or on chance"),
         (asynchronous, "an async function", "plain function"),
         ("status", "'status' is no function", "lambda"),
+        (
+            lambda o: reduce(or_, [o.amount == number for number in range(201)]),
+            "more than 200 parts",
+            "field of its own",
+        ),
+        (lambda o: o.data.in_(range(201)), "more than 200 parts", "field of its own"),
     ],
 )
 def test_what_cannot_be_translated_is_refused(function: Any, part: str, instead: str) -> None:
@@ -349,6 +357,27 @@ def test_what_cannot_be_translated_is_refused(function: Any, part: str, instead:
     assert raised.value.what.startswith("Reactive task sync: filter on Order: ")
     assert part in raised.value.what
     assert instead in str(raised.value)
+
+
+tags = ["x"]
+
+
+def test_a_field_may_have_the_name_of_a_list() -> None:
+    assert says(lambda o: o.tags.has("a"), tags=Tags(["a"]))
+
+
+def test_what_a_filter_takes_from_outside_cannot_change() -> None:
+    local, nested = ["a"], ["b"]
+    refused: list[Callable[[Any], Any]] = [
+        lambda o: o.name.in_(local),
+        lambda o: o.name.in_([one for one in nested]),  # noqa: C416
+        lambda o: (lambda: o.name.in_(local))(),  # noqa: PLC3002
+    ]
+    for function in refused:
+        with pytest.raises(DeclarationError, match="which may change later"):
+            trace(function)
+    fixed = tuple(local)
+    assert describe(trace(lambda o: o.name.in_(fixed))) == "name.in_(['a'])"
 
 
 def test_nothing_is_set_on_a_row() -> None:

@@ -393,7 +393,7 @@ def captured(dialect: Dialect, definition: TableDefinition, row: str) -> str:
                 f"case typeof({name}) when 'null' then 'null' when 'integer' then cast({name} as text) "
                 f"when 'real' then case when abs({name}) > 1.7976931348623157e308 "
                 f"then iif({name} > 0, '\"Infinity\"', '\"-Infinity\"') "
-                f"else printf('%!.17g', {name}) end "
+                f"else printf('%!.20e', {name}) end "
                 f"when 'blob' then '\"\\\\x' || lower(hex({name})) || '\"' else json_quote({name}) end"
             )
             pairs.append(f"""'"{column.name}":' || ({value})""")

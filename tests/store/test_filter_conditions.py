@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import reduce
+from operator import and_, or_
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,19 @@ def test_what_sqlite_says_wider_still_narrows(tmp_path: Path) -> None:
         assert said.rows == (*([False] * 7), *([True] * 3))
 
 
+def test_the_largest_filter_fits_into_both(tmp_path: Path) -> None:
+    things = LiteThings(str(tmp_path / "things.db"))
+    things.store([Thing(number=199, data=199), Thing(number=200)])
+    for function in (
+        lambda o: reduce(or_, [o.number == number for number in range(200)]),
+        lambda o: reduce(and_, [~(o.number == number) for number in range(200)]),
+        lambda o: o.number.in_(range(5000)),
+        lambda o: o.data.in_(range(200)),
+    ):
+        condition = trace_filter(DEFINITION, function, "Test")
+        assert things.fire([condition])[0].rows == things.select([condition], own=True)[0].rows
+
+
 def test_texts_compare_by_code_points_in_columns_of_others() -> None:
     assert 'collate "C"' in sql(POSTGRES, lambda o: o.text > "a", definition=OWNED).sql
     assert "collate binary" in sql(SQLITE, lambda o: o.text > "a", definition=OWNED).sql
@@ -124,7 +139,8 @@ async def test_hostile_texts_in_the_body_of_a_function(postgres_url: str) -> Non
                 f"if {condition} then insert into noted values (new.text); end if; return null; end $$"
             )
             await connection.execute(
-                "create or replace trigger t after insert on thing for each row execute function note()"
+                "drop trigger if exists t on thing; "
+                "create trigger t after insert on thing for each row execute function note()"
             )
             await connection.execute("insert into thing values ($1), ($2)", text, text + "x")
             assert [row[0] for row in await connection.fetch("select text from noted")] == [text]

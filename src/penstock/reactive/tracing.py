@@ -6,20 +6,24 @@ a row to `standins`.
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
+from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 from penstock.errors import DeclarationError
 from penstock.reactive.describe import describe
-from penstock.reactive.expression import Condition, Expression
+from penstock.reactive.expression import TERMS, Condition, Expression, OneOf, leaves
 from penstock.reactive.operands import Row, term_of
 from penstock.reactive.signature import signature
 from penstock.reactive.standins import Site, condition_of
+from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 
+MAX_PARTS = 200  # SQLite takes no expressions that are nested deeper than 1,000 levels
 _MUTABLE = (MutableMapping, MutableSequence, MutableSet, bytearray)
 
 RowT = TypeVar("RowT")
@@ -107,12 +111,23 @@ def _called_twice(at: Site, function: object, expression: Callable[[object], Any
         at.refuse(f"{function!r} is no function of a row", "Write lambda row: row.status == ...")
     _check_names(at, function)
     first, second = (expression(_call(at, function)) for _ in range(2))
+    if _parts(first) > MAX_PARTS:
+        at.refuse(f"it has more than {MAX_PARTS} parts", "Keep what it says in a field of its own")
     if signature(first) != signature(second):
         at.refuse(
             f"called twice it said {describe(first)} and {describe(second)}",
             "It is translated once, when the program starts, so it cannot depend on the time or on chance",
         )
     return first
+
+
+def _parts(expression: Expression) -> int:
+    """How many conditions there are; each constant for JSON is one."""
+    if isinstance(expression, TERMS):
+        return 1
+    return sum(
+        len(one.constants) if isinstance(one, OneOf) and one.term.kind is Kind.JSON else 1 for one in leaves(expression)
+    )
 
 
 def _call(at: Site, function: Callable[[Any], Any]) -> Any:
@@ -135,8 +150,8 @@ def _check_names(at: Site, function: object) -> None:
     """Refuse what a function takes from outside and what may change later, as the change would not be seen."""
     if not isinstance(function, FunctionType):
         return
-    names = inspect.getclosurevars(function)
-    outside = {**names.globals, **names.nonlocals, **_inner_globals(function)}
+    outside = {name: function.__globals__.get(name) for name in _globals(function.__code__)}
+    outside.update(_nonlocals(function))
     defaults = inspect.signature(function).parameters.values()
     outside.update({one.name: one.default for one in defaults if one.default is not one.empty})
     for name, value in outside.items():
@@ -147,14 +162,16 @@ def _check_names(at: Site, function: object) -> None:
             )
 
 
-def _inner_globals(function: FunctionType) -> dict[str, Any]:
-    """The global names that functions and comprehensions within a function use."""
-    inner = [name for code in _inner(function.__code__) for name in code.co_names]
-    return {name: function.__globals__[name] for name in inner if name in function.__globals__}
-
-
-def _inner(code: CodeType) -> Iterator[CodeType]:
+def _globals(code: CodeType) -> Iterator[str]:
+    """The global names that a function reads, and those that functions and comprehensions within it read."""
+    yield from (one.argval for one in dis.get_instructions(code) if one.opname in {"LOAD_GLOBAL", "LOAD_NAME"})
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield constant
-            yield from _inner(constant)
+            yield from _globals(constant)
+
+
+def _nonlocals(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The names that a function has from the functions around it, and what they hold."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it holds nothing yet
+            yield name, cell.cell_contents

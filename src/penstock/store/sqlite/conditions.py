@@ -109,7 +109,8 @@ class LiteSpelling(Spelling):
     def _told(self, column: str) -> str:
         """A value and its type as text, with all digits and characters."""
         name = self.bare(column)
-        return f"(case typeof({name}) when 'real' then quote({name}) else typeof({name}) || hex({name}) end)"
+        real = f"printf('%!.20e', {name})"  # quote() loses the last digit of some
+        return f"(case typeof({name}) when 'real' then {real} else typeof({name}) || hex({name}) end)"
 
     def _watched_json(self, term: Term, guards: list[str]) -> str:
         """Texts tell of every change, and of some that are none, such as another order of keys."""
