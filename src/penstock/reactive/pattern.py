@@ -12,13 +12,13 @@ from functools import lru_cache
 from typing import NoReturn
 
 MAX_PATTERN = 500
-MAX_SIZE = 2000
+MAX_SIZE = 1000
 MAX_REPEAT = 255
 _CLASSES = {"d": "0-9", "w": "0-9A-Z_a-z", "s": "\t-\r "}
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v"}
 _SPECIAL = frozenset(r"\.^$*+?{}[]()|-")
 _LAST = 0x10FFFF
-_CACHED_STEPS = 4096
+_CACHED_STEPS = 512
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -392,6 +392,6 @@ class _Matcher:
         return new
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _matcher(pattern: str) -> _Matcher:
     return _Matcher(_Sequence((_Reader(pattern).read(),)))
