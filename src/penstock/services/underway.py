@@ -60,7 +60,7 @@ class UnderWay:
         self._overtaken: list[Running] = []
         self._added: list[Running] = []
         self._waiting: deque[Running] = deque()
-        self._lane: asyncio.Task[None] | None = None
+        self._lane: object = None
         self._has_batches = any(function.batch is not None for function in runner.engine.registry)
         self._claims_whole = self._has_batches
 
@@ -174,24 +174,25 @@ class UnderWay:
 
         A task for each would cost those that do not wait as much as all the rest of running them.
         """
-        loop = asyncio.get_running_loop()
-        self._lane = loop.create_task(self._run_in_turn())
-        loop.call_soon(self._leave_lane)  # which is when it waits for the first time, or has ended
+        loop, self._lane = asyncio.get_running_loop(), object()
+        lane = loop.create_task(self._run_in_turn(self._lane))
+        loop.call_soon(self._leave_lane, lane)  # which is when it waits for the first time, or has ended
 
-    def _leave_lane(self) -> None:
+    def _leave_lane(self, _lane: asyncio.Task[None]) -> None:
         self._lane = None
         if self._waiting:
             self._open_lane()
 
-    async def _run_in_turn(self) -> None:
-        lane, context = self._lane, contextvars.copy_context()
+    async def _run_in_turn(self, lane: object) -> None:
+        task, context = asyncio.current_task(), contextvars.copy_context()
+        assert task is not None  # noqa: S101 - it runs in one
         for _ in range(_IN_TURN):  # after which the loop looks at what has come meanwhile
-            if lane is None or not self._waiting:
+            if not self._waiting:
                 return
             running = self._waiting.popleft()
-            running.task = lane
+            running.task = task
             await self._run_job(running)
-            if self._lane is not lane or lane.cancelling() or contextvars.copy_context() != context:
+            if self._lane is not lane or task.cancelling() or contextvars.copy_context() != context:
                 return  # what one job leaves behind is nothing to the next
 
     # ----- one job

@@ -1,0 +1,160 @@
+"""Jobs that wait for nothing share a task of the worker, one after another. None of them notices."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from stage.waits import until
+
+from penstock import ActionCtx, App, Backend, JobState
+
+TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
+MANY = 40
+
+app = App()
+pool = app.workpool("turns", max_parallelism=200)
+seen: list[str] = []
+tasks: list[asyncio.Task[None]] = []
+gates: list[asyncio.Event] = []
+
+
+def note(word: str) -> None:
+    seen.append(word)
+    task = asyncio.current_task()
+    assert task is not None
+    tasks.append(task)
+
+
+@app.internal_action
+async def quick(ctx: ActionCtx) -> None:
+    note(TENANT.get())
+
+
+@app.internal_action
+async def of_a_tenant(ctx: ActionCtx) -> None:
+    note(TENANT.get())
+    TENANT.set("acme")
+
+
+@app.internal_action
+async def held(ctx: ActionCtx) -> None:
+    note("held")
+    await gates[-1].wait()
+
+
+@app.internal_action
+async def cancels_itself(ctx: ActionCtx) -> None:
+    note("cancelled")
+    tasks[-1].cancel()
+
+
+@app.internal_action
+async def is_cancelled(ctx: ActionCtx) -> None:
+    note("raised")
+    raise asyncio.CancelledError
+
+
+@app.internal_action
+async def too_slow(ctx: ActionCtx) -> None:
+    note("slow")
+    async with asyncio.timeout(0):
+        await ctx.wait_cancelled()
+
+
+@asynccontextmanager
+async def working(url: str, *functions: Any, **settings: Any) -> AsyncIterator[Backend]:
+    """A worker that finds a job of each of these at once."""
+    seen.clear()
+    tasks.clear()
+    gates.append(asyncio.Event())
+    async with app.open(url) as backend:
+        for function in functions:
+            await pool.enqueue(backend, function)
+    async with app.open(url, services=("worker",), worker_jobs=200, **settings) as backend:
+        yield backend
+
+
+async def left(backend: Backend, number: int) -> None:
+    """Wait until so many jobs have not ended."""
+
+    async def are_left() -> bool:
+        counts = await backend.job_counts()
+        return counts["ready"] + counts["running"] == number
+
+    await until(are_left)
+
+
+async def begun(number: int) -> None:
+    """Wait until so many jobs have begun."""
+
+    async def have_begun() -> bool:
+        return len(seen) == number
+
+    await until(have_begun)
+
+
+async def states(backend: Backend) -> list[JobState]:
+    """How the jobs stand, in the order in which they were enqueued."""
+    return [job.state for job in reversed(await backend.jobs())]
+
+
+async def test_jobs_that_wait_for_nothing_share_a_task(database_url: str) -> None:
+    async with working(database_url, *[quick] * MANY) as backend:
+        await left(backend, 0)
+        assert len(seen) == MANY
+        assert len(set(tasks)) < MANY / 4
+
+
+async def test_a_job_that_waits_keeps_its_task_and_nobody_else_waits(database_url: str) -> None:
+    async with working(database_url, quick, held, *[quick] * MANY, held, quick) as backend:
+        await left(backend, 2)
+        await begun(MANY + 4)
+        waiting = [task for word, task in zip(seen, tasks, strict=True) if word == "held"]
+        assert len(set(waiting)) == 2
+        assert all(not task.done() for task in waiting)
+        gates[-1].set()
+        await left(backend, 0)
+        await pool.enqueue(backend, quick)
+        await left(backend, 0)
+        assert tasks[-1] not in waiting, "it has ended with its job"
+
+
+async def test_what_a_job_sets_in_its_context_is_nothing_to_the_next(database_url: str) -> None:
+    async with working(database_url, *[of_a_tenant, quick] * MANY) as backend:
+        await left(backend, 0)
+        assert seen == ["nobody"] * 2 * MANY
+
+
+async def test_a_job_that_cancels_its_task_ends_no_other(database_url: str) -> None:
+    async with working(database_url, quick, cancels_itself, is_cancelled, too_slow, *[quick] * MANY) as backend:
+        await left(backend, 0)
+        ended = await states(backend)
+        assert ended[2:4] == [JobState.FAILED] * 2
+        assert set(ended[:2] + ended[4:]) == {JobState.SUCCESS}
+        assert len(seen) == MANY + 4
+
+
+async def test_a_worker_that_stops_ends_only_those_that_have_begun(database_url: str) -> None:
+    async with working(database_url, quick, *[held] * MANY, grace=0) as backend:
+        await left(backend, MANY)
+        await begun(MANY + 1)
+        running = {task for word, task in zip(seen, tasks, strict=True) if word == "held"}
+        assert len(running) == MANY
+    assert all(task.cancelled() for task in running)
+    async with app.open(database_url) as backend:
+        assert await states(backend) == [JobState.SUCCESS] + [JobState.FAILED] * MANY  # they are not to run twice
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 has no eager tasks")
+async def test_a_loop_may_begin_tasks_at_once(database_url: str) -> None:
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+    async with working(database_url, quick, held, *[quick] * MANY, held) as backend:
+        await left(backend, 2)
+        gates[-1].set()
+        await left(backend, 0)
