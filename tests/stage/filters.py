@@ -118,7 +118,7 @@ DATETIMES = [
 ]  # fmt: skip
 DATES = [date(2026, 1, 1), date(2025, 12, 31), date.min, date.max, date(1970, 1, 1), date(2024, 2, 29), date(999, 1, 1)]
 SPANS = [timedelta(0), timedelta(hours=1), timedelta(microseconds=-1), timedelta(microseconds=1),
-    timedelta(days=400), timedelta(days=30),
+    timedelta(days=400), timedelta(days=394), timedelta(days=-755), timedelta(days=30),
          timedelta(days=100_000_000), timedelta(days=-100_000_000), timedelta(days=1), timedelta(days=366,
          seconds=1)]  # fmt: skip
 UUIDS = [UUID(int=0), UUID(int=2**128 - 1), UUID(int=2**127), UUID("0a1b2c3d-0000-7000-8000-0123456789ab")]
