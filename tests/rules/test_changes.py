@@ -74,7 +74,7 @@ def test_an_interest_is_known_by_all_that_it_says() -> None:
 def test_an_update_of_no_interest_needs_no_trigger() -> None:
     def update(**options: Any) -> str:
         interest = Interest(name="a", table="t", key=["id"], **options)
-        return Conditions(interest, lambda name: name, "is not", "any", "moved").update()
+        return Conditions(interest, "is not", lambda columns: "moved", "any").update()
 
     assert update(kinds=["truncate"]) == ""
     assert update(kinds=["change"], watches=[]) == ""

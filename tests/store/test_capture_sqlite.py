@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any, Literal
 
 import pytest
-from stage.feed import NOW, Reader, check, feed, opened
+from stage.feed import NOW, Reader, check, feed, opened, write
 
 from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
+from penstock.clock import random_of
 from penstock.errors import DeclarationError
+from penstock.schema.index import Index
 from penstock.schema.table import Table, definition_of
 from penstock.store.contract import Store
 from penstock.store.migrate import push
@@ -75,6 +81,11 @@ async def test_values_of_any_type_can_be_captured(sqlite_url: str) -> None:
         2**63 - 1,
         0.1,
         0.1 + 0.2,
+        sys.float_info.max,
+        -sys.float_info.max,
+        sys.float_info.min,
+        5e-324,
+        2.0**53 + 2,
         1e300,
         -1.5e-300,
         3.0,
@@ -87,6 +98,18 @@ async def test_values_of_any_type_can_be_captured(sqlite_url: str) -> None:
         other.executemany("insert into orders (amount) values (?)", [(value,) for value in values])
         found = [one.values("after")["amount"] for one in await changes(store)]
         assert [float(value) if isinstance(value, type(found[4])) else value for value in found] == values
+
+
+async def test_floats_are_captured_to_the_last_bit(sqlite_url: str) -> None:
+    dice = random_of(7)
+    drawn = [struct.unpack("d", dice.randbytes(8))[0] for _ in range(2000)]
+    values = [value for value in drawn if math.isfinite(value)]
+    async with captured(sqlite_url, ALL) as (store, other):
+        other.execute("begin")
+        other.executemany("insert into orders (amount) values (?)", [(value,) for value in values])
+        other.execute("commit")
+        batch = await store.changes.read(BEGINNING, len(values))
+        assert [float(one.values("after")["amount"]) for one in batch.changes] == values
 
 
 async def test_values_that_json_has_not_are_text(sqlite_url: str) -> None:
@@ -103,6 +126,102 @@ async def test_text_that_is_no_unicode_stops_nobody(sqlite_url: str) -> None:
         other.execute("insert into orders (id, amount) values (1, cast(x'61ff62' as text))")
         other.execute("insert into orders (id, amount) values (2, 'b')")
         assert await kinds(store) == [("enter", 1), ("enter", 2)]
+
+
+class Invoice(Table):
+    price: Decimal
+    tax: Decimal | None = None
+    note: str = ""
+
+
+class Billed(Table):
+    by_price = Index("price")
+    price: Decimal
+
+
+INVOICE = (
+    "insert into invoice (id, creation_time, price, tax, note) values (?, '2030-01-01T00:00:00.000000Z', ?, ?, '')"
+)
+EVERYTHING = Interest(
+    name="everything",
+    table="invoice",
+    key=["id"],
+    before=["id", "creation_time", "price", "tax", "note"],
+    after=["id", "creation_time", "price", "tax", "note"],
+)
+
+
+@pytest.mark.parametrize(
+    "interest",
+    [
+        EVERYTHING,
+        replace(EVERYTHING, watches=["1"], exact=False),
+        replace(EVERYTHING, matches="(+{row}.price collate binary) <> ''"),
+        replace(EVERYTHING, key=["id", "price"]),
+    ],
+)
+async def test_another_program_writes_decimals_without_penstocks_collation(sqlite_url: str, interest: Interest) -> None:
+    async with captured(sqlite_url) as (store, other):
+        await push(store, [definition_of(Invoice)])
+        await store.interests.declare([interest], NOW)
+        other.execute(INVOICE, ("a", "1.50", None))
+        other.execute("update invoice set tax = '1.0'")
+        other.execute("update invoice set tax = '1.0', note = ''")
+        other.execute("update invoice set tax = '1.00'")
+        other.execute("insert into invoice select 'b', creation_time, '2', tax, note from invoice where true")
+        other.execute("delete from invoice")
+        found = [(one.kind, one.key_values()[0], one.values("after").get("tax")) for one in await changes(store)]
+        assert found == [
+            ("enter", "a", None),
+            ("change", "a", "1.0"),
+            ("change", "a", "1.00"),
+            ("enter", "b", "1.00"),
+            ("delete", "a", None),
+            ("delete", "b", None),
+        ]
+
+
+async def test_another_program_cannot_write_an_indexed_decimal_captured_or_not(sqlite_url: str) -> None:
+    async with captured(sqlite_url) as (store, other):
+        await push(store, [definition_of(Billed)])
+        insert = "insert into billed (id, creation_time, price) values ('a', '2030-01-01T00:00:00.000000Z', '1')"
+        with pytest.raises(sqlite3.OperationalError, match="no such collation sequence: penstock_decimal"):
+            other.execute(insert)
+        await store.interests.declare([Interest(name="billed", table="billed", key=["id"], after=["price"])], NOW)
+        await write(store, insert)
+        assert await kinds(store) == [("enter", "a")], "penstock can"
+
+
+async def test_a_condition_that_needs_penstocks_collation_is_refused(sqlite_url: str) -> None:
+    async with captured(sqlite_url) as (store, _other):
+        await push(store, [definition_of(Invoice)])
+        with pytest.raises(DeclarationError, match="no such collation sequence"):
+            await store.interests.declare([replace(EVERYTHING, matches="{row}.price > '1'")], NOW)
+        with pytest.raises(DeclarationError, match="no such collation sequence"):
+            await store.interests.declare([replace(EVERYTHING, watches=["{row}.price"])], NOW)
+
+
+async def test_texts_that_a_collation_takes_for_one_have_changed(sqlite_url: str) -> None:
+    table = "create table orders (id text collate nocase primary key, amount text collate nocase)"
+    async with captured(sqlite_url, ALL, table=table) as (store, other):
+        other.execute("insert into orders values ('a', 'x')")
+        other.execute("update orders set amount = 'X'")
+        other.execute("update orders set id = 'A'")
+        assert await kinds(store) == [("enter", "a"), ("change", "a"), ("delete", "a"), ("enter", "A")]
+
+
+async def test_conditions_may_hold_bytes_and_any_text(sqlite_url: str) -> None:
+    constants = ["x'ff'", "x''", "x'00'", "'it''s {0}'", "'\u2603'", "'a\x01'"]
+    interests = [
+        Interest(
+            name=name, table="orders", key=["id"], matches=f"{{row}}.note is {sql}", watches=[f"{{row}}.id < {sql}"]
+        )
+        for name, sql in zip("abcdef", constants, strict=True)
+    ]
+    async with captured(sqlite_url, *interests) as (store, other):
+        for sql in constants:
+            other.execute(f"insert into orders (note) values ({sql})")
+        assert [(one.interest, one.kind) for one in await changes(store)] == [(n, "enter") for n in range(1, 7)]
 
 
 async def test_replace_tells_of_the_new_row_only(sqlite_url: str) -> None:

@@ -5,7 +5,7 @@ Owns which sides of an update an interest asks about. Leaves the triggers to the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.changes.interest import ROW, Interest
@@ -17,17 +17,20 @@ class Conditions:
 
     Args:
         interest: The interest.
-        quote: Spells a column's name as SQL.
         differs: What stands between two values to ask whether they differ, NULL being a value.
-        any_differs: Whether any column differs, as SQL.
-        moved: Whether the key differs, as SQL.
+        unlike: Whether one of some columns differs, as SQL, whatever their types and collations.
+        any_unlike: Whether any column of the table differs, as SQL.
     """
 
     interest: Interest
-    quote: Callable[[str], str]
     differs: str
-    any_differs: str
-    moved: str
+    unlike: Callable[[Sequence[str]], str]
+    any_unlike: str
+
+    @property
+    def moved(self) -> str:
+        """Whether the key differs."""
+        return self.unlike(self.interest.key)
 
     def matches(self, row: str) -> str:
         """Whether the interest is about a row, ``old`` or ``new``; empty if it is about all."""
@@ -78,11 +81,10 @@ class Conditions:
 
     def _watched(self) -> str:
         if self.interest.watches is None:
-            return self.any_differs
+            return self.any_unlike
         parts = [f"({_of(watch, 'old')}) {self.differs} ({_of(watch, 'new')})" for watch in self.interest.watches]
         captured = () if self.interest.exact else (*self.interest.before, *self.interest.after)
-        names = [self.quote(column) for column in dict.fromkeys(captured)]
-        return " or ".join([*parts, *(f"old.{name} {self.differs} new.{name}" for name in names)])
+        return " or ".join([*parts, *([self.unlike(tuple(dict.fromkeys(captured)))] if captured else [])])
 
 
 def _of(sql: str | None, row: str) -> str:

@@ -186,15 +186,12 @@ def _after(interest: Interest, types: Mapping[str, str]) -> str:
 
 def conditions_of(interest: Interest) -> Conditions:
     """When to capture. Rows and keys are compared byte by byte: some types have no equality, and equal is not alike."""
-    keys = (", ".join(f"{row}.{POSTGRES.quote(column)}" for column in interest.key) for row in ("old", "new"))
-    old_key, new_key = (f"row({key})" for key in keys)
-    return Conditions(
-        interest,
-        POSTGRES.quote,
-        "is distinct from",
-        any_differs=f"{_UNLIKE}(old.*, new.*)",
-        moved=f"{_UNLIKE}({old_key}, {new_key})",
-    )
+    return Conditions(interest, "is distinct from", _unlike, f"{_UNLIKE}(old.*, new.*)")
+
+
+def _unlike(columns: Sequence[str]) -> str:
+    old, new = (", ".join(f"{row}.{POSTGRES.quote(column)}" for column in columns) for row in ("old", "new"))
+    return f"{_UNLIKE}(row({old}), row({new}))"
 
 
 def _wanted_events(interest: Interest, conditions: Conditions) -> list[str]:

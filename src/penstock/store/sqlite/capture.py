@@ -1,12 +1,13 @@
 """The triggers that capture what an interest wants, as SQL: up to three for each, one for each event.
 
-Owns their text. They use only what every SQLite has, as other programs write on connections of their own. Captured
-values are JSON whatever the columns hold: bytes and infinities, which JSON has not, are text.
+Owns their text. They use only what every SQLite has, as other programs write on connections of their own: that goes
+for collations too, so columns are compared without theirs. Captured values are JSON whatever the columns hold: bytes
+and infinities, which JSON has not, are text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
@@ -17,12 +18,12 @@ _NOW = "strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')"
 _VALUE = (
     "case typeof({0}) when 'null' then 'null' when 'integer' then cast({0} as text) "
     "when 'real' then case when abs({0}) > 1.7976931348623157e308 then iif({0} > 0, '\"Infinity\"', '\"-Infinity\"') "
-    "else printf('%!.17g', {0}) end "
+    "else printf('%!.20e', {0}) end "
     "when 'blob' then '\"\\\\x' || lower(hex({0})) || '\"' else json_quote({0}) end"
 )
 
 
-def triggers(number: int, interest: Interest, columns: Iterable[str]) -> dict[str, str]:
+def triggers(number: int, interest: Interest, columns: Collection[str]) -> dict[str, str]:
     """The statements that make an interest's triggers, by their names.
 
     Args:
@@ -46,13 +47,18 @@ def triggers(number: int, interest: Interest, columns: Iterable[str]) -> dict[st
     }
 
 
-def conditions_of(interest: Interest, columns: Iterable[str]) -> Conditions:
+def conditions_of(interest: Interest, columns: Collection[str]) -> Conditions:
     """When to capture."""
-    return Conditions(interest, SQLITE.quote, "is not", _unlike(columns), _unlike(interest.key))
+    return Conditions(interest, "is not", _unlike, _unlike(columns))
 
 
-def _unlike(columns: Iterable[str]) -> str:
-    return " or ".join(f"old.{name} is not new.{name}" for name in map(SQLITE.quote, columns))
+def _unlike(columns: Collection[str]) -> str:
+    return " or ".join(f"{_bare('old', column)} is not {_bare('new', column)}" for column in columns)
+
+
+def _bare(row: str, column: str) -> str:
+    """A column without its collation, which the program that writes may not have, and which may take two for one."""
+    return f"(+{row}.{SQLITE.quote(column)} collate binary)"
 
 
 def _entered(number: int, interest: Interest) -> str:
@@ -100,7 +106,7 @@ def _object(row: str, columns: Sequence[str]) -> str:
 
 
 def _value(row: str, column: str) -> str:
-    return f"({_VALUE.format(f'{row}.{SQLITE.quote(column)}')})"
+    return f"({_VALUE.format(_bare(row, column))})"
 
 
 def literal(text: str) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import builtins
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from typing import Any
 
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
+from penstock.schema.fields import Kind
 from penstock.store.changes import InterestRow, State
 from penstock.store.contract import OpenTransaction, Session, Statement
 from penstock.store.interestrows import Known, check_columns, known_state
@@ -24,7 +25,9 @@ from penstock.store.sqlite.capture import triggers
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobs import fetch
 from penstock.store.sqlite.session import Begin, reading, writing
+from penstock.store.sqlite.tabletext import read_table, read_type
 
+_COLLATION = SQLITE.collate[Kind.DECIMAL]
 _TRIAL = "create table penstock_change (interest, changed_at, kind, key, before, after)"
 
 
@@ -78,9 +81,9 @@ class SqliteInterests:
         one = (await self._known(session))[identity]
         if _state(one) == "ok":
             return
-        columns = _checked(one)["columns"]
-        made = triggers(one.id, interest, columns)
-        _try_out(interest, columns, made.values())
+        found = _checked(one)
+        made = triggers(one.id, interest, found["columns"])
+        _try_out(interest, found, made.values())
         await _drop_triggers(session, one.id)
         for statement in made.values():
             await session.execute(Statement(statement))
@@ -128,23 +131,34 @@ def _checked(one: Known) -> Mapping[str, Any]:
     return found
 
 
-def _try_out(interest: Interest, columns: Mapping[str, str], statements: Sequence[str] | Any) -> None:
+def _try_out(interest: Interest, found: Mapping[str, Any], statements: Iterable[str]) -> None:
     """Raise `DeclarationError` if triggers would make writes fail."""
-    table = SQLITE.quote(interest.table)
-    names = [SQLITE.quote(column) for column in columns]
+    table, columns = SQLITE.quote(interest.table), _trial_columns(found)
+    first = next(iter(columns))
     with closing(sqlite3.connect(":memory:")) as trial:
+        trial.text_factory = bytes  # what EXPLAIN shows of a constant may be no text
         try:
             trial.execute(_TRIAL)
-            trial.execute(f"create table {table} ({', '.join(names)})")
+            trial.create_collation(_COLLATION, lambda *_: 0)
+            trial.execute(f"create table {table} ({', '.join(columns.values())})")
+            trial.create_collation(_COLLATION, None)  # other programs have it not
             for statement in statements:
                 trial.execute(statement)
-            for write in ("insert into {} default values", f"update {{}} set {names[0]} = 1", "delete from {}"):
+            for write in ("insert into {} default values", f"update {{}} set {first} = 1", "delete from {}"):
                 trial.execute(f"explain {write.format(table)}").fetchall()
         except (sqlite3.Error, sqlite3.Warning) as error:
             raise DeclarationError(
                 f"Interest {interest.name}: SQLite refuses the triggers of {interest.table}: {error}.",
                 fix="Use expressions of one row, with what every SQLite has and columns that the table has.",
             ) from error
+
+
+def _trial_columns(found: Mapping[str, Any]) -> dict[str, str]:
+    """A table's columns without their types, but with penstock's own collation, by their names as SQL."""
+    written = read_table(found["text"]).columns
+    collated = {name for name, text in written.items() if read_type("", text).endswith(f" collate {_COLLATION}")}
+    quoted = {name: SQLITE.quote(name) for name in found["columns"]}
+    return {sql: f"{sql} collate {_COLLATION}" if name.lower() in collated else sql for name, sql in quoted.items()}
 
 
 def _installed(one: Known) -> dict[str, Any]:
