@@ -52,6 +52,10 @@ _APPEND = (
     "values (penstock.current_slot(), pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, {id}, "
     "pg_catalog.clock_timestamp(),"
 )
+_SPELLED = {
+    ("real", "double precision"): "extra_float_digits = 1",  # all digits
+    ("interval",): "intervalstyle = postgres",
+}
 EVENTS = ("insert", "update", "delete", "truncate")
 
 
@@ -122,9 +126,10 @@ def functions(number: int, interest: Interest, types: Mapping[str, str], path: s
         ),
         "truncate": f"    {append} 'truncate', null, null, null);",
     }
-    settings = {"update": _settings(interest, path)}
+    spelling = _spelling(interest, types)
+    settings = {"update": spelling + _settings(interest, path), "truncate": ""}
     return [
-        _FUNCTION.format(function=function_name(number, event), settings=settings.get(event, ""), body=body)
+        _FUNCTION.format(function=function_name(number, event), settings=settings.get(event, spelling), body=body)
         for event, body in bodies.items()
     ]
 
@@ -134,6 +139,14 @@ def _settings(interest: Interest, path: str) -> str:
     asked = " ".join((interest.matches or "", *(interest.watches or ())))
     pinned = f"set search_path = pg_catalog, {path}{', ' if path else ''}pg_temp " if asked else ""
     return pinned + ("set standard_conforming_strings = on " if "\\" in asked else "")
+
+
+def _spelling(interest: Interest, types: Mapping[str, str]) -> str:
+    """What a function is told of how values become text, which the session that writes may have otherwise."""
+    captured = [types[column] for column in interest.columns]
+    return "".join(
+        f"set {setting} " for of, setting in _SPELLED.items() if any(type_name.startswith(of) for type_name in captured)
+    )
 
 
 def function_name(number: int, event: str) -> str:
