@@ -81,6 +81,8 @@ def test_an_update_of_no_interest_needs_no_trigger() -> None:
     assert update(kinds=["leave"]) == "", "nothing leaves what holds all"
     assert update(kinds=["enter"]) == "((moved))"
     assert update(kinds=["leave"], matches="{row}.a") == "((old.a) is true and (not ((new.a) is true)))"
+    assert update(kinds=["delete"], exact=False) == "((moved))"
+    assert update(kinds=["enter"], exact=False, watches=[]) == "((false or moved))"
     assert update(kinds=["enter", "change"]) == "((any))", "a key is a column as others"
 
 

@@ -84,7 +84,8 @@ class Conditions:
             return self.any_unlike
         parts = [f"({_of(watch, 'old')}) {self.differs} ({_of(watch, 'new')})" for watch in self.interest.watches]
         captured = () if self.interest.exact else (*self.interest.before, *self.interest.after)
-        return " or ".join([*parts, *([self.unlike(tuple(dict.fromkeys(captured)))] if captured else [])])
+        parts += [self.unlike(tuple(dict.fromkeys(captured)))] if captured else []
+        return " or ".join(parts) or "false"
 
 
 def _of(sql: str | None, row: str) -> str:

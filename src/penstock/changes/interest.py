@@ -15,6 +15,7 @@ from penstock.errors import DeclarationError
 
 ROW = "{row}"
 _LONGEST_NAME = 200
+_ROW_KINDS = frozenset({"enter", "change", "leave"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class Interest:
         before: Columns captured as they were.
         after: Columns captured as they are then.
         exact: Whether `matches` says exactly which rows it is about. If it says more, the reader decides by what is
-            captured, and a change of anything captured counts.
+            captured, and a change of anything captured counts, even if only rows that enter or leave are wanted.
 
     Raises:
         DeclarationError: It has no name, no table, no key or no kind, or an unknown kind.
@@ -81,7 +82,9 @@ class Interest:
         return tuple(dict.fromkeys((*self.key, *self.before, *self.after)))
 
     def wants(self, kind: str) -> bool:
-        """Whether it wants a kind of change."""
+        """Whether it wants a kind of change to be captured. What enters may look like a change if `matches` is wide."""
+        if kind == "change" and not self.exact:
+            return not _ROW_KINDS.isdisjoint(self.kinds)
         return kind in self.kinds and (kind != "change" or self.watches is None or bool(self.watches))
 
     def text(self) -> str:
