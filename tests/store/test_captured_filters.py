@@ -31,7 +31,7 @@ from penstock.store.values import captured_values
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 TEXTS = ("{row}", "{row}.text", "$penstock$", "it's \\ {0} %s $1", "old.", "a\nb", "😀")
-ROWS, CHANGES = 25, 200
+ROWS, CHANGES = 20, 150
 
 Values = Mapping[str, Any]
 Execute = Callable[[str, Sequence[Any]], Awaitable[Any]]

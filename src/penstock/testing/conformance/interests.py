@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -368,12 +369,12 @@ async def captured(bench: Bench, interests: Sequence[int] | None = None) -> list
     return (await bench.store.changes.read(BEGINNING, 1000, interests)).changes
 
 
-_read: dict[int, dict[tuple[int, ...], Any]] = {}
+_read: WeakKeyDictionary[Bench, dict[tuple[int, ...], Any]] = WeakKeyDictionary()
 
 
 async def told(bench: Bench, interests: Sequence[int] | None = None) -> list[tuple[str, Any]]:
     """Kind and key of what was captured since the last time this was asked of these interests."""
-    positions = _read.setdefault(id(bench), {})
+    positions = _read.setdefault(bench, {})
     asked = () if interests is None else tuple(interests)
     batch = await bench.store.changes.read(positions.get(asked, BEGINNING), 1000, interests)
     positions[asked] = batch.position
