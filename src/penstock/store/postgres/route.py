@@ -22,6 +22,7 @@ _SETTINGS = {
     "enable_seqscan": "off",
     "jit": "off",
 }
+_SAME_PLANS = {"plan_cache_mode": "force_generic_plan"}
 _KNOWN_TO_POOLERS = {"application_name", "timezone"}  # PgBouncer keeps these by client, and refuses all others
 _IDLE_AT_LEAST = 60.0
 _FIRST_OF_USERS = 16384  # types with a lower number come with PostgreSQL, and are the same on every server
@@ -61,15 +62,17 @@ class Route:
         url: Where to connect.
         statement_timeout: Seconds after which the server stops a statement.
         pooled: Whether a pooler is known to stand in between, though it may not show.
+        same_plans: Whether each statement is planned once, whatever it is asked. Planning one for a few rows takes
+            longer than running it.
 
     Attributes:
         pooled: Whether a pooler stands in between; known once the first connection is open.
         local_settings: Through a pooler: statements that each transaction begins with, as no settings are kept.
     """
 
-    def __init__(self, url: str, statement_timeout: float, *, pooled: bool = False) -> None:
+    def __init__(self, url: str, statement_timeout: float, *, pooled: bool = False, same_plans: bool = False) -> None:
         self._url = url
-        self._settings = _SETTINGS | _limits(statement_timeout)
+        self._settings = _SETTINGS | _limits(statement_timeout) | (_SAME_PLANS if same_plans else {})
         self._is_known = pooled
         self.pooled = pooled
         self.local_settings = _local(self._settings)
