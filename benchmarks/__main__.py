@@ -15,7 +15,7 @@ import importlib.util
 import sys
 import traceback
 
-from benchmarks import claims, footprint, jobs, mutations, pools, queries, scheduling
+from benchmarks import changes, claims, footprint, jobs, mutations, pools, queries, scheduling
 from benchmarks.databases import Databases
 from benchmarks.harness import QUICK, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
 from benchmarks.peers import bars
@@ -27,6 +27,7 @@ BENCHMARKS = (
     *claims.BENCHMARKS,
     *jobs.BENCHMARKS,
     *pools.BENCHMARKS,
+    *changes.BENCHMARKS,
     *footprint.BENCHMARKS,
     *bars.BENCHMARKS,
 )

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         WorkResult,
         WorkStatus,
     )
+    from penstock.reactive.words import contains, has, in_, is_none, known, length, matches
     from penstock.schema.ids import Id
     from penstock.schema.index import Index
     from penstock.schema.table import Table
@@ -154,6 +155,7 @@ _HOMES = {
         "WorkResult",
         "WorkStatus",
     ),
+    "penstock.reactive.words": ("contains", "has", "in_", "is_none", "known", "length", "matches"),
     "penstock.schema.ids": ("Id",),
     "penstock.schema.index": ("Index",),
     "penstock.schema.table": ("Table",),
@@ -241,13 +243,20 @@ __all__ = [
     "Workpool",
     "asgi_app",
     "between",
+    "contains",
     "daily",
     "gt",
     "gte",
+    "has",
     "hourly",
+    "in_",
     "interval",
+    "is_none",
+    "known",
+    "length",
     "lt",
     "lte",
+    "matches",
     "monthly",
     "weekly",
 ]

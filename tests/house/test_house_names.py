@@ -13,13 +13,14 @@ from penstock import client
 
 PUBLIC = """
 ActionCtx ActionWork App ApplicationError ArgumentsInvalid Attempt Backend CallTimeout Canceled Completion Config
-ConfigError Conflict ConstraintViolation ContextError CronExpression CronStatus CursorInvalid DataError
-DatabaseBusy DatabaseFull DatabaseUnavailable DeclarationError DuplicateJob Failed Finished FixedWindow
-FunctionNotFound Id IdInvalid Index InputError Interval JobError JobFilter JobId JobState JobStatus LeaseLost
-LimitExceeded MutationCtx NonRetryableError NotUnique Overloaded Page Pending PenstockError Progress QueryCtx Range
-RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Running SchemaMismatch Snooze Success Table
-TokenBucket TokenExpired TokenInvalid TryAgain UnawaitedCall UniqueViolation UsageError ValueInvalid Work WorkId
-WorkResult WorkStatus WorkerLost Workpool asgi_app between daily gt gte hourly interval lt lte monthly weekly
+ConfigError Conflict ConstraintViolation ContextError CronExpression CronStatus CursorInvalid DataError DatabaseBusy
+DatabaseFull DatabaseUnavailable DeclarationError DuplicateJob Failed Finished FixedWindow FunctionNotFound Id
+IdInvalid Index InputError Interval JobError JobFilter JobId JobState JobStatus LeaseLost LimitExceeded MutationCtx
+NonRetryableError NotUnique Overloaded Page Pending PenstockError Progress QueryCtx Range RateLimiter RateStatus
+ResultInvalid Retry RowInvalid RowNotFound Running SchemaMismatch Snooze Success Table TokenBucket TokenExpired
+TokenInvalid TryAgain UnawaitedCall UniqueViolation UsageError ValueInvalid Work WorkId WorkResult WorkStatus
+WorkerLost Workpool asgi_app between contains daily gt gte has hourly in_ interval is_none known length lt lte matches
+monthly weekly
 """
 
 _LOADED = """
@@ -31,8 +32,8 @@ _HEAVY = {"pydantic", "pydantic_core", "asyncpg", "sqlite3", "starlette", "uvico
 _ROOMS = {
     f"penstock.{room}"
     for room in (
-        "app", "calls", "changes", "cli", "crons", "functions", "jobs", "pools", "schema", "server", "services",
-        "store", "testing", "transaction",
+        "app", "calls", "changes", "cli", "crons", "functions", "jobs", "pools", "reactive", "schema", "server",
+        "services", "store", "testing", "transaction",
     )
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -45,6 +46,13 @@ class Server:
         """Start it again after `stop`, where it was."""
         options = (self._handle.pgdata / "postmaster.opts").read_text().split(" ", 1)[1].strip()
         await asyncio.to_thread(self.pg_ctl, "start", "-o", options)
+
+    def program(self, name: str, *arguments: str, given: str | None = None) -> str:
+        """Run a program that comes with the server; what it says."""
+        command = [str(self._handle.bin_path / name), *arguments]
+        done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def pg_ctl(self, *arguments: str) -> None:
         """Run pg_ctl, as the wheel itself does, and wait for its end."""

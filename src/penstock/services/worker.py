@@ -272,14 +272,7 @@ class Worker(Service):
         lease, free = self.lease, self._under_way.free
         if lease is None or self._stopping:
             return self._poll
-        busy = self._under_way.busy
-        if free > 0 and not busy.total() and (rooms := self._slots.rooms(free, busy)):
-            # Nothing runs, and there are slots: it is seen later how they stand, so that what comes starts at once.
-            pause = await self._claim_into(lease, free, self._poll)
-            self._under_way.start()
-            again = await self._slots.balance(lease, max(0, self._under_way.free), busy)
-            return min(pause, again) if self._slots.rooms(free, Counter()) == rooms else 0.0
-        again = await self._slots.balance(lease, max(0, free), busy)
+        again = await self._slots.balance(lease, max(0, free), self._under_way.busy)
         if free <= 0:
             await self._others.cancel(self.running, self._under_way.batches)
             return min(self._poll, again)

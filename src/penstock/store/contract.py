@@ -20,6 +20,7 @@ from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
 from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
+from penstock.store.changes import Changes, Interests
 from penstock.store.crons import Crons
 from penstock.store.dialect import Dialect
 from penstock.store.keys import Keys, Rates
@@ -317,6 +318,8 @@ class Store(Protocol):
     pools: Pools
     programs: Programs
     crons: Crons
+    interests: Interests
+    changes: Changes
     leases: Leases
     tokens: Tokens
     catalog: Catalog

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.schema.fields import Kind
+
+if TYPE_CHECKING:
+    from penstock.store.conditions import Spelling
 
 Convert = Callable[[Any], Any]
 _NAMELESS = "?"
@@ -65,11 +68,13 @@ class Dialect:
         any_of: What compares a column with many values, with {0} for their one parameter; empty if there is no such
             parameter.
         max_key_bytes: Longest total of text and bytes in the columns of an index.
+        spelling: How conditions on a row are spelled.
     """
 
     name: str
     parameter: str
     types: Mapping[Kind, str]
+    spelling: type[Spelling]
     encode: Mapping[Kind, Convert] = field(default_factory=dict)
     decode: Mapping[Kind, Convert] = field(default_factory=dict)
     decoded_to_compare: frozenset[Kind] = frozenset()

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from penstock.schema.fields import Kind
 from penstock.store.dialect import Dialect
+from penstock.store.postgres.conditions import PostgresSpelling
 
 _ADVANCE_IDENTITY = """
 select setval(sequence, greatest(nextval(sequence), (select max({column}) from {table})))
@@ -39,6 +40,7 @@ POSTGRES = Dialect(
         Kind.UUID: "uuid",
         Kind.JSON: "jsonb",
     },
+    spelling=PostgresSpelling,
     decode={Kind.DATETIME: decode_datetime},
     decoded_to_compare=frozenset({Kind.DATETIME}),
     index_nulls=" nulls first",

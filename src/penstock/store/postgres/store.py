@@ -12,12 +12,14 @@ from penstock.schema.table import TableDefinition
 from penstock.store.contract import OpenTransaction, Row
 from penstock.store.dialect import Dialect
 from penstock.store.postgres.catalog import PostgresCatalog
+from penstock.store.postgres.changes import PostgresChanges
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.crons import PostgresCrons
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import translate
 from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
+from penstock.store.postgres.interests import PostgresInterests
 from penstock.store.postgres.jobs import PostgresJobs
 from penstock.store.postgres.keys import PostgresKeys
 from penstock.store.postgres.leases import PostgresLeases
@@ -65,6 +67,8 @@ class PostgresStore:
         self.leases = PostgresLeases(for_services, self.jobs)
         self.tokens = PostgresTokens(for_services, self._connections, self.jobs)
         self.catalog = PostgresCatalog(self._connections, self._direct)
+        self.interests = PostgresInterests(for_services, self.catalog)
+        self.changes = PostgresChanges(for_services)
         self.signals = PostgresSignals(self._connections, self._direct, self._queries)
 
     async def open(self) -> None:

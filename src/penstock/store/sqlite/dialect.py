@@ -8,6 +8,7 @@ from uuid import UUID
 
 from penstock.schema.fields import Kind
 from penstock.store.dialect import Dialect
+from penstock.store.sqlite.conditions import LiteSpelling
 
 _WIDE_SUM = "penstock_wide_integer(sum({0} >> 32), sum({0} & 4294967295))"  # sum alone overflows at 64 bits
 _MICROSECOND = timedelta(microseconds=1)
@@ -34,6 +35,7 @@ SQLITE = Dialect(
         Kind.UUID: "TEXT",
         Kind.JSON: "TEXT",
     },
+    spelling=LiteSpelling,
     encode={
         Kind.BOOLEAN: int,
         Kind.DATETIME: encode_datetime,

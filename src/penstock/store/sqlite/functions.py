@@ -1,9 +1,18 @@
-"""What SQLite lacks and every connection of penstock's brings: exact decimals, and sums beyond 64 bits."""
+"""What SQLite lacks and every connection of penstock's brings: decimals, sums beyond 64 bits, Python's filters."""
 
 from __future__ import annotations
 
 import sqlite3
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from functools import lru_cache
+from typing import Any
+
+from penstock.reactive.evaluate import holds
+from penstock.reactive.expression import Leaf, fields
+from penstock.reactive.signature import read_signature
+from penstock.schema.fields import Kind
+from penstock.store.sqlite.dialect import SQLITE
+from penstock.store.values import stored_value
 
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
@@ -13,6 +22,7 @@ def register_functions(connection: sqlite3.Connection) -> None:
     connection.create_collation("penstock_decimal", compare_decimals)
     connection.create_aggregate("penstock_decimal_sum", 1, DecimalSum)  # type: ignore[arg-type]  # stub wants ints
     connection.create_function("penstock_wide_integer", 2, wide_integer, deterministic=True)
+    connection.create_function("penstock_holds", -1, leaf_holds, deterministic=True)
 
 
 def compare_decimals(left: str, right: str) -> int:
@@ -24,6 +34,19 @@ def compare_decimals(left: str, right: str) -> int:
 def wide_integer(high: int | None, low: int | None) -> str | None:
     """An integer of more than 64 bits from its upper part and its lower 32 bits, as text."""
     return None if high is None or low is None else str((high << 32) + low)
+
+
+def leaf_holds(text: str, *columns: Any) -> bool:
+    """Whether a part of a filter, given as `reactive.signature` writes it, is true of the columns that it reads."""
+    leaf, kinds = _leaf(text)
+    read = zip(kinds.items(), columns, strict=True)
+    return holds(leaf, {name: stored_value(SQLITE, kind, value) for (name, kind), value in read})
+
+
+@lru_cache(maxsize=256)
+def _leaf(text: str) -> tuple[Leaf, dict[str, Kind]]:
+    leaf = read_signature(text)
+    return leaf, fields(leaf)
 
 
 class DecimalSum:

@@ -16,12 +16,14 @@ from penstock.store.contract import OpenTransaction, not_open
 from penstock.store.dialect import Dialect
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.catalog import SqliteCatalog
+from penstock.store.sqlite.changes import SqliteChanges
 from penstock.store.sqlite.connection import connect
 from penstock.store.sqlite.crons import SqliteCrons
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.errors import is_busy, translate
 from penstock.store.sqlite.extensions import Extensions
 from penstock.store.sqlite.gates import SqliteGates
+from penstock.store.sqlite.interests import SqliteInterests
 from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.keys import SqliteKeys
 from penstock.store.sqlite.leases import SqliteLeases
@@ -61,6 +63,8 @@ class SqliteStore:
         self.pools = SqlitePools(self._begin_service_read, self.begin_write)
         self.programs = SqlitePrograms(self._begin_service_read, self.begin_write)
         self.crons = SqliteCrons(self._begin_service_read, self.begin_write, self.jobs)
+        self.interests = SqliteInterests(self._begin_service_read, self.begin_write)
+        self.changes = SqliteChanges(self._begin_service_read, self.begin_write)
         self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
         self.tokens = SqliteTokens(self._begin_service_read, self.begin_write, self.jobs)
         self.catalog = SqliteCatalog(path, config.database_wait)

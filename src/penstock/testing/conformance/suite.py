@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from penstock.testing.conformance.cancels import Cancels
 from penstock.testing.conformance.catalog import Catalog
+from penstock.testing.conformance.changes import Changes
 from penstock.testing.conformance.crons import Crons
 from penstock.testing.conformance.gatemachine import GatesInAnyOrder
 from penstock.testing.conformance.gates import Gates
+from penstock.testing.conformance.interests import Interests
 from penstock.testing.conformance.isolation import Isolation
 from penstock.testing.conformance.jobs import Jobs
 from penstock.testing.conformance.keys import Keys
@@ -35,6 +37,8 @@ class StoreSuite(
     Keys,
     Rates,
     Crons,
+    Interests,
+    Changes,
     Leases,
     Tokens,
     Signals,

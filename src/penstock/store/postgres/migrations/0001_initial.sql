@@ -238,6 +238,74 @@ create table penstock.function (
     kind text not null check (kind in ('query', 'mutation', 'action'))
 );
 
+-- What readers want to hear of which tables. Written by backends that start; read by these. The number of an interest is in
+-- the names of its triggers; `installed` is how they and the columns they read were when they were made, as JSON.
+create table penstock.interest (
+    id integer generated always as identity primary key,
+    name text not null,
+    digest text not null,
+    source text not null,
+    spec text not null,
+    installed text,
+    declared_at timestamptz not null,
+    unique (name, digest)
+);
+
+-- The change feed. Written by the triggers of interests, in the transactions that change the rows (insert only); read by
+-- readers. Numbers are given one by one, so that who has seen a change has a greater one; xid is the transaction.
+-- Slots are used in a ring, and truncated once all readers have passed what is in them.
+create sequence penstock.change_seq cache 1;
+create table penstock.change (
+    slot smallint not null,
+    seq bigint not null default nextval('penstock.change_seq'),
+    xid bigint not null,
+    interest integer not null,
+    kind text not null,
+    key text,
+    before text,
+    after text,
+    changed_at timestamptz not null
+) partition by list (slot);
+do $$ begin
+    for slot in 0..3 loop
+        execute format('create table penstock.change_%s partition of penstock.change for values in (%s)', slot, slot);
+    end loop;
+end $$;
+create index change_xid on penstock.change (xid);
+create index change_seq_order on penstock.change (seq);
+
+-- One row: into which slot changes are written, and on which server. Written by the pruner, and by readers that find the
+-- database restored on another server; read by these. What the triggers of interests ask is `current_slot`.
+create table penstock.change_slot (
+    slot smallint not null,
+    since timestamptz not null default now(),
+    origin text not null
+);
+
+-- How far readers have come, and under which lease each is read. Written by services that read the feed and by whoever
+-- adds, places or drops one; read by these, and by the pruner.
+create table penstock.change_reader (
+    name text primary key,
+    position text not null,
+    lease bigint,
+    registered_at timestamptz not null,
+    moved_at timestamptz not null
+);
+
+-- The same slot as a constant in the plans of triggers, which are made anew when it is another one. The pruner replaces it.
+create function penstock.current_slot() returns smallint language sql immutable as 'select 0::smallint';
+
+-- Of which server, and of which database there, the transactions are whose numbers the feed holds.
+create function penstock.origin() returns text language plpgsql stable as $$
+declare
+    here text := (select oid from pg_database where datname = current_database());
+begin
+    return (select system_identifier from pg_control_system()) || '/' || here;
+exception when insufficient_privilege then
+    return here;
+end $$;
+insert into penstock.change_slot (slot, origin) values (0, penstock.origin());
+
 -- ----- for plain SQL, in any language
 
 -- The public id of a job, as schema/ids.py spells it: its 128 bits in Crockford's base 32.

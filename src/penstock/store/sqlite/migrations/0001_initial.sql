@@ -226,6 +226,42 @@ create table penstock_function (
     kind text not null check (kind in ('query', 'mutation', 'action'))
 ) strict;
 
+-- What readers want to hear of which tables. Written by backends that start; read by these. The number of an interest is in
+-- the names of its triggers; `installed` is how they and the columns they read were when they were made, as JSON.
+create table penstock_interest (
+    id integer primary key autoincrement,
+    name text not null,
+    digest text not null,
+    source text not null,
+    spec text not null,
+    installed text,
+    declared_at text not null,
+    unique (name, digest)
+) strict;
+
+-- The change feed. Written by the triggers of interests, in the transactions that change the rows (insert only); read by
+-- readers, and cleared by the pruner once all of them have passed. As one writes at a time, numbers follow the commits; none
+-- is ever given twice.
+create table penstock_change (
+    seq integer primary key autoincrement,
+    interest integer not null,
+    kind text not null,
+    key text,
+    before text,
+    after text,
+    changed_at text not null
+) strict;
+
+-- How far readers have come, and under which lease each is read. Written by services that read the feed and by whoever
+-- adds, places or drops one; read by these, and by the pruner.
+create table penstock_change_reader (
+    name text primary key,
+    position text not null,
+    lease integer,
+    registered_at text not null,
+    moved_at text not null
+) strict;
+
 -- ----- for plain SQL, in any language: SQLite has no functions of its own making, so here a view takes rows
 
 -- The id of the job that was enqueued last in plain SQL. Written and read by penstock_enqueue.

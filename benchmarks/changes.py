@@ -1,0 +1,192 @@
+"""What capturing changes costs writers: the same statements on a table that an interest is about, and on another.
+
+Both tables lie in one database and are written in turn, each row in a transaction of its own, on bare drivers as any
+other program has them. The interest has a condition and a watched column, captures one column, and is of a reactive
+task's usual kind. Rows *of interest* meet the condition and are captured; rows *of none* cost the triggers' conditions.
+What was captured is counted at the end.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any, Literal
+
+import asyncpg
+
+from benchmarks.databases import Connection, connect_sqlite
+from benchmarks.harness import Bar, Bench, Benchmark, Side, compare
+from penstock.changes.interest import Interest
+from penstock.changes.position import BEGINNING
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.store.contract import Store
+from penstock.store.migrate import push
+from penstock.store.open import make_store
+
+Writing = Literal["insert", "update"]
+
+_ROWS = 10_000
+_LIMIT = 1_000
+_TABLE = {
+    "postgres": "create table {} (id bigserial primary key, status text not null, amount bigint not null, note text)",
+    "sqlite": "create table {} (id integer primary key, status text not null, amount integer not null, note text)",
+}
+_NOTE = "a note of the length that notes have"
+_INTEREST = Interest(
+    name="paid",
+    table="captured",
+    key=["id"],
+    matches="{row}.status = 'paid'",
+    watches=["{row}.amount"],
+    kinds=["enter", "change", "delete"],
+    after=["amount"],
+)
+
+
+async def postgres(bench: Bench, writing: Writing, status: str, callers: int) -> float:
+    """The share of its rate that a writer keeps on PostgreSQL."""
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(bench.databases.fresh("postgres"))
+        store = await _open(stack, url)
+        connections = [await asyncpg.connect(url) for _ in range(callers)]
+        for connection in connections:
+            stack.push_async_callback(connection.close)
+        for table in ("plain", "captured"):
+            await connections[0].execute(_TABLE["postgres"].format(table))
+            await connections[0].execute(
+                f"insert into {table} (status, amount, note) select $1, 0, $2 from generate_series(1, {_ROWS})",
+                status,
+                _NOTE,
+            )
+            await connections[0].execute(f"vacuum analyze {table}")
+        await store.interests.declare([_INTEREST], SystemClock().now())
+        sides = [
+            Side(table, [_on_postgres(own, table, writing, status, caller) for caller, own in enumerate(connections)])
+            for table in ("captured", "plain")
+        ]
+        ratio = await compare(bench, *sides)
+        captured = await connections[0].fetchval("select count(*) from penstock.change")
+        _check(captured, sides[0].done if status == "paid" else 0)
+        return ratio
+
+
+async def sqlite(bench: Bench, writing: Writing, status: str) -> float:
+    """The share of its rate that a writer keeps on SQLite."""
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(bench.databases.fresh("sqlite"))
+        store = await _open(stack, url)
+        connection = connect_sqlite(url)
+        stack.callback(connection.close)
+        for table in ("plain", "captured"):
+            connection.execute(_TABLE["sqlite"].format(table))
+            connection.execute("begin")
+            connection.executemany(
+                f"insert into {table} (status, amount, note) values (?, 0, ?)", [(status, _NOTE)] * _ROWS
+            )
+            connection.execute("commit")
+        await store.interests.declare([_INTEREST], SystemClock().now())
+        sides = [Side(table, _on_sqlite(connection, table, writing, status)) for table in ("captured", "plain")]
+        ratio = await compare(bench, *sides)
+        captured = connection.execute("select count(*) from penstock_change").fetchone()[0]
+        _check(captured, sides[0].done if status == "paid" else 0)
+        return ratio
+
+
+async def reading(bench: Bench, kind: Literal["postgres", "sqlite"]) -> float:
+    """How many changes a second are read of a backlog, in pieces."""
+    rows = bench.sizes.rows * 10
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(bench.databases.fresh(kind))
+        store = await _open(stack, url)
+        await _backlog(url, kind, store, rows)
+        position, read, slowest = BEGINNING, 0, 0.0
+        begun = time.perf_counter()
+        while True:
+            asked = time.perf_counter()
+            batch = await store.changes.read(position, _LIMIT)
+            slowest = max(slowest, time.perf_counter() - asked)
+            position, read = batch.position, read + len(batch.changes)
+            if batch.complete:
+                break
+        taken = time.perf_counter() - begun
+        _check(read, rows)
+        bench.row(f"{rows} changes in pieces of {_LIMIT}", f"slowest piece {slowest * 1000:.0f} ms")
+        return read / taken
+
+
+async def _backlog(url: str, kind: str, store: Store, rows: int) -> None:
+    if kind == "sqlite":
+        file = connect_sqlite(url)
+        file.execute(_TABLE[kind].format("captured"))
+        await store.interests.declare([_INTEREST], SystemClock().now())
+        file.execute("begin")
+        file.executemany("insert into captured (status, amount) values ('paid', ?)", ((n,) for n in range(rows)))
+        file.execute("commit")
+        file.close()
+        return
+    connection = await asyncpg.connect(url)
+    await connection.execute(_TABLE[kind].format("captured"))
+    await store.interests.declare([_INTEREST], SystemClock().now())
+    fill = f"insert into captured (status, amount) select 'paid', n from generate_series(1, {rows // 100}) n"
+    for _ in range(100):
+        await connection.execute(fill)
+    await connection.close()
+
+
+async def _open(stack: AsyncExitStack, url: str) -> Store:
+    store = make_store(Config(database=url), SystemClock())
+    await store.open()
+    stack.push_async_callback(store.close)
+    await push(store, [])
+    return store
+
+
+def _on_postgres(
+    connection: Connection, table: str, writing: Writing, status: str, caller: int
+) -> Callable[[], Awaitable[Any]]:
+    choose = random.Random(caller)
+    if writing == "insert":
+        insert = f"insert into {table} (status, amount, note) values ($1, $2, $3)"
+        return lambda: connection.execute(insert, status, 1, _NOTE)
+    update = f"update {table} set amount = amount + 1 where id = $1"
+    return lambda: connection.execute(update, choose.randint(1, _ROWS))
+
+
+def _on_sqlite(connection: Connection, table: str, writing: Writing, status: str) -> Callable[[], Any]:
+    choose = random.Random(0)
+    if writing == "insert":
+        insert = f"insert into {table} (status, amount, note) values (?, ?, ?)"
+        return lambda: connection.execute(insert, (status, 1, _NOTE))
+    update = f"update {table} set amount = amount + 1 where id = ?"
+    return lambda: connection.execute(update, (choose.randint(1, _ROWS),))
+
+
+def _check(counted: int, done: int) -> None:
+    if counted != done:
+        raise AssertionError(f"{done} rows of interest were written, but there are {counted} changes.")
+
+
+_INTERESTS = (("paid", "of_interest", Bar(at_least=0.80)), ("open", "of_none", Bar(at_least=0.97)))
+
+BENCHMARKS = (
+    *(
+        Benchmark(
+            f"changes_postgres_{writing}_{named}_{callers}",
+            partial(postgres, writing=writing, status=status, callers=callers),
+            bar,
+        )
+        for writing in ("insert", "update")
+        for status, named, bar in _INTERESTS
+        for callers in (1, 8, 24)
+    ),
+    *(
+        Benchmark(f"changes_sqlite_{writing}_{named}", partial(sqlite, writing=writing, status=status), bar)
+        for writing in ("insert", "update")
+        for status, named, bar in _INTERESTS
+    ),
+    *(Benchmark(f"changes_{kind}_read", partial(reading, kind=kind)) for kind in ("postgres", "sqlite")),
+)

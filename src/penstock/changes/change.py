@@ -1,0 +1,54 @@
+"""A captured change: what the change feed says of one row that was written, and how its values are read.
+
+Owns the kinds of change and the form of captured values. Leaves capturing to the stores' triggers.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+KINDS = ("enter", "change", "leave", "delete", "truncate")
+LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedChange:
+    """One change of a row that some interest wants.
+
+    Attributes:
+        seq: Its number. Those of one transaction follow its statements, those of one row follow its locks.
+        interest: The number of the interest.
+        kind: ``enter``, ``change`` or ``leave`` the rows that the interest is about; ``delete``; ``truncate``, if all
+            rows of the table or of one of its partitions are gone; ``lost``, if one could not be told, as a column is
+            gone or has another name.
+        key: The key of the row as JSON, always spelled alike for the same row; None of a truncation, or if it is lost.
+        before: Columns that the interest captures, as they were, as JSON.
+        after: The same as they are then.
+        changed_at: When it was written, by the database's clock; it is committed later.
+    """
+
+    seq: int
+    interest: int
+    kind: str
+    key: str | None
+    before: str | None
+    after: str | None
+    changed_at: datetime
+
+    def key_values(self) -> tuple[Any, ...]:
+        """The key, column by column, as `read_values` gives them."""
+        return () if self.key is None else tuple(read_values(self.key))
+
+    def values(self, when: str) -> dict[str, Any]:
+        """Captured columns ``before`` or ``after``, by name; none if there was no row."""
+        text = self.before if when == "before" else self.after
+        return {} if text is None else read_values(text)
+
+
+def read_values(text: str) -> Any:
+    """Captured values, from JSON: fractions are Decimal, points in time text in UTC without offset, bytes hex text."""
+    return json.loads(text, parse_float=Decimal)

@@ -1,0 +1,104 @@
+"""An interest: what one reader wants to hear of one table.
+
+Owns the declaration and its digest. Leaves the triggers that capture it to the stores, and writing its SQL to others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from penstock.changes.change import KINDS
+from penstock.errors import DeclarationError
+
+ROW = "{row}"
+_LONGEST_NAME = 200
+_ROW_KINDS = frozenset({"enter", "change", "leave"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interest:
+    """What one reader wants to hear of one table.
+
+    Two interests of one name may stand side by side, as those of two releases of a program do: each is known by its
+    name and the digest of all the rest.
+
+    Args:
+        name: Its name.
+        table: The table; with its schema, if that is not the one in which the database looks first.
+        key: The columns that tell its rows apart.
+        matches: Which rows it is about: an SQL condition, in which ``{row}`` stands for the row; all by default. No row
+            may make it fail, or writing that row fails.
+        watches: What of a row must differ for a change: SQL expressions with ``{row}``; any column by default.
+        kinds: Which kinds of change it wants.
+        before: Columns captured as they were.
+        after: Columns captured as they are then.
+        exact: Whether `matches` says exactly which rows it is about. If it says more, the reader decides by what is
+            captured, and a change of anything captured counts, even if only rows that enter or leave are wanted.
+
+    Raises:
+        DeclarationError: It has no name, no table, no key or no kind, or an unknown kind.
+    """
+
+    name: str
+    table: str
+    key: Sequence[str]
+    matches: str | None = None
+    watches: Sequence[str] | None = None
+    kinds: Sequence[str] = KINDS
+    before: Sequence[str] = ()
+    after: Sequence[str] = ()
+    exact: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.name or len(self.name) > _LONGEST_NAME or not self.name.isprintable():
+            raise DeclarationError(
+                f"An interest cannot be named {self.name!r}.", fix=f"Use 1 to {_LONGEST_NAME} printable characters."
+            )
+        if not self.table or self.table.startswith(("penstock_", "penstock.")):
+            raise DeclarationError(f"Interest {self.name}: changes of {self.table or 'no table'} are not captured.")
+        if not self.key or len(set(self.key)) != len(self.key):
+            raise DeclarationError(
+                f"Interest {self.name}: the rows of {self.table} have no key to tell them apart.",
+                fix="Give the table a primary key, or declare the columns that are its key.",
+            )
+        unknown = [kind for kind in self.kinds if kind not in KINDS]
+        if unknown or not self.kinds:
+            raise DeclarationError(
+                f"Interest {self.name}: {', '.join(map(repr, unknown)) or 'nothing'} is no kind of change.",
+                fix=f"Choose from {', '.join(KINDS)}.",
+            )
+
+    @property
+    def digest(self) -> str:
+        """What tells it from another interest of its name."""
+        return hashlib.blake2s(self.text().encode(), digest_size=8).hexdigest()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns whose values are captured, each once."""
+        return tuple(dict.fromkeys((*self.key, *self.before, *self.after)))
+
+    def wants(self, kind: str) -> bool:
+        """Whether it wants a kind of change to be captured. What enters may look like a change if `matches` is wide."""
+        if kind == "change" and not self.exact:
+            return not _ROW_KINDS.isdisjoint(self.kinds)
+        return kind in self.kinds and (kind != "change" or self.watches is None or bool(self.watches))
+
+    def text(self) -> str:
+        """All that it says, as JSON, alike for what is alike."""
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        said["kinds"] = [kind for kind in KINDS if kind in self.kinds]
+        return json.dumps(said | {name: _plain(said[name]) for name in ("key", "watches", "before", "after")})
+
+    @classmethod
+    def parse(cls, text: str) -> Interest:
+        """An interest from its text. What another version has written beside what is known here is left out."""
+        given = json.loads(text)
+        return cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
+
+
+def _plain(columns: Sequence[str] | None) -> list[str] | None:
+    return None if columns is None else list(columns)

@@ -1,0 +1,122 @@
+"""How far a reader of the change feed has come: a snapshot and not a number, whose order commits do not follow.
+
+Owns what a position says and its text, which is opaque to all others. Leaves taking snapshots to the store.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.errors import CursorInvalid
+
+_BEFORE_ALL = -(2**62)
+ERA = 2**48  # by so much all transactions of a server that is no more are moved below those of the one that took over
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Which transactions have committed: all below `end` but those `open`; what the others write is still to be seen.
+
+    Its text is that of PostgreSQL: the first that is open, the end, the open ones.
+    """
+
+    end: int
+    open: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Snapshot:
+        """A snapshot from its text."""
+        _first, end, still_open = text.split(":")
+        return cls(int(end), tuple(int(xid) for xid in still_open.split(",") if xid))
+
+    def __str__(self) -> str:
+        return f"{min(self.open, default=self.end)}:{self.end}:{','.join(map(str, self.open))}"
+
+    def shows(self, xid: int) -> bool:
+        """Whether what a transaction has written is seen in it."""
+        return xid < self.end and xid not in self.open
+
+    def moved(self, by: int) -> Snapshot:
+        """The same, with the numbers of all transactions lowered; the one before all stays so."""
+        return self if self.end == _BEFORE_ALL else Snapshot(self.end - by, tuple(xid - by for xid in self.open))
+
+
+NOTHING = Snapshot(_BEFORE_ALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a reader has come.
+
+    Attributes:
+        seen: All that this snapshot shows has been handed over. On SQLite commits follow the order of numbers, and
+            `high` says it all.
+        batch: Inside an unfinished batch: the snapshot under which it is read to its end.
+        last: Inside an unfinished batch: the number of the last change handed over.
+        high: No change with a greater number was ever handed over.
+    """
+
+    seen: Snapshot = NOTHING
+    batch: Snapshot | None = None
+    last: int = 0
+    high: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """A position from its text.
+
+        Raises:
+            CursorInvalid: It is no text that a position gave.
+        """
+        try:
+            given = json.loads(text)
+            batch = None if given["batch"] is None else Snapshot.parse(given["batch"])
+            return cls(Snapshot.parse(given["seen"]), batch, int(given["last"]), int(given["high"]))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise CursorInvalid(
+                f"{text!r} is no position in the change feed.", fix="Use one that a reader was said to have."
+            ) from None
+
+    def __str__(self) -> str:
+        batch = None if self.batch is None else str(self.batch)
+        return json.dumps({"seen": str(self.seen), "batch": batch, "last": self.last, "high": self.high})
+
+    def handed(self, snapshot: Snapshot, numbers: list[int], *, complete: bool) -> Position:
+        """Where a reader is after a piece of the batch that a snapshot shows.
+
+        Args:
+            snapshot: The snapshot of the batch, new or under way.
+            numbers: The numbers of the changes handed over, in order.
+            complete: Whether there are no more in it.
+        """
+        high = max(self.high, *numbers[-1:], 0)
+        if complete:
+            return Position(snapshot, high=high)
+        return Position(self.seen, snapshot, numbers[-1], high)
+
+    def passed(self, xid: int, number: int) -> bool:
+        """Whether a change was handed over, or skipped, on the way here."""
+        if self.seen.shows(xid):
+            return True
+        return self.batch is not None and self.batch.shows(xid) and number <= self.last
+
+    def bounds(self) -> dict[str, Any]:
+        """The values by which a statement finds what is unread."""
+        batch = self.batch or NOTHING
+        return {
+            "seen_end": self.seen.end,
+            "seen_open": list(self.seen.open),
+            "batch_end": batch.end,
+            "batch_open": list(batch.open),
+            "last": self.last,
+        }
+
+    def moved(self, by: int) -> Position:
+        """The same among transactions whose numbers were all lowered."""
+        batch = None if self.batch is None else self.batch.moved(by)
+        return replace(self, seen=self.seen.moved(by), batch=batch)
+
+
+BEGINNING = Position()

@@ -1,0 +1,37 @@
+"""When the change feed goes on to its next slot: the rule, without the slots themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+SLOT_BYTES = 32 * 2**20
+SLOT_AGE = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """How the slots of the feed stand.
+
+    Attributes:
+        current: The one into which changes are written.
+        since: Since when.
+        sizes: How many bytes each holds.
+    """
+
+    current: int
+    since: datetime
+    sizes: Mapping[int, int]
+
+    def to_empty(self) -> list[int]:
+        """Those that may be emptied once all readers have passed them."""
+        return [slot for slot, size in sorted(self.sizes.items()) if size and slot != self.current]
+
+    def following(self, now: datetime) -> int | None:
+        """Where to write from now on; None if it is not time, or no slot is free."""
+        size = self.sizes[self.current]
+        if size < SLOT_BYTES and not (size and now - self.since >= SLOT_AGE):
+            return None
+        ring = sorted(self.sizes, key=lambda slot: (slot - self.current) % len(self.sizes))
+        return next((slot for slot in ring[1:] if not self.sizes[slot]), None)

@@ -1,0 +1,145 @@
+"""Constants of expressions: a Python value beside a field, checked and brought into the form that stores take.
+
+Owns which Python values may stand beside which kind of field. Leaves what fits which column to `schema.fields`.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from penstock.errors import PenstockError, ValueInvalid
+from penstock.reactive.expression import MAX_REAL, MIN_REAL, Constant
+from penstock.schema.fields import ENCODERS, PLAIN, Column, Kind
+from penstock.schema.ids import Id
+from penstock.values import INT64_MAX, INT64_MIN, check_nesting, check_text
+
+_SAID = {
+    Kind.TEXT: "a str",
+    Kind.INTEGER: "an int",
+    Kind.REAL: "a float",
+    Kind.BOOLEAN: "True or False",
+    Kind.BYTES: "bytes",
+    Kind.DATETIME: "an aware datetime",
+    Kind.DATE: "a date",
+    Kind.INTERVAL: "a timedelta",
+    Kind.DECIMAL: "a Decimal or an int",
+    Kind.UUID: "a UUID",
+    Kind.JSON: "a str, a number, True, False, a list or a dict",
+}
+_TYPES: dict[Kind, type] = {kind: one for one, kind in PLAIN.items()}
+_COMPUTED = {_TYPES[kind]: kind for kind in (Kind.INTEGER, Kind.REAL, Kind.DECIMAL, Kind.INTERVAL)}
+
+
+class ConstantInvalid(ValueError):
+    """A value that cannot stand where it does; says what it holds and what to write."""
+
+
+def constant_for(kind: Kind, column: Column | None, value: Any) -> Constant:
+    """A value to compare with a term of some kind; of a column, if the term is one.
+
+    Raises:
+        ConstantInvalid: It is none.
+    """
+    if kind is Kind.JSON:
+        return Constant(kind, json_text(value))
+    try:
+        if column is not None and kind in {Kind.TEXT, Kind.INTEGER}:
+            return Constant(kind, _plain(column.encode(column.check(value))))
+        return Constant(kind, _plain(ENCODERS[kind]("It")(_of_kind(kind, value))))
+    except PenstockError as error:
+        raise ConstantInvalid(f"{value!r} cannot stand there: {error}") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ConstantInvalid(f"{value!r} is not a value of it. {_expected(kind, column)}") from error
+
+
+def plain_constant(value: Any) -> Constant:
+    """A value to compute with.
+
+    Raises:
+        ConstantInvalid: There is no computing with it.
+    """
+    kind = Kind.DATETIME if isinstance(value, datetime) else _COMPUTED.get(type(value))
+    if kind is None or (kind is Kind.REAL and value != 0 and not MIN_REAL <= abs(value) <= MAX_REAL):
+        raise ConstantInvalid(
+            f"there is no computing with {value!r}. Compute with numbers, datetimes and timedeltas; with one &, "
+            "put each comparison into parentheses"
+        )
+    return constant_for(kind, None, value)
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON text, of which equal values have the same.
+
+    Raises:
+        ConstantInvalid: JSON cannot say it, or says it as something else.
+    """
+    try:
+        check_nesting(value, "It")
+        return json.dumps(_json(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    except PenstockError as error:
+        raise ConstantInvalid(f"{value!r} cannot stand in JSON: {error}") from error
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        check_text(value, "It")
+        return str.__str__(value)
+    if isinstance(value, int):
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise ValueInvalid("An integer does not fit into 64 bits.")
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueInvalid(f"JSON cannot say {value}.")
+        return float(value)
+    if isinstance(value, (list, tuple)):
+        return [_json(item) for item in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {_json(key): _json(item) for key, item in value.items()}
+    raise ConstantInvalid(
+        f"JSON holds no {type(value).__name__}: {value!r} is something else there. Compare with what JSON holds, such "
+        "as a text, or keep the value in a field of its own"
+    )
+
+
+def _of_kind(kind: Kind, value: Any) -> Any:
+    """The value, if Python takes it for one of this kind."""
+    if kind is Kind.REAL and type(value) is int:
+        return float(value)
+    if kind is Kind.DECIMAL and type(value) is int:
+        return Decimal(value)
+    wrong = (isinstance(value, bool) and kind is not Kind.BOOLEAN) or (
+        isinstance(value, datetime) and kind is Kind.DATE
+    )
+    if wrong or not isinstance(value, _TYPES[kind]):
+        raise TypeError(value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Without what a subclass of a text or an integer adds."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    return value
+
+
+def _expected(kind: Kind, column: Column | None) -> str:
+    if column is not None and column.choices:
+        members = getattr(column.decode, "__members__", None)
+        names = [f"{column.decode.__name__}.{name}" for name in members] if members else map(repr, column.choices)  # type: ignore[union-attr]
+        return f"Compare with {', '.join(names)}"
+    if column is not None and isinstance(column.decode, type) and issubclass(column.decode, Id):
+        return f"Compare with an id, as insert and rows give it: {column.decode.__name__}"
+    return f"Compare with {_SAID[kind]}"

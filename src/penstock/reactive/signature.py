@@ -1,0 +1,119 @@
+"""Expressions as a text that is equal for equal ones, and can be read again.
+
+Owns that text, which outlives processes and versions of Python: what was declared is compared with what was declared
+before. Each node is a JSON array that begins with its name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from penstock.reactive.expression import (
+    Arithmetic,
+    Compare,
+    Constant,
+    Every,
+    Expression,
+    Field,
+    Has,
+    Holds,
+    Length,
+    Matches,
+    Missing,
+    Not,
+    OneOf,
+    Path,
+    Some,
+    TextIs,
+)
+from penstock.schema.fields import Kind
+
+_MICROSECOND = timedelta(microseconds=1)
+_NODES: dict[str, type[Any]] = {
+    "field": Field,
+    "path": Path,
+    "constant": Constant,
+    "length": Length,
+    "arithmetic": Arithmetic,
+    "compare": Compare,
+    "one_of": OneOf,
+    "missing": Missing,
+    "text": TextIs,
+    "matches": Matches,
+    "has": Has,
+    "holds": Holds,
+    "every": Every,
+    "some": Some,
+    "not": Not,
+}
+_NAMES = {node: name for name, node in _NODES.items()}
+_WRITE: dict[Kind, Callable[[Any], Any]] = {
+    Kind.REAL: float.hex,
+    Kind.BYTES: bytes.hex,
+    Kind.DATETIME: lambda value: value.astimezone(UTC).isoformat(),
+    Kind.DATE: date.isoformat,
+    Kind.INTERVAL: lambda value: value // _MICROSECOND,
+    Kind.DECIMAL: lambda value: str(_plain_decimal(value)),
+    Kind.UUID: str,
+}
+_READ: dict[Kind, Callable[[Any], Any]] = {
+    Kind.REAL: float.fromhex,
+    Kind.BYTES: bytes.fromhex,
+    Kind.DATETIME: datetime.fromisoformat,
+    Kind.DATE: date.fromisoformat,
+    Kind.INTERVAL: lambda value: timedelta(microseconds=value),
+    Kind.DECIMAL: Decimal,
+    Kind.UUID: UUID,
+}
+
+
+def signature(expression: Expression) -> str:
+    """The text of an expression; two have the same one if and only if they are equal."""
+    return json.dumps(_written(expression), ensure_ascii=True, separators=(",", ":"))
+
+
+def read_signature(text: str) -> Any:
+    """The expression of a text that `signature` has written."""
+    return _read(json.loads(text))
+
+
+def _written(node: Any) -> Any:
+    if isinstance(node, Constant):
+        write = _WRITE.get(node.kind)
+        return ["constant", node.kind.value, node.value if write is None else write(node.value)]
+    name = _NAMES.get(type(node))
+    if name is None:
+        return node.value if isinstance(node, Kind) else list(map(_written, node)) if isinstance(node, tuple) else node
+    return [name, *(_written(getattr(node, part)) for part in node.__dataclass_fields__)]
+
+
+def _read(given: Any) -> Any:
+    name, *parts = given
+    if name == "constant":
+        kind = Kind(parts[0])
+        read = _READ.get(kind)
+        return Constant(kind, parts[1] if read is None else read(parts[1]))
+    if name in {"field", "arithmetic"}:
+        parts[-1] = Kind(parts[-1])
+    if name == "path":
+        return Path(parts[0], tuple(parts[1]))
+    if name == "one_of":
+        return OneOf(_read(parts[0]), tuple(map(_read, parts[1])))
+    if name in {"every", "some"}:
+        return _NODES[name](tuple(map(_read, parts[0])))
+    return _NODES[name](*(_read(part) if isinstance(part, list) else part for part in parts))
+
+
+def _plain_decimal(value: Decimal) -> Decimal:
+    """The same number, written in one way only."""
+    if not value:
+        return Decimal(0)
+    sign, digits, exponent = value.as_tuple()
+    kept = "".join(map(str, digits)).rstrip("0")
+    dropped = len(digits) - len(kept)
+    return Decimal((sign, tuple(map(int, kept)), int(exponent) + dropped))

@@ -1,0 +1,177 @@
+"""From functions of a row to expressions: each is called with a stand-in for the row, at import.
+
+Owns calling them, and refusing functions whose outcome could change while the program runs. Leaves what may be said of
+a row to `standins`.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
+from contextlib import suppress
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any, TypeVar
+
+from penstock.errors import DeclarationError
+from penstock.reactive.describe import describe
+from penstock.reactive.expression import TERMS, Condition, Expression, OneOf, leaves
+from penstock.reactive.operands import Row, term_of
+from penstock.reactive.signature import signature
+from penstock.reactive.standins import Site, condition_of
+from penstock.schema.fields import Kind
+from penstock.schema.table import TableDefinition
+
+MAX_PARTS = 200  # SQLite takes no expressions that are nested deeper than 1,000 levels
+_MUTABLE = (MutableMapping, MutableSequence, MutableSet, bytearray)
+
+RowT = TypeVar("RowT")
+RowFilter = Callable[[RowT], "bool | int"]
+"""A filter as type checkers see it: a function of a row. ``~`` makes an int of a bool, so both are allowed."""
+RowWatch = str | Callable[[RowT], Any]
+"""One element of a watch: a field, a path such as ``"address.city"``, or a function of a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What of a row is watched.
+
+    Attributes:
+        names: What each expression is called: the text it was given as, or what describes it.
+        expressions: Terms and conditions; the row has changed when one of them has.
+    """
+
+    names: tuple[str, ...]
+    expressions: tuple[Expression, ...]
+
+    @property
+    def signature(self) -> str:
+        """Text that is equal for equal watches; their order does not matter."""
+        return "[" + ",".join(sorted(map(signature, self.expressions))) + "]"
+
+
+def trace_filter(definition: TableDefinition, function: Callable[[Any], Any], what: str) -> Condition:
+    """The condition that a function of a row says.
+
+    Args:
+        definition: The table whose rows it is about.
+        function: Takes a row.
+        what: What it belongs to, as errors begin: ``Reactive task sync: filter``.
+
+    Raises:
+        DeclarationError: It does what cannot be translated; the message names the part.
+    """
+    at = Site(what, definition)
+    condition: Condition = _called_twice(at, function, lambda value: condition_of(value, at))
+    return condition
+
+
+def trace_watch(definition: TableDefinition, watch: Any, what: str) -> Watch:
+    """What a tuple of fields, paths and functions of a row watches; all columns for None.
+
+    Raises:
+        DeclarationError: One of them names no column, or does what cannot be translated.
+    """
+    at = Site(what, definition)
+    if watch is None:
+        watch = tuple(column.name for column in definition.columns)
+    if isinstance(watch, str) or not isinstance(watch, (tuple, list)):
+        at.refuse(f"{watch!r} is no tuple", 'Write a tuple, such as ("status",)')
+    if not watch:
+        at.refuse("it is empty, so no change would ever count", "Leave it out to watch the whole row")
+    named = [_watched(at, one) for one in watch]
+    texts = [signature(expression) for _, expression in named]
+    for place, text in enumerate(texts):
+        if text in texts[:place]:
+            at.refuse(f"{named[place][0]} is named twice")
+    return Watch(tuple(name for name, _ in named), tuple(expression for _, expression in named))
+
+
+def _watched(at: Site, one: object) -> tuple[str, Expression]:
+    if isinstance(one, str):
+        found: Any = Row(at)
+        for step, name in enumerate(one.split(".")):
+            found = found[name] if step else getattr(found, name)
+        return one, term_of(found)  # type: ignore[return-value]  # a path always leads to a value
+    if not callable(one):
+        at.refuse(f"{one!r} is neither a field's name nor a function of the row", 'Write names, such as "status"')
+
+    def expression(value: object) -> Expression:
+        term = term_of(value)
+        return condition_of(value, at) if term is None else term
+
+    found = _called_twice(at, one, expression)
+    return describe(found), found
+
+
+def _called_twice(at: Site, function: object, expression: Callable[[object], Any]) -> Any:
+    """A second call tells whether the function depends on time or chance, as then each process would have another."""
+    if not callable(function):
+        at.refuse(f"{function!r} is no function of a row", "Write lambda row: row.status == ...")
+    _check_names(at, function)
+    first, second = (expression(_call(at, function)) for _ in range(2))
+    if _parts(first) > MAX_PARTS:
+        at.refuse(f"it has more than {MAX_PARTS} parts", "Keep what it says in a field of its own")
+    if signature(first) != signature(second):
+        at.refuse(
+            f"called twice it said {describe(first)} and {describe(second)}",
+            "It is translated once, when the program starts, so it cannot depend on the time or on chance",
+        )
+    return first
+
+
+def _parts(expression: Expression) -> int:
+    """How many conditions there are; each constant for JSON is one."""
+    if isinstance(expression, TERMS):
+        return 1
+    return sum(
+        len(one.constants) if isinstance(one, OneOf) and one.term.kind is Kind.JSON else 1 for one in leaves(expression)
+    )
+
+
+def _call(at: Site, function: Callable[[Any], Any]) -> Any:
+    try:
+        value = function(Row(at))
+    except DeclarationError:
+        raise
+    except Exception as error:
+        raise DeclarationError(
+            f"{at.what} on {at.definition.table.__name__}: it raised {type(error).__name__}: {error}.",
+            fix="It is called once with a stand-in for the row, and may only compare and compute with its fields.",
+        ) from error
+    if inspect.iscoroutine(value):
+        value.close()
+        at.refuse("it is an async function", "Write a plain function of the row")
+    return value
+
+
+def _check_names(at: Site, function: object) -> None:
+    """Refuse what a function takes from outside and what may change later, as the change would not be seen."""
+    if not isinstance(function, FunctionType):
+        return
+    outside = {name: function.__globals__.get(name) for name in _globals(function.__code__)}
+    outside.update(_nonlocals(function))
+    defaults = inspect.signature(function).parameters.values()
+    outside.update({one.name: one.default for one in defaults if one.default is not one.empty})
+    for name, value in outside.items():
+        if isinstance(value, _MUTABLE):
+            at.refuse(
+                f"it uses {name}, a {type(value).__name__}, which may change later without effect here",
+                f"Keep what it needs of {name} in a tuple, a frozenset or a plain value",
+            )
+
+
+def _globals(code: CodeType) -> Iterator[str]:
+    """The global names that a function reads, and those that functions and comprehensions within it read."""
+    yield from (one.argval for one in dis.get_instructions(code) if one.opname in {"LOAD_GLOBAL", "LOAD_NAME"})
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _globals(constant)
+
+
+def _nonlocals(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The names that a function has from the functions around it, and what they hold."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it holds nothing yet
+            yield name, cell.cell_contents

@@ -1,0 +1,163 @@
+"""The promises of a store about the change feed; a part of `store.contract`, in a file of its own for its length."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from penstock.changes.change import CapturedChange
+from penstock.changes.interest import Interest
+from penstock.changes.position import Position
+
+if TYPE_CHECKING:
+    from penstock.store.contract import Session
+
+State = Literal["ok", "missing", "disabled", "altered", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class InterestRow:
+    """An interest as it is kept.
+
+    Attributes:
+        id: Its number, which its changes bear.
+        state: ``ok``; ``missing``, if a trigger was dropped, or a partition came that has none; ``disabled``, if one
+            was switched off; ``altered``, if one, or a column that it captures, is not as it was; ``gone``, if the
+            table is. Declaring it again mends all but the last, unless what it says does not fit the table any more.
+    """
+
+    id: int
+    interest: Interest
+    state: State
+    declared_at: datetime
+
+
+class Interests(Protocol):
+    """Interests at rest, and the triggers that capture what they want."""
+
+    async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
+        """Have changes captured from now on, and mend what is amiss; the numbers of the interests, in their order.
+
+        Those that are declared and in order are left alone, and no lock is taken for them.
+
+        Raises:
+            DeclarationError: There is no such table, it is a view or the like, or the database refuses the SQL.
+            DatabaseBusy: Others hold locks on the table for too long.
+        """
+
+    async def drop(self, ids: Sequence[int]) -> None:
+        """Have them captured no more. What was captured stays until its readers have passed it."""
+
+    async def list(self) -> builtins.list[InterestRow]:
+        """All interests by number, and whether each still captures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a reader is handed.
+
+    Attributes:
+        changes: The changes, in an order in which none comes before one that its writer had seen.
+        position: Where the reader is once it is done with them. Worth keeping without changes too.
+        complete: Whether there was no more.
+    """
+
+    changes: builtins.list[CapturedChange]
+    position: Position
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderRow:
+    """A reader of the feed.
+
+    Attributes:
+        lease: Under which lease it reads.
+        moved_at: When it last moved.
+    """
+
+    name: str
+    position: Position
+    lease: int | None
+    registered_at: datetime
+    moved_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a reader is behind.
+
+    Attributes:
+        rows: How many changes it has still to read, as far as they were counted.
+        oldest_at: When the oldest of these was written; None if there are none.
+    """
+
+    rows: int
+    oldest_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """What one look at the feed's room has done.
+
+    Attributes:
+        emptied: How many slots were emptied; on SQLite how many changes were deleted.
+        kept: How many slots could not be, as a reader has not passed them, or somebody holds them.
+        moved: Whether changes are written to another slot from now on.
+    """
+
+    emptied: int = 0
+    kept: int = 0
+    moved: bool = False
+
+
+class Changes(Protocol):
+    """The change feed: what was captured, and how far each of its readers has come.
+
+    Nobody writes there but triggers. A reader is read under a lease, as jobs are run: who has lost it cannot move on.
+    """
+
+    async def register(self, name: str, now: datetime, at: Position | None = None) -> bool:
+        """Add a reader at a position, or where the feed ends now; False if there is one of this name."""
+
+    async def place(self, name: str, now: datetime, at: Position | None = None) -> bool:
+        """Put a reader elsewhere, and take it from who reads it; False if there is none."""
+
+    async def take(self, name: str, lease: int) -> Position | None:
+        """Read under a lease from now on; where the reader is, or None if another lease has it that is not gone.
+
+        If the database was restored elsewhere, all readers are first made to fit it.
+        """
+
+    async def read(self, position: Position, limit: int, interests: Sequence[int] | None = None) -> Batch:
+        """What comes after a position: up to `limit` changes of these interests, or of all.
+
+        Raises:
+            Conflict: The position is of another server, from which the database was restored: take the reader again.
+        """
+
+    async def move(
+        self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
+    ) -> bool:
+        """Move a reader on in a transaction, with what was done about what it read; False if it was lost.
+
+        It is lost if another lease has taken it, or it is not where it was. Whoever gets False undoes the transaction.
+        """
+
+    async def readers(self) -> list[ReaderRow]:
+        """All readers by name."""
+
+    async def lag(self, position: Position, most: int, interests: Sequence[int] | None = None) -> Lag:
+        """How far behind a position is; no more than `most` changes are counted."""
+
+    async def forget(self, name: str) -> bool:
+        """Drop a reader, so that nothing is kept for it; False if there is none."""
+
+    async def rotate(self, now: datetime, limit: int) -> Rotation:
+        """Make room: drop what all readers have passed, in one bounded step, and waiting for nobody."""
+
+    async def oldest_transaction(self) -> timedelta | None:
+        """For how long the oldest transaction has been open; None if nobody can say."""

@@ -1,0 +1,252 @@
+"""The triggers that capture what an interest wants, as SQL: up to four triggers for each, and their functions.
+
+Owns their text. A condition of a trigger is read anew from its text for each statement that writes, which takes longer
+the longer it is: so it says only which rows the interest may be about, and the function says the rest. What is read of
+a row is read there behind a guard: if a column is gone or has another name, the change is told as lost, and the write
+goes on. Row triggers fire after the row is locked, so the numbers of changes follow the locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.changes.conditions import Conditions
+from penstock.changes.interest import Interest
+from penstock.store.postgres.dialect import POSTGRES
+
+_UNLIKE = "pg_catalog.record_image_ne"
+_PIECE = 40  # columns in one call of a function, which takes a hundred arguments
+
+# Each statement of a function costs every transaction that runs it, so each event has a function of its own. Those that
+# only read columns name everything in full. One that asks conditions has the search path that the conditions of the
+# triggers were read with, so that both mean the same by an operator's name.
+_FUNCTION = """
+create or replace function {function}() returns trigger language plpgsql security definer {settings}as $penstock$
+declare
+    told pg_catalog.text; row_key pg_catalog.text; row_before pg_catalog.text; row_after pg_catalog.text;
+begin
+{body}
+    return null;
+end $penstock$"""
+_GUARDED = """
+    begin
+        {read}
+    exception when others then
+        {append} 'lost', null, null, null);
+        return null;
+    end;
+"""
+_MOVED = """
+    if told = 'moved' then
+        if {was} then
+            {gone}
+        end if;
+        if {is_now} then
+            {came}
+        end if;
+        return null;
+    end if;
+"""
+_APPEND = (
+    "insert into penstock.change (slot, xid, interest, changed_at, kind, key, before, after) "
+    "values (penstock.current_slot(), pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, {id}, "
+    "pg_catalog.clock_timestamp(),"
+)
+_SPELLED = {
+    ("real", "double precision"): "extra_float_digits = 1",  # all digits
+    ("interval",): "intervalstyle = postgres",
+}
+EVENTS = ("insert", "update", "delete", "truncate")
+
+
+def triggers(number: int, interest: Interest, partitions: Sequence[str]) -> dict[tuple[str, str], str]:
+    """The triggers of an interest by table and name: what follows the name and ``on`` the table."""
+    table = POSTGRES.table(interest.table)
+    conditions = conditions_of(interest)
+    when = dict.fromkeys(_wanted_events(interest, conditions), "")
+    for event, row in (("insert", "new"), ("delete", "old")):
+        if event in when:
+            when[event] = conditions.matches(row)
+    if "update" in when:
+        when["update"] = conditions.may_update()
+    made = {
+        (table, f"penstock_change_{number}_{event}"): f"after {event} on {table} for each row "
+        f"{f'when ({condition}) ' if condition else ''}execute function {function_name(number, event)}()"
+        for event, condition in when.items()
+    }
+    if interest.wants("truncate"):  # that of a partition alone fires none of the whole table's triggers
+        call = f"execute function {function_name(number, 'truncate')}()"
+        for relation in (table, *partitions):
+            made[relation, f"penstock_change_{number}_truncate"] = (
+                f"after truncate on {relation} for each statement {call}"
+            )
+    return made
+
+
+def install(
+    number: int, interest: Interest, types: Mapping[str, str], partitions: Sequence[str], path: str
+) -> tuple[str, ...]:
+    """The statements that make an interest's triggers, or make them anew.
+
+    Args:
+        number: The interest's number.
+        interest: The interest.
+        types: The SQL types of the table's columns.
+        partitions: Its partitions, as SQL.
+        path: The schemas in which names are looked for, as SQL.
+    """
+    made = triggers(number, interest, partitions)
+    table = POSTGRES.table(interest.table)
+    trial = f"penstock_change_{number}_trial"
+    asked = conditions_of(interest).update()
+    call = f"execute function {function_name(number, 'update')}()"
+    everywhere = [(part, name) for relation, name in made if relation == table for part in partitions]
+    return (
+        *functions(number, interest, types, path),
+        # What a function says is looked at when it runs, what a trigger says when it is made.
+        *((f"create trigger {trial} after update on {table} for each row when ({asked}) {call}",) if asked else ()),
+        *((f"drop trigger {trial} on {table}",) if asked else ()),
+        *(f"drop trigger if exists {name} on {relation}" for relation, name in made),
+        *(f"create trigger {name} {text}" for (_relation, name), text in made.items()),
+        # Also for sessions that apply what others have written, and would fire no trigger.
+        *(f"alter table {relation} enable always trigger {name}" for relation, name in (*made, *everywhere)),
+    )
+
+
+def functions(number: int, interest: Interest, types: Mapping[str, str], path: str) -> list[str]:
+    """The statements that make the functions which the triggers call."""
+    append = _APPEND.format(id=number)
+    bodies = {
+        "insert": _told(
+            append, "enter", {"row_key": _array("new", interest.key, types), "row_after": _after(interest, types)}
+        ),
+        "update": _updated(append, interest, types),
+        "delete": _told(
+            append, "delete", {"row_key": _array("old", interest.key, types), "row_before": _before(interest, types)}
+        ),
+        "truncate": f"    {append} 'truncate', null, null, null);",
+    }
+    spelling = _spelling(interest, types)
+    settings = {"update": spelling + _settings(interest, path), "truncate": ""}
+    return [
+        _FUNCTION.format(function=function_name(number, event), settings=settings.get(event, spelling), body=body)
+        for event, body in bodies.items()
+    ]
+
+
+def _settings(interest: Interest, path: str) -> str:
+    """What a function that asks conditions is told, as the session that writes may have been told otherwise."""
+    asked = " ".join((interest.matches or "", *(interest.watches or ())))
+    pinned = f"set search_path = pg_catalog, {path}{', ' if path else ''}pg_temp " if asked else ""
+    return pinned + ("set standard_conforming_strings = on " if "\\" in asked else "")
+
+
+def _spelling(interest: Interest, types: Mapping[str, str]) -> str:
+    """What a function is told of how values become text, which the session that writes may have otherwise."""
+    captured = [types[column] for column in interest.columns]
+    return "".join(
+        f"set {setting} " for of, setting in _SPELLED.items() if any(type_name.startswith(of) for type_name in captured)
+    )
+
+
+def function_name(number: int, event: str) -> str:
+    """The function that a trigger of an interest calls."""
+    return f"penstock.change_{number}_{event}"
+
+
+def _told(append: str, kind: str, read: Mapping[str, str]) -> str:
+    """Tell of a change whose kind is known."""
+    values = ", ".join(name if read.get(name) else "null" for name in ("row_key", "row_before", "row_after"))
+    return f"{_guarded(append, read)}    {append} '{kind}', {values});"
+
+
+def _updated(append: str, interest: Interest, types: Mapping[str, str]) -> str:
+    """Tell of an update, of which the trigger has seen that it is wanted. A changed key is two rows."""
+    conditions = conditions_of(interest)
+    was, is_now = conditions.matches("old") or "true", conditions.matches("new") or "true"
+    read = {
+        "told": f"{conditions.kind()}; if told is null then return null; end if",
+        "row_key": _array("new", interest.key, types),
+        "row_before": _before(interest, types),
+        "row_after": _after(interest, types),
+    }
+    values = ", ".join(name if read[name] else "null" for name in ("row_key", "row_before", "row_after"))
+    before = "row_before" if read["row_before"] else "null"
+    gone = f"{append} 'delete', {_array('old', interest.key, types)}, {before}, null);"
+    came = f"{append} 'enter', {values});"
+    moved = _MOVED.format(
+        was=was,
+        is_now=is_now,
+        gone=gone if interest.wants("delete") else "null;",
+        came=came if interest.wants("enter") else "null;",
+    )
+    return f"{_guarded(append, read)}{moved}    {append} told, {values});"
+
+
+def _guarded(append: str, read: Mapping[str, str]) -> str:
+    """Read a row; if that fails, tell that a change was lost."""
+    steps = " ".join(f"{name} := {value};" for name, value in read.items() if value)
+    return _GUARDED.format(read=steps, append=append)
+
+
+def _before(interest: Interest, types: Mapping[str, str]) -> str:
+    return _object("old", interest.before, types)
+
+
+def _after(interest: Interest, types: Mapping[str, str]) -> str:
+    return _object("new", interest.after, types)
+
+
+def conditions_of(interest: Interest) -> Conditions:
+    """When to capture. Rows and keys are compared byte by byte: some types have no equality, and equal is not alike."""
+    return Conditions(interest, "is distinct from", _unlike, f"{_UNLIKE}(old.*, new.*)")
+
+
+def _unlike(columns: Sequence[str]) -> str:
+    old, new = (", ".join(f"{row}.{POSTGRES.quote(column)}" for column in columns) for row in ("old", "new"))
+    return f"{_UNLIKE}(row({old}), row({new}))"
+
+
+def _wanted_events(interest: Interest, conditions: Conditions) -> list[str]:
+    wanted = {
+        "insert": interest.wants("enter"),
+        "update": bool(conditions.update()),
+        "delete": interest.wants("delete"),
+    }
+    return [event for event, is_wanted in wanted.items() if is_wanted]
+
+
+def _array(row: str, columns: Sequence[str], types: Mapping[str, str]) -> str:
+    values = ", ".join(_value(row, column, types) for column in columns)
+    return f"pg_catalog.json_build_array({values})::pg_catalog.text"
+
+
+def _object(row: str, columns: Sequence[str], types: Mapping[str, str]) -> str:
+    """Columns as a JSON object, in pieces if they are many; empty if there are none."""
+    if not columns:
+        return ""
+    pieces = []
+    for start in range(0, len(columns), _PIECE):
+        pairs = (f"{literal(column)}, {_value(row, column, types)}" for column in columns[start : start + _PIECE])
+        pieces.append(f"json_build_object({', '.join(pairs)})")
+    if len(pieces) == 1:
+        return f"pg_catalog.{pieces[0]}::pg_catalog.text"
+    joined = " operator(pg_catalog.||) ".join(f"pg_catalog.{piece}::pg_catalog.jsonb" for piece in pieces)
+    return f"({joined})::pg_catalog.text"
+
+
+def _value(row: str, column: str, types: Mapping[str, str]) -> str:
+    """A column as JSON takes it, whatever the settings of the session that writes."""
+    value = f"{row}.{POSTGRES.quote(column)}"
+    if types[column].startswith("timestamp") and types[column].endswith("with time zone"):
+        return f"pg_catalog.timezone('UTC', {value})"
+    if types[column] == "bytea":
+        hex_digits = f"pg_catalog.encode({value}, 'hex')"
+        return f"pg_catalog.chr(92) operator(pg_catalog.||) 'x' operator(pg_catalog.||) {hex_digits}"
+    return value
+
+
+def literal(text: str) -> str:
+    """Text as an SQL literal, however the session that reads it takes backslashes."""
+    quoted = text.replace("'", "''").replace("\\", "\\\\")
+    return f"E'{quoted}'" if "\\" in text else f"'{quoted}'"

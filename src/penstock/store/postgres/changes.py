@@ -1,0 +1,237 @@
+"""The change feed on PostgreSQL: read by snapshots, in slots that are truncated.
+
+A reader's position is a snapshot. What it has still to read is what that does not show: the order in which
+transactions commit is not that of any number, and one that stays open keeps back its own changes only.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from penstock.changes.change import CapturedChange
+from penstock.changes.position import ERA, Position, Snapshot
+from penstock.changes.rotation import Slots
+from penstock.errors import Conflict, DatabaseBusy
+from penstock.store.changes import Batch, Lag, ReaderRow, Rotation
+from penstock.store.contract import Row, Session, Statement
+from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.jobs import run
+from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
+from penstock.store.queries import load_queries
+
+# These are no queries of a .sql file: the name of a table and a setting cannot be parameters.
+_LOCK = "lock table penstock.{table} in access exclusive mode"
+TURN = (
+    "create or replace function penstock.current_slot() returns smallint language sql immutable "
+    "as 'select {slot}::smallint'"
+)
+_TRUNCATE = "truncate penstock.change_{slot}"
+_UNREAD = (
+    "select exists (select from penstock.change_{slot} where (xid >= $1 or xid = any($2::bigint[])) "
+    "and (seq > $3 or xid >= $4 or xid = any($5::bigint[])))"
+)
+_BOUNDS = ("seen_end", "seen_open", "last", "batch_end", "batch_open")
+_IMPATIENT = Statement("set local lock_timeout = '100ms'")
+
+
+class PostgresChanges:
+    """See `store.changes.Changes`."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._queries = load_queries("penstock.store.postgres", "changes", "$")
+
+    # ----- readers
+
+    async def register(self, name: str, now: datetime, at: Position | None = None) -> bool:
+        """Add a reader at a position, or where the feed ends now; False if there is one of this name."""
+        return await self._put("register", name, now, at)
+
+    async def place(self, name: str, now: datetime, at: Position | None = None) -> bool:
+        """Put a reader elsewhere, and take it from who reads it; False if there is none."""
+        return await self._put("place", name, now, at)
+
+    async def take(self, name: str, lease: int) -> Position | None:
+        """Read under a lease from now on; where the reader is, or None."""
+        ((origin, here),) = await self._run("origin")
+        if origin != here:
+            await self._settle_in()
+        rows = await self._run("take", name=name, lease=lease)
+        return Position.parse(rows[0][0]) if rows else None
+
+    async def read(self, position: Position, limit: int, interests: Sequence[int] | None = None) -> Batch:
+        """What comes after a position: up to `limit` changes of these interests, or of all."""
+        asked = {"interests": None if interests is None else list(interests)}
+        changes: builtins.list[CapturedChange] = []
+        if position.batch is not None:
+            changes = [
+                CapturedChange(*row) for row in await self._run("go_on", **position.bounds(), **asked, limit=limit)
+            ]
+            position = position.handed(position.batch, [one.seq for one in changes], complete=len(changes) < limit)
+            if position.batch is not None:
+                return Batch(changes, position, complete=False)
+        room = limit - len(changes)
+        rows = await self._begin({**position.bounds(), **asked, "limit": room})
+        snapshot = Snapshot.parse(rows[0][0])
+        if position.seen.end > snapshot.end:
+            await self._settle_in()
+            raise Conflict("The database was restored on another server, on which this position means nothing.")
+        new = [CapturedChange(*row[1:]) for row in map(tuple, rows) if row[1] is not None]
+        complete = len(new) < room
+        after = position.handed(snapshot, [one.seq for one in new], complete=complete)
+        return Batch(changes + new, after, complete)
+
+    async def move(
+        self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
+    ) -> bool:
+        """Move a reader on in a transaction; False if it was lost."""
+        values = {"name": name, "lease": lease, "before": str(before), "after": str(after), "now": now}
+        return bool(await self._fetch(session, "move", **values))
+
+    async def readers(self) -> list[ReaderRow]:
+        """All readers by name."""
+        rows = await self._run("readers")
+        return [ReaderRow(name, Position.parse(position), *others) for name, position, *others in rows]
+
+    async def lag(self, position: Position, most: int, interests: Sequence[int] | None = None) -> Lag:
+        """How far behind a position is; no more than `most` changes are counted."""
+        wanted = None if interests is None else list(interests)
+        rows = await self._run("lag", **position.bounds(), interests=wanted, most=most)
+        return Lag(*rows[0])
+
+    async def forget(self, name: str) -> bool:
+        """Drop a reader, so that nothing is kept for it; False if there is none."""
+        return bool(await self._run("forget", name=name))
+
+    # ----- room
+
+    async def rotate(self, now: datetime, limit: int) -> Rotation:
+        """Truncate up to `limit` slots that all readers have passed, and go on to the next one when it is time."""
+        slots = await self._slots()
+        emptied = kept = 0
+        for slot in slots.to_empty()[:limit]:
+            if await self._empty(slot):
+                emptied += 1
+            else:
+                kept += 1
+        following = (await self._slots() if emptied else slots).following(now)
+        moved = following is not None and await self._turn(slots.current, following, now)
+        return Rotation(emptied, kept, moved)
+
+    async def oldest_transaction(self) -> timedelta | None:
+        """For how long the oldest transaction has been open; None if nobody can say."""
+        seconds = (await self._run("oldest"))[0][0]
+        return None if seconds is None else timedelta(seconds=seconds)
+
+    # ----- steps
+
+    async def _begin(self, values: dict[str, Any]) -> Sequence[Row]:
+        """The first of a new batch, however large it is."""
+        try:
+            return await self._run("begin", **values)
+        except DatabaseBusy as error:
+            if not error.facts.get("slow"):
+                raise
+        return await self._run("begin_far", **values)
+
+    async def _put(self, query_name: str, name: str, now: datetime, at: Position | None) -> bool:
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            await self._fetch(session, "hold_room")
+            if at is None:
+                snapshot, high = (await self._fetch(session, "moment"))[0]
+                at = Position(Snapshot.parse(snapshot), high=high)
+            rows = await self._fetch(session, query_name, name=name, position=str(at), now=now)
+            await session.commit()
+        finally:
+            await session.rollback()
+        return bool(rows)
+
+    async def _slots(self) -> Slots:
+        ((current, since, sizes),) = await self._run("slots")
+        return Slots(current, since, dict(enumerate(sizes)))
+
+    async def _turn(self, current: int, following: int, now: datetime) -> bool:
+        """Have changes written into another slot; False if somebody else has."""
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            if not await self._fetch(session, "turn", slot=following, current=current, now=now):
+                return False
+            await session.execute(Statement(TURN.format(slot=following)))
+            await session.commit()
+        finally:
+            await session.rollback()
+        return True
+
+    async def _empty(self, slot: int) -> bool:
+        """Truncate a slot, if nobody has it in use and every reader has passed what is in it; whether it was.
+
+        Once its lock is held, no open transaction has written there, and none can until it is truncated.
+        """
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            await session.execute(_IMPATIENT)
+            await session.execute(Statement(_LOCK.format(table=f"change_{slot}")))
+            (held,) = await self._fetch(session, "lock_room")
+            if held[0] == slot or await self._is_wanted(session, slot):
+                return False
+            await session.execute(Statement(_TRUNCATE.format(slot=slot)))
+            await session.commit()
+        except (DatabaseBusy, Conflict):  # somebody uses it, or holds what this one waits for and waits in turn
+            return False
+        finally:
+            await session.rollback()
+        return True
+
+    async def _is_wanted(self, session: Session, slot: int) -> bool:
+        """Whether a reader has still to read something of a slot."""
+        unread = Statement(_UNREAD.format(slot=slot))
+        for row in await self._fetch(session, "readers"):
+            bounds = Position.parse(row[1]).bounds()
+            if (await session.fetch(unread, [bounds[name] for name in _BOUNDS]))[0][0]:
+                return True
+        return False
+
+    async def _settle_in(self) -> None:
+        """Make the feed and its readers fit the server on which the database is now, to which it was brought.
+
+        There transactions are counted anew. All changes that some reader may have been handed are moved below those of
+        this server, along with the positions of readers, so that they go on meaning the same. What no reader can have
+        been handed is as if it was written now.
+        """
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            await session.execute(_IMPATIENT)
+            await session.execute(Statement(_LOCK.format(table="change")))
+            await self._fetch(session, "lock_room")
+            readers = [(row[0], Position.parse(row[1])) for row in await self._fetch(session, "lock_readers")]
+            if await self._is_settled(session, readers):
+                return
+            high = max((position.high for _name, position in readers), default=0)
+            await self._settle(session, readers, high)
+            await session.commit()
+        finally:
+            await session.rollback()
+
+    async def _is_settled(self, session: PostgresSession, readers: list[tuple[str, Position]]) -> bool:
+        """Whether another has done it meanwhile."""
+        ((origin, here),) = await self._fetch(session, "origin")
+        now = Snapshot.parse((await self._fetch(session, "moment"))[0][0])
+        return bool(origin == here) and all(position.seen.end <= now.end for _name, position in readers)
+
+    async def _settle(self, session: PostgresSession, readers: list[tuple[str, Position]], high: int) -> None:
+        await self._fetch(session, "settle_changes", high=high, era=ERA)
+        for name, position in readers:
+            await self._fetch(session, "settle_reader", name=name, position=str(position.moved(ERA)))
+        await self._fetch(session, "settle_numbers", high=high)
+        await self._fetch(session, "settle_in")
+
+    async def _fetch(self, session: Session, query_name: str, /, **values: Any) -> Sequence[Row]:
+        query = self._queries[query_name]
+        return await session.fetch(query.statement, query.args(values))
+
+    async def _run(self, query_name: str, /, **values: Any) -> Sequence[Row]:
+        return await run(self._connections, self._queries[query_name], values)

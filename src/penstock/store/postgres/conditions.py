@@ -1,0 +1,297 @@
+"""Filters in PostgreSQL's SQL: constants, terms, and the conditions that are not made of others.
+
+Owns their text. Nothing in it can fail on any row: what a cast, a sum or a JSON operator would raise an error for is
+turned away before it. Columns of user-owned tables may have other types than penstock chooses, so they are brought
+into a known one first.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from penstock.reactive.expression import (
+    MAX_DIGITS,
+    MAX_REAL,
+    MIN_REAL,
+    Arithmetic,
+    Compare,
+    Constant,
+    Field,
+    Has,
+    Holds,
+    Leaf,
+    Length,
+    Matches,
+    Missing,
+    OneOf,
+    Path,
+    Term,
+    TextIs,
+    compared_as,
+    fields,
+)
+from penstock.reactive.pattern import postgres_pattern
+from penstock.schema.fields import Kind
+from penstock.store.conditions import Part, Spelling
+from penstock.values import decode_json
+
+_EPOCH = "'1970-01-01 00:00:00+00'"  # without a type, as those below: it takes that of the column beside it
+_FIRST, _LAST = "'-719162 days'::interval", "'2932896 days 23:59:59.999999'::interval"
+_ENDS: dict[Kind, tuple[Any, Any]] = {
+    Kind.DATETIME: (datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)),
+    Kind.DATE: (date.min, date.max),
+}
+_SPECIAL = re.compile(r"[\\$%{\x01-\x1f]")
+# What json may hold and jsonb not: NUL, halves of characters, numbers with too many digits.
+_ODD_JSON = r"\\u(0000|[dD][89a-fA-F])|[eE]\+?[0-9]{4}|([0-9]{250}){4}"
+
+
+class PostgresSpelling(Spelling):
+    """How PostgreSQL says it."""
+
+    true = "true"
+
+    def leaf(self, leaf: Leaf) -> Part:
+        """A leaf; false or NULL of what is not there."""
+        return Part(self._leaf(leaf), self._guards(leaf))
+
+    def watched(self, term: Term) -> Part:
+        """A term's value; where JSON cannot be looked into, its columns as they are."""
+        sql, guards = self._comparable(term), self._guards(term)
+        if not guards:
+            return Part(sql)
+        return Part(f"to_jsonb({sql})", guards, wide=f"jsonb_build_array({self.raw(tuple(fields(term)))}, 'raw')")
+
+    def raw(self, columns: Sequence[str]) -> str:
+        """The columns as they are."""
+        told = ", ".join(f"{self.column(name)}::text" for name in columns)
+        return f"array[{told}]::text" if len(columns) > 1 else told
+
+    def _guards(self, expression: Leaf | Term) -> tuple[str, ...]:
+        """What has to be true of a user-owned row before its JSON is looked into."""
+        if self.definition.managed:
+            return ()
+        json = [name for name, kind in fields(expression).items() if kind is Kind.JSON]
+        return tuple(
+            f"{self.column(name)} is null or {self.column(name)}::text !~ {literal(_ODD_JSON)}" for name in json
+        )
+
+    # ----- leaves
+
+    def _leaf(self, leaf: Leaf) -> str:
+        if isinstance(leaf, Compare):
+            return self._compare(leaf)
+        if isinstance(leaf, Missing):
+            return f"{self._comparable(leaf.term)} is null"
+        if isinstance(leaf, OneOf):
+            kind = leaf.term.kind
+            spell = self._since if isinstance(leaf.term, Arithmetic) and kind is Kind.DATETIME else self._comparable
+            listed = ", ".join(map(spell, leaf.constants))
+            return f"{self.value(leaf.term, kind)} in ({listed})"
+        return self._says(leaf)
+
+    def _says(self, leaf: TextIs | Matches | Has | Holds) -> str:
+        if isinstance(leaf, TextIs):
+            return self._text_is(self._text(leaf.term), leaf)
+        if isinstance(leaf, Matches):
+            return f"{self._text(leaf.term)} ~ {literal(postgres_pattern(leaf.pattern))}"
+        found = self.value(leaf.term, leaf.term.kind)
+        if isinstance(leaf, Has):
+            wanted = literal(f"[{leaf.constant.value}]")
+            return f"case jsonb_typeof({found}) when 'array' then {found} @> {wanted}::jsonb end"
+        return found if leaf.term.kind is Kind.BOOLEAN else f"{found} = 'true'::jsonb"
+
+    def _compare(self, leaf: Compare) -> str:
+        kind = compared_as(leaf)
+        if isinstance(leaf.right, Constant) and not isinstance(leaf.left, Arithmetic):
+            return self._compare_constant(leaf, leaf.right, kind)
+        linear = kind is Kind.DATETIME and (
+            not self.definition.managed or isinstance(leaf.left, Arithmetic) or isinstance(leaf.right, Arithmetic)
+        )
+        left, right = (self._since(one) if linear else self._comparable(one, kind) for one in (leaf.left, leaf.right))
+        return f"{left} {'is not distinct from' if leaf.operator == '==' else leaf.operator} {right}"
+
+    def _compare_constant(self, leaf: Compare, constant: Constant, kind: Kind) -> str:
+        operator = "=" if leaf.operator == "==" else leaf.operator
+        if kind is not Kind.JSON or operator == "=":
+            return f"{self.value(leaf.left, kind)} {operator} {self._constant(constant, kind)}"
+        found = self.value(leaf.left, kind)
+        if constant.value[0] == '"':
+            return f"{self._text(leaf.left)} {operator} {literal(decode_json(constant.value))}"
+        return f"jsonb_typeof({found}) = 'number' and {found} {operator} {self._constant(constant, kind)}"
+
+    def _text_is(self, found: str, leaf: TextIs) -> str:
+        if leaf.test == "contains":
+            return f"strpos({found}, {literal(leaf.text)}) > 0"
+        side = "left" if leaf.test == "startswith" else "right"
+        return f"{side}({found}, {len(leaf.text)}) = {literal(leaf.text)}"
+
+    # ----- terms
+
+    def _comparable(self, term: Term, kind: Kind | None = None) -> str:
+        """A term that is NULL if it is not there: JSON's null is not, either."""
+        if kind is Kind.JSON and term.kind is not Kind.JSON:
+            return f"to_jsonb({self.value(term, term.kind)})"
+        found = self.value(term, kind or term.kind)
+        return f"nullif({found}, 'null'::jsonb)" if term.kind is Kind.JSON else found
+
+    def value(self, term: Term, kind: Kind) -> str:
+        """A term as a value of a kind."""
+        if isinstance(term, Constant):
+            return self._constant(term, kind)
+        if isinstance(term, Arithmetic):
+            found = self._computed(term)
+        elif isinstance(term, Length):
+            found = self._length(term)
+        elif isinstance(term, Path):
+            found = self._path(term)
+        else:
+            found = self._field(term)
+        return f"{found}::float8" if kind is Kind.REAL and term.kind is Kind.INTEGER else found
+
+    def _field(self, field: Field) -> str:
+        name = self.column(field.column)
+        if field.kind is Kind.DECIMAL:
+            return f"(case when {name} - {name} = 0 then {name} end)"
+        if field.kind is Kind.INTERVAL:
+            return _interval(name)
+        if field.kind in _ENDS:
+            return _within_time(name, field.kind)
+        if not self.definition.managed:
+            return _USER_OWNED.get(field.kind, "{0}").format(name)
+        return f"nullif({name}, 'NaN')" if field.kind is Kind.REAL else name
+
+    def _path(self, path: Path) -> str:
+        found = self._field(Field(path.column, Kind.JSON))
+        for step in path.steps:
+            if isinstance(step, str):
+                found = f"({found} -> {literal(step)})"
+            else:  # a scalar would be taken for an array of one
+                found = f"(case jsonb_typeof({found}) when 'array' then {found} -> ({step}) end)"
+        return found
+
+    def _text(self, term: Term) -> str:
+        """A term as a text; NULL if it is none."""
+        found = self.value(term, term.kind)
+        if term.kind is Kind.TEXT:
+            return found
+        return f"(case jsonb_typeof({found}) when 'string' then {found} #>> '{{}}' end collate \"C\")"
+
+    def _length(self, term: Length) -> str:
+        found = self.value(term.of, term.of.kind)
+        if term.of.kind is not Kind.JSON:
+            return f"{'octet_length' if term.of.kind is Kind.BYTES else 'char_length'}({found})"
+        text = f"char_length({found} #>> '{{}}')"
+        return (
+            f"(case jsonb_typeof({found}) when 'array' then jsonb_array_length({found}) when 'string' then {text} end)"
+        )
+
+    # ----- arithmetic
+
+    def _computed(self, term: Arithmetic) -> str:
+        if term.kind in {Kind.DATETIME, Kind.INTERVAL}:
+            return self._since(term)
+        left, right = (self._operand(one, term.kind) for one in (term.left, term.right))
+        return f"({left} {term.operator} {right})"
+
+    def _operand(self, term: Term, kind: Kind) -> str:
+        """A number to compute with, as a type that no result leaves."""
+        found = self.value(term, term.kind)
+        if kind is Kind.REAL:
+            if term.kind is Kind.REAL and isinstance(term, Field):
+                bounds = f"abs({found}) between {_real(MIN_REAL)} and {_real(MAX_REAL)}"
+                return f"(case when {found} = 0 or {bounds} then {found} end)"
+            return f"({found})::float8"
+        if kind is Kind.DECIMAL and term.kind is Kind.DECIMAL and isinstance(term, Field):
+            fits = f"abs({found}) < 1e{MAX_DIGITS + 1} and scale({found}) <= {MAX_DIGITS}"
+            return f"(case when {found} = 0 then 0 when {fits} then {found} end)"
+        return f"({found})::numeric"
+
+    def _since(self, term: Term) -> str:
+        """A point in time as an interval since 1970, a length of time as itself: neither knows of time zones."""
+        if isinstance(term, Arithmetic):
+            return f"({self._since(term.left)} {term.operator} {self._since(term.right)})"
+        if isinstance(term, Constant) and term.kind is Kind.DATETIME:
+            return _interval_literal(term.value - datetime(1970, 1, 1, tzinfo=UTC))
+        if term.kind is Kind.DATETIME and isinstance(term, Field):
+            name = self.column(term.column)
+            return _of_time(name, Kind.DATETIME, f"{name} - {_EPOCH}", _FIRST, _LAST)
+        return self.value(term, term.kind)
+
+    # ----- constants
+
+    def _constant(self, constant: Constant, kind: Kind) -> str:
+        value: Any = constant.value
+        if kind is Kind.REAL:
+            return _real(float(value))
+        if kind in {Kind.INTEGER, Kind.DECIMAL}:
+            return f"({value:f})" if constant.kind is Kind.DECIMAL else f"({value})"
+        if kind is Kind.JSON:
+            return f"{literal(value)}::jsonb"
+        return _CONSTANTS[kind](value)
+
+
+def literal(text: str) -> str:
+    """A text as SQL, whatever the server's settings and whatever it is put into: no $, no % and no { stands in it."""
+    escaped = _SPECIAL.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("'", "''"))
+    return f"E'{escaped}'" if "\\" in escaped else f"'{escaped}'"
+
+
+def _real(value: float) -> str:
+    text = repr(value) if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
+    return f"'{text}'::float8"
+
+
+def _interval_literal(value: timedelta) -> str:
+    return f"'{value.days} days {value.seconds} seconds {value.microseconds} microseconds'::interval"
+
+
+def _interval(name: str) -> str:
+    """Years of 365 days and months of 30, as the driver reads them; PostgreSQL compares years of 360."""
+    years = f"extract(year from {name})"
+    parts = {"year": 100_000, "day": 300_000_000, "hour": 500_000_000}  # so that no sum of three leaves its type
+    fits = " and ".join(f"abs(extract({part} from {name})) < {most}" for part, most in parts.items())
+    longer = f"{name} + make_interval(days => 5 * {years}::int)"
+    return f"(case when {years} = 0 and {fits} then {name} when {fits} then {longer} end)"
+
+
+def _within_time(name: str, kind: Kind) -> str:
+    """A day or a point in time, with the ends of time for what is infinite, as the driver reads it."""
+    return _of_time(name, kind, name, *(_CONSTANTS[kind](end) for end in _ENDS[kind]))
+
+
+def _of_time(name: str, kind: Kind, value: str, first: str, last: str) -> str:
+    """What is made of a day or a point in time; what Python's years do not reach is not there."""
+    least, most = (_CONSTANTS[kind](end) for end in _ENDS[kind])
+    there = f"when {name} between {least} and {most} then {value}"
+    infinite = f"when {name} < {least} then {first} else {last}"
+    return f"(case {there} when isfinite({name}) is not false then null {infinite} end)"
+
+
+def _datetime_text(value: datetime) -> str:
+    return value.astimezone(UTC).isoformat(" ", "microseconds")
+
+
+# Texts without a type take that of the column that they are compared with, whichever it is.
+_CONSTANTS: dict[Kind, Callable[[Any], str]] = {
+    Kind.TEXT: literal,
+    Kind.BOOLEAN: lambda value: "true" if value else "false",
+    Kind.BYTES: lambda value: f"decode('{value.hex()}', 'hex')",
+    Kind.DATETIME: lambda value: literal(_datetime_text(value)),
+    Kind.DATE: lambda value: literal(value.isoformat()),
+    Kind.INTERVAL: _interval_literal,
+    Kind.UUID: lambda value: literal(str(value)),
+}
+_WHOLE = "{0} = floor({0}) and {0} between -9223372036854775808 and 9223372036854775807"
+_FINITE = "(abs({0}) <= 1e308 and ({0} = 0 or abs({0}) >= 1e-307)) or {0}::text in ('Infinity', '-Infinity')"
+_USER_OWNED = {
+    Kind.TEXT: '({0}::text collate "C")',
+    Kind.UUID: '(lower({0}::text) collate "C")',
+    Kind.INTEGER: f"(case when {_WHOLE} then {{0}} end)",
+    Kind.REAL: f"(case when {_FINITE} then {{0}}::float8 end)",
+    Kind.JSON: "to_jsonb({0})",
+}

@@ -1,0 +1,155 @@
+"""Interests on PostgreSQL: triggers are made under the lock of schema changes, with short locks on the tables."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from penstock.changes.interest import Interest
+from penstock.errors import DataError, DeclarationError, PenstockError
+from penstock.store.changes import InterestRow, State
+from penstock.store.contract import Change, SchemaLock
+from penstock.store.interestrows import Known, check_columns, known_state
+from penstock.store.postgres.capture import EVENTS, function_name, install, triggers
+from penstock.store.postgres.catalog import PostgresCatalog
+from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.postgres.jobs import run
+from penstock.store.queries import load_queries
+
+_NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
+
+
+class PostgresInterests:
+    """See `store.changes.Interests`."""
+
+    def __init__(self, connections: Connections, catalog: PostgresCatalog) -> None:
+        self._connections = connections
+        self._catalog = catalog
+        self._queries = load_queries("penstock.store.postgres", "interests", "$")
+
+    async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
+        """Have changes captured from now on; the numbers of the interests."""
+        known = await self._known()
+        if any(_state(known.get((one.name, one.digest))) != "ok" for one in interests):
+            async with self._catalog.lock() as lock:
+                for interest in interests:
+                    await self._declare(lock, interest, now)
+            known = await self._known()
+        return [known[one.name, one.digest].id for one in interests]
+
+    async def drop(self, ids: Sequence[int]) -> None:
+        """Have them captured no more."""
+        if not ids:
+            return
+        async with self._catalog.lock() as lock:
+            for number in ids:
+                dropped = (f"drop function if exists {function_name(number, event)}() cascade" for event in EVENTS)
+                await lock.apply(Change(f"of interest {number}", tuple(dropped)))
+                await self._run("remove", id=number)
+
+    async def list(self) -> builtins.list[InterestRow]:
+        """All interests by number, and whether each still captures."""
+        known = (await self._known()).values()
+        return [InterestRow(one.id, one.interest, _state(one), one.declared_at) for one in known]
+
+    # ----- steps
+
+    async def _declare(self, lock: SchemaLock, interest: Interest, now: datetime) -> None:
+        identity = interest.name, interest.digest
+        source = POSTGRES.table(interest.table)
+        added = await self._run(
+            "add", name=interest.name, digest=interest.digest, source=source, spec=interest.text(), now=now
+        )
+        one = (await self._known())[identity]
+        if _state(one) == "ok":
+            return
+        try:
+            found = _checked(one)
+            ((path,),) = await self._run("path")
+            statements = install(one.id, interest, found["columns"], found["partitions"] or (), path)
+            await self._apply(lock, interest, statements)
+        except PenstockError:
+            if added:  # nothing is left of what could not be declared
+                await self._run("remove", id=one.id)
+            raise
+        one = (await self._known())[identity]
+        installed = json.dumps(_installed(one, _columns(one)))
+        await self._run("installed", id=one.id, installed=installed)
+
+    async def _apply(self, lock: SchemaLock, interest: Interest, statements: tuple[str, ...]) -> None:
+        try:
+            await lock.apply(Change(interest.table, statements))
+        except DataError as error:
+            raise DeclarationError(
+                f"Interest {interest.name}: PostgreSQL refuses the triggers of {interest.table}: {error.what}",
+                fix="Use expressions of one row: no subqueries, and columns that it has.",
+            ) from error
+
+    async def _known(self) -> dict[tuple[str, str], Known]:
+        rows = await self._run("list")
+        found = [
+            Known(number, Interest.parse(spec), declared_at, _json(installed), _json(there))
+            for number, spec, declared_at, installed, there in rows
+        ]
+        return {(one.interest.name, one.interest.digest): one for one in found}
+
+    async def _run(self, query_name: str, /, **values: Any) -> Sequence[Any]:
+        return await run(self._connections, self._queries[query_name], values)
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def _checked(one: Known) -> Mapping[str, Any]:
+    """What is there of an interest's table; an error if its changes cannot be captured."""
+    interest, found = one.interest, one.found
+    if found is None:
+        raise DeclarationError(f"Interest {interest.name}: there is no table {interest.table}.")
+    kind = _NO_TABLES.get(found["kind"])
+    if kind is not None:
+        raise DeclarationError(
+            f"Interest {interest.name}: {interest.table} is {kind}, whose changes cannot be captured.",
+            fix="Name the tables it is made of.",
+        )
+    if found["heirs"]:
+        raise DeclarationError(
+            f"Interest {interest.name}: other tables inherit from {interest.table}, whose changes would be missed.",
+            fix="Use partitions, or an interest in each of them.",
+        )
+    check_columns(interest, found["columns"])
+    return found
+
+
+def _columns(one: Known) -> list[str]:
+    """The columns that the triggers of an interest read, or that bear a name which is part of its SQL."""
+    interest = one.interest
+    said = " ".join((interest.matches or "", *(interest.watches or ())))
+    return [*interest.columns, *(column for column in (one.found or {})["columns"] if column in said)]
+
+
+def _installed(one: Known, columns: Iterable[str]) -> dict[str, Any]:
+    """How an interest's triggers are, and what they read."""
+    found = one.found or {}
+    return {
+        "triggers": {f"{made['table']} {made['name']}": made["sql"] for made in found.get("triggers") or ()},
+        "columns": {column: found["columns"].get(column) for column in columns},
+        "bodies": found.get("bodies"),
+    }
+
+
+def _state(one: Known | None) -> State:
+    if one is None or one.found is None:
+        return "gone" if one is not None else "missing"
+    made = one.found["triggers"] or ()
+    expected = triggers(one.id, one.interest, one.found["partitions"] or ())
+    there = {(each["table"], each["name"]) for each in made}
+    if one.installed is None or len(there) < len(expected):
+        return "missing"
+    if any(each["enabled"] != "A" for each in made):
+        return "disabled"
+    return known_state(one.installed, _installed(one, one.installed["columns"]))

@@ -1,0 +1,42 @@
+-- add: make an interest known; its number.
+insert into penstock.interest (name, digest, source, spec, declared_at)
+values (:name, :digest, :source, :spec, :now)
+on conflict (name, digest) do nothing returning id;
+
+-- installed: remember the triggers of an interest, and the columns that they read, as they are now.
+update penstock.interest set installed = :installed where id = :id;
+
+-- remove: forget an interest.
+delete from penstock.interest where id = :id;
+
+-- list: all interests, with what is there of each, as JSON: its table, triggers, columns and partitions.
+-- Differs: SQLite has no partitions, and its triggers cannot be switched off.
+-- Unbounded: it reads them all.
+select i.id, i.spec, i.declared_at, i.installed,
+    (select jsonb_build_object(
+        'kind', c.relkind,
+        'heirs', c.relkind = 'r' and exists (select from pg_inherits h where h.inhparent = c.oid),
+        'columns', (select jsonb_object_agg(a.attname, format_type(a.atttypid, a.atttypmod)) from pg_attribute a
+            where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
+        'partitions', (select jsonb_agg(p.relid::text order by p.relid::text)
+            from pg_partition_tree(c.oid) p where p.level > 0),
+        'triggers', (select jsonb_agg(jsonb_build_object(
+                'name', t.tgname, 'table', t.tgrelid::regclass::text, 'enabled', t.tgenabled,
+                'sql', pg_get_triggerdef(t.oid), 'here', t.tgrelid = c.oid) order by t.tgrelid, t.tgname)
+            from pg_trigger t join pg_proc f on f.oid = t.tgfoid join pg_namespace n on n.oid = f.pronamespace
+            where n.nspname = 'penstock' and t.tgparentid = 0
+                and f.proname in (
+                    'change_' || i.id || '_insert', 'change_' || i.id || '_update', 'change_' || i.id || '_delete',
+                    'change_' || i.id || '_truncate'
+                )),
+        'bodies', (select jsonb_object_agg(f.proname, md5(f.prosrc)) from pg_proc f join pg_namespace n on n.oid = f.pronamespace
+            where n.nspname = 'penstock' and f.proname in (
+                'change_' || i.id || '_insert', 'change_' || i.id || '_update', 'change_' || i.id || '_delete',
+                'change_' || i.id || '_truncate'
+            )))
+        from pg_class c where c.oid = to_regclass(i.source)) as found
+from penstock.interest i order by i.id;
+
+-- path: the schemas in which names are looked for, as SQL (PostgreSQL only: SQLite has no schemas).
+select coalesce(string_agg(quote_ident(s.name), ', ' order by s.place), '')
+from unnest(current_schemas(false)) with ordinality s (name, place) where s.name <> 'pg_catalog';

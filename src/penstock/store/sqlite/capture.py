@@ -1,0 +1,114 @@
+"""The triggers that capture what an interest wants, as SQL: up to three for each, one for each event.
+
+Owns their text. They use only what every SQLite has, as other programs write on connections of their own: that goes
+for collations too, so columns are compared without theirs. Captured values are JSON whatever the columns hold: bytes
+and infinities, which JSON has not, are text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from penstock.changes.conditions import Conditions
+from penstock.changes.interest import Interest
+from penstock.store.sqlite.dialect import SQLITE
+
+_APPEND = "insert into penstock_change (interest, changed_at, kind, key, before, after)"
+_NOW = "strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')"
+_VALUE = (
+    "case typeof({0}) when 'null' then 'null' when 'integer' then cast({0} as text) "
+    "when 'real' then case when abs({0}) > 1.7976931348623157e308 then iif({0} > 0, '\"Infinity\"', '\"-Infinity\"') "
+    "else printf('%!.20e', {0}) end "
+    "when 'blob' then '\"\\\\x' || lower(hex({0})) || '\"' else json_quote({0}) end"
+)
+
+
+def triggers(number: int, interest: Interest, columns: Collection[str]) -> dict[str, str]:
+    """The statements that make an interest's triggers, by their names.
+
+    Args:
+        number: The interest's number.
+        interest: The interest.
+        columns: All columns of its table.
+    """
+    conditions = conditions_of(interest, columns)
+    parts = {
+        "insert": (interest.wants("enter"), conditions.matches("new"), [_entered(number, interest)]),
+        "update": (bool(conditions.update()), conditions.update(), _updated(number, interest, conditions)),
+        "delete": (interest.wants("delete"), conditions.matches("old"), [_deleted(number, interest)]),
+    }
+    return {
+        f"penstock_change_{number}_{event}": (
+            f"create trigger penstock_change_{number}_{event} after {event} on {SQLITE.quote(interest.table)} "
+            f"for each row {f'when {condition} ' if condition else ''}begin {'; '.join(statements)}; end"
+        )
+        for event, (is_wanted, condition, statements) in parts.items()
+        if is_wanted
+    }
+
+
+def conditions_of(interest: Interest, columns: Collection[str]) -> Conditions:
+    """When to capture."""
+    return Conditions(interest, "is not", _unlike, _unlike(columns))
+
+
+def _unlike(columns: Collection[str]) -> str:
+    return " or ".join(f"{_bare('old', column)} is not {_bare('new', column)}" for column in columns)
+
+
+def _bare(row: str, column: str) -> str:
+    """A column without its collation, which the program that writes may not have, and which may take two for one."""
+    return f"(+{row}.{SQLITE.quote(column)} collate binary)"
+
+
+def _entered(number: int, interest: Interest) -> str:
+    key, after = _array("new", interest.key), _object("new", interest.after)
+    return f"{_APPEND} values ({number}, {_NOW}, 'enter', {key}, null, {after})"
+
+
+def _deleted(number: int, interest: Interest) -> str:
+    key, before = _array("old", interest.key), _object("old", interest.before)
+    return f"{_APPEND} values ({number}, {_NOW}, 'delete', {key}, {before}, null)"
+
+
+def _updated(number: int, interest: Interest, conditions: Conditions) -> list[str]:
+    """A changed key is the end of one row and the beginning of another."""
+    was, is_now, moved = conditions.matches("old") or "true", conditions.matches("new") or "true", conditions.moved
+    before, after = _object("old", interest.before), _object("new", interest.after)
+    statements = []
+    if interest.wants("delete"):
+        key = _array("old", interest.key)
+        statements.append(
+            f"{_APPEND} select {number}, {_NOW}, 'delete', {key}, {before}, null where {was} and ({moved})"
+        )
+    kind = (
+        f"case when {moved} then iif({is_now}, 'enter', 'none') "
+        f"when {is_now} then iif({was}, 'change', 'enter') else 'leave' end"
+    )
+    wanted = ", ".join(f"'{kind}'" for kind in ("enter", "change", "leave") if interest.wants(kind))
+    if wanted:
+        statements.append(
+            f"{_APPEND} select {number}, {_NOW}, kind, {_array('new', interest.key)}, {before}, {after} "
+            f"from (select {kind} as kind) where kind in ({wanted})"
+        )
+    return statements
+
+
+def _array(row: str, columns: Sequence[str]) -> str:
+    return "'[' || " + " || ',' || ".join(_value(row, column) for column in columns) + " || ']'"
+
+
+def _object(row: str, columns: Sequence[str]) -> str:
+    if not columns:
+        return "null"
+    pairs = (f"json_quote({literal(column)}) || ':' || {_value(row, column)}" for column in columns)
+    return "'{' || " + " || ',' || ".join(pairs) + " || '}'"
+
+
+def _value(row: str, column: str) -> str:
+    return f"({_VALUE.format(_bare(row, column))})"
+
+
+def literal(text: str) -> str:
+    """Text as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"

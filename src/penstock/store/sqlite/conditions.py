@@ -1,0 +1,335 @@
+"""Filters in SQLite's SQL: terms, and the conditions that are not made of others.
+
+Owns their text, with functions that every SQLite has, as triggers fire on connections of other programs too. A column
+may hold anything, so what is compared passes a guard first: a value in the form in which penstock stores it is
+compared in SQL, anything else by Python. Patterns and decimals are Python's altogether.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from penstock.reactive.expression import (
+    MAX_REAL,
+    MIN_REAL,
+    Arithmetic,
+    Compare,
+    Constant,
+    Field,
+    Has,
+    Holds,
+    Leaf,
+    Length,
+    Matches,
+    Missing,
+    OneOf,
+    Path,
+    Term,
+    TextIs,
+    compared_as,
+    fields,
+)
+from penstock.schema.fields import Kind
+from penstock.store.conditions import Part, Spelling, leaf_text
+from penstock.store.sqlite.constants import (
+    compare_whole,
+    constant_literal,
+    integer_literal,
+    near,
+    real_literal,
+    text_literal,
+)
+from penstock.values import decode_json
+
+_DIGIT, _HEX = "[0-9]", "[0-9a-f]"
+_DATE = "-".join([_DIGIT * 4, _DIGIT * 2, _DIGIT * 2])
+_TIME = ":".join([_DIGIT * 2] * 3)
+_UUID = "-".join(_HEX * length for length in (8, 4, 4, 4, 12))
+_CANONICAL = {
+    Kind.DATETIME: f"{{0}} glob '{_DATE}T{_TIME}.{_DIGIT * 6}Z' and {{0}} >= '0001' and "
+    "strftime('%Y-%m-%dT%H:%M:%S', substr({0}, 1, 19), '+0 days') = substr({0}, 1, 19)",
+    Kind.DATE: f"{{0}} glob '{_DATE}' and {{0}} >= '0001' and date({{0}}, '+0 days') = {{0}}",
+    Kind.UUID: f"{{0}} glob '{_UUID}'",
+    # An escape in a text or a key would be compared as it is written.
+    Kind.JSON: "instr({0}, '\\') = 0 and json_valid({0})",
+    Kind.DECIMAL: "({0} glob '[0-9]*' or {0} glob '-[0-9]*') and substr({0}, 2) not glob '*[^0-9.]*' "
+    "and {0} not glob '*.*.*'",
+}
+_STORED = {
+    Kind.TEXT: "'text'",
+    Kind.INTEGER: "'integer'",
+    Kind.REAL: "'real', 'integer'",
+    Kind.BOOLEAN: "'integer'",
+    Kind.BYTES: "'blob'",
+    Kind.INTERVAL: "'integer'",
+}
+_SECONDS = "(cast(strftime('%s', substr({0}, 1, 19)) as integer) * 1000000 + cast(substr({0}, 21, 6) as integer))"
+
+
+class _Unsayable(Exception):
+    """SQLite cannot say it exactly."""
+
+
+class LiteSpelling(Spelling):
+    """How SQLite says it."""
+
+    true = "1"
+
+    def leaf(self, leaf: Leaf) -> Part:
+        """A leaf; false or NULL of what is not there."""
+        guards: list[str] = []
+        try:
+            if isinstance(leaf, Compare):
+                return self._compare(leaf, guards)
+            if isinstance(leaf, OneOf):
+                return self._one_of(leaf, guards)
+            return Part(self._single(leaf, guards), tuple(guards))
+        except _Unsayable:
+            return Part(None)
+
+    def watched(self, term: Term) -> Part:
+        """A term's value; where it cannot be said, its columns as they are."""
+        columns = tuple(fields(term))
+        guards: list[str] = []
+        try:
+            sql = self._watched_json(term, guards) if term.kind is Kind.JSON else self.value(term, term.kind, guards)
+        except _Unsayable:
+            return Part(None, wide=self.raw(columns))
+        told = " || ',' || ".join(map(self._told, columns))
+        return Part(sql, tuple(guards), wide=f"cast({told} as {'text' if term.kind is Kind.BYTES else 'blob'})")
+
+    def raw(self, columns: Sequence[str]) -> str:
+        """The columns as they are."""
+        if len(columns) == 1:
+            return self.bare(columns[0])
+        return "(" + " || ',' || ".join(map(self._told, columns)) + ")"
+
+    def _told(self, column: str) -> str:
+        """A value and its type as text, with all digits and characters."""
+        name = self.bare(column)
+        real = f"printf('%!.20e', {name})"  # quote() loses the last digit of some
+        return f"(case typeof({name}) when 'real' then {real} else typeof({name}) || hex({name}) end)"
+
+    def _watched_json(self, term: Term, guards: list[str]) -> str:
+        """Texts tell of every change, and of some that are none, such as another order of keys."""
+        if not isinstance(term, Path):
+            raise _Unsayable
+        kind, found = self._json(term, guards)
+        guards.append(f"typeof({found}) is not 'real'")  # it may not tell all digits apart
+        return f"(case {kind} when 'null' then null else {kind} || quote({found}) end)"
+
+    def ask(self, leaf: Leaf) -> str:
+        """Python is asked by a function that penstock's own connections have."""
+        if not self.own:
+            return ""
+        columns = "".join(f", {self.column(name)}" for name in fields(leaf))
+        return f"penstock_holds({text_literal(leaf_text(leaf))}{columns})"
+
+    # ----- leaves
+
+    def _compare(self, leaf: Compare, guards: list[str]) -> Part:
+        kind = compared_as(leaf)
+        if kind is Kind.JSON:
+            return self._compare_json(leaf, guards)
+        if kind is Kind.DECIMAL:
+            return self._near_decimal(leaf)
+        linear = isinstance(leaf.left, Arithmetic) or isinstance(leaf.right, Arithmetic)
+        left, right = (self.value(one, kind, guards, linear=linear) for one in (leaf.left, leaf.right))
+        return Part(f"{left} {'is' if leaf.operator == '==' else leaf.operator} {right}", tuple(guards))
+
+    def _one_of(self, leaf: OneOf, guards: list[str]) -> Part:
+        if leaf.term.kind is Kind.JSON or leaf.term.kind is Kind.DECIMAL:
+            parts = [self.leaf(Compare("==", leaf.term, constant)) for constant in leaf.constants]
+            wide = " or ".join(part.wide or "1" for part in parts)
+            if any(part.sql is None for part in parts):
+                return Part(None, wide=f"({wide})")
+            all_guards = tuple(guard for part in parts for guard in part.guards)
+            return Part(" or ".join(f"({part.sql})" for part in parts), all_guards, wide=f"({wide})")
+        found = self.value(leaf.term, leaf.term.kind, guards)
+        linear = isinstance(leaf.term, Arithmetic)
+        listed = ", ".join(self._constant(constant, leaf.term.kind, linear) for constant in leaf.constants)
+        return Part(f"{found} in ({listed})", tuple(guards))
+
+    def _single(self, leaf: Missing | TextIs | Matches | Has | Holds, guards: list[str]) -> str:
+        if isinstance(leaf, Missing):
+            return self._missing(leaf.term, guards)
+        if isinstance(leaf, TextIs):
+            return self._text_is(leaf, guards)
+        if isinstance(leaf, Matches):
+            raise _Unsayable
+        if isinstance(leaf, Has):
+            return self._has(leaf, guards)
+        if leaf.term.kind is Kind.JSON:
+            return f"{self._json(leaf.term, guards)[0]} = 'true'"
+        return self.value(leaf.term, Kind.BOOLEAN, guards)
+
+    def _missing(self, term: Term, guards: list[str]) -> str:
+        if term.kind is Kind.JSON:
+            return f"coalesce({self._json(term, guards)[0]}, 'null') = 'null'"
+        if term.kind is Kind.DECIMAL and isinstance(term, Field):
+            name = self.bare(term.column)
+            guards.append(_guard(Kind.DECIMAL, name))
+            return f"{name} is null"
+        return f"{self.value(term, term.kind, guards)} is null"
+
+    def _text_is(self, leaf: TextIs, guards: list[str]) -> str:
+        found, size, wanted = self._text(leaf.term, guards), len(leaf.text), text_literal(leaf.text)
+        if not size:
+            return f"{found} is not null"
+        if leaf.test == "contains":
+            return f"instr({found}, {wanted}) > 0"
+        if leaf.test == "endswith":
+            guards.append(_whole(found))
+        return f"substr({found}, {f'1, {size}' if leaf.test == 'startswith' else -size}) = {wanted}"
+
+    def _has(self, leaf: Has, guards: list[str]) -> str:
+        kind, _ = self._json(leaf.term, guards)
+        elements = f"json_each({self._json_of(leaf.term)})"
+        constant = leaf.constant.value
+        if constant[0] == '"':
+            wanted = f"type = 'text' and value = {text_literal(decode_json(constant))}"
+        elif constant[0] in "tfn":
+            wanted = f"type = '{constant}'"
+        else:
+            guards.append(f"not exists (select 1 from {elements} where typeof(atom) = 'real')")
+            wanted = f"type = 'integer' and {compare_whole('value', '==', Decimal(constant))}"
+        return f"{kind} = 'array' and exists (select 1 from {elements} where {wanted})"
+
+    # ----- JSON
+
+    def _compare_json(self, leaf: Compare, guards: list[str]) -> Part:
+        if not isinstance(leaf.right, Constant):
+            raise _Unsayable
+        kind, found = self._json(leaf.left, guards)
+        constant = leaf.right.value
+        if constant[0] == '"':
+            wanted = text_literal(decode_json(constant))
+            operator = "=" if leaf.operator == "==" else leaf.operator
+            return Part(f"{kind} = 'text' and {found} {operator} {wanted}", tuple(guards))
+        if constant[0] in "tf":
+            return Part(f"{kind} = '{constant}'", tuple(guards))
+        if constant[0] in "[{":
+            alike = f"{kind} = '{'array' if constant[0] == '[' else 'object'}'"
+            return Part(None, wide=f"(case when {guards[0]} then {alike} else 1 end)")
+        number = Decimal(constant)
+        sql = f"{kind} = 'integer' and {compare_whole(found, leaf.operator, number)}"
+        wide, wide_not = (
+            f"(case when {guards[0]} then {near(found, leaf.operator, number, positive=positive)} else 1 end)"
+            for positive in (True, False)
+        )
+        return Part(sql, (*guards, f"typeof({found}) is not 'real'"), wide, wide_not)
+
+    def _json(self, term: Term, guards: list[str]) -> tuple[str, str]:
+        """What JSON calls the kind of a term, and the term."""
+        guards.append(_guard(Kind.JSON, self.column(next(iter(fields(term))))))
+        of = self._json_of(term)
+        return f"json_type({of})", f"json_extract({of if isinstance(term, Path) else of + ', ' + repr('$')})"
+
+    def _json_of(self, term: Term) -> str:
+        name = self.column(next(iter(fields(term))))
+        return f"{name}, {_path_text(term)}" if isinstance(term, Path) else name
+
+    # ----- decimals
+
+    def _near_decimal(self, leaf: Compare) -> Part:
+        """SQLite reads a decimal about as it is; if it is written as one."""
+        if not isinstance(leaf.left, Field) or not isinstance(leaf.right, Constant):
+            raise _Unsayable
+        name = self.bare(leaf.left.column)
+        about = near(f"cast({name} as real)", leaf.operator, Decimal(leaf.right.value))
+        return Part(None, wide=f"({name} glob '*[^0-9.Ee+-]*' or {about})")
+
+    # ----- terms
+
+    def value(self, term: Term, kind: Kind, guards: list[str], *, linear: bool = False) -> str:
+        """A term as a value of a kind; points in time as microseconds if they are computed with."""
+        if kind is Kind.DECIMAL or kind is Kind.JSON:
+            raise _Unsayable
+        if isinstance(term, Constant):
+            return self._constant(term, kind, linear)
+        if isinstance(term, Arithmetic):
+            found = self._computed(term, guards)
+            if term.kind is not Kind.REAL:
+                guards.append(f"typeof({found}) in ('integer', 'null')")  # beyond 64 bits it is a float
+        elif isinstance(term, Length):
+            found = self._length(term, guards)
+        else:
+            found = self._field(term, guards, linear)  # type: ignore[arg-type]  # paths are JSON
+        return f"cast({found} as real)" if kind is Kind.REAL and term.kind is Kind.INTEGER else found
+
+    def _constant(self, constant: Constant, kind: Kind, linear: bool) -> str:
+        if linear and kind is Kind.DATETIME:
+            return integer_literal(_microseconds(constant))
+        return constant_literal(constant, kind, self.dialect.encode.get(kind))
+
+    def _field(self, field: Field, guards: list[str], linear: bool) -> str:
+        name = self.column(field.column) if self.definition.managed else self.bare(field.column)
+        if field.kind in _CANONICAL:
+            guards.append(_guard(field.kind, name))
+        elif not self.definition.managed:
+            guards.append(f"typeof({name}) in ({_STORED[field.kind]}, 'null')")
+        if field.kind is Kind.BOOLEAN:
+            return f"({name} <> 0)"
+        if field.kind is Kind.REAL and not self.definition.managed:
+            return f"cast({name} as real)"
+        return _SECONDS.format(name) if linear and field.kind is Kind.DATETIME else name
+
+    def bare(self, column: str) -> str:
+        """A column that no longer has a collation of its own, nor a wish to make numbers of texts."""
+        return f"(+{self.column(column)} collate binary)"
+
+    def _text(self, term: Term, guards: list[str]) -> str:
+        """A term as a text; NULL if it is none."""
+        if term.kind is Kind.TEXT:
+            return self.value(term, Kind.TEXT, guards)
+        kind, found = self._json(term, guards)
+        return f"(case {kind} when 'text' then {found} end)"
+
+    def _length(self, term: Length, guards: list[str]) -> str:
+        if term.of.kind is Kind.JSON:
+            kind, found = self._json(term.of, guards)
+            array = f"json_array_length({self._json_of(term.of)})"
+            return f"(case {kind} when 'array' then {array} when 'text' then length({found}) end)"
+        found = self.value(term.of, term.of.kind, guards)
+        if term.of.kind is Kind.BYTES:
+            return f"length({found})"
+        guards.append(_whole(found))
+        return f"length({found})"
+
+    def _computed(self, term: Arithmetic, guards: list[str]) -> str:
+        if term.kind is Kind.DECIMAL:
+            raise _Unsayable
+        left, right = (self._operand(one, term.kind, guards) for one in (term.left, term.right))
+        return f"({left} {term.operator} {right})"
+
+    def _operand(self, term: Term, kind: Kind, guards: list[str]) -> str:
+        if isinstance(term, Arithmetic) and not (kind is Kind.REAL and term.kind is Kind.INTEGER):
+            return self._computed(term, guards)
+        found = self.value(term, kind if kind is Kind.REAL else term.kind, guards, linear=True)
+        if kind is Kind.REAL and isinstance(term, Field) and term.kind is Kind.REAL:
+            bounds = f"abs({found}) between {real_literal(MIN_REAL)} and {real_literal(MAX_REAL)}"
+            return f"(case when {found} = 0 or {bounds} then {found} end)"
+        return found
+
+
+def _guard(kind: Kind, name: str) -> str:
+    return f"{name} is null or (typeof({name}) = 'text' and {_CANONICAL[kind].format(name)})"
+
+
+def _whole(text: str) -> str:
+    """SQLite counts no further than to a NUL character, which only other programs store."""
+    return f"{text} is null or instr({text}, char(0)) = 0"
+
+
+def _microseconds(constant: Constant) -> int:
+    since: timedelta = constant.value - datetime(1970, 1, 1, tzinfo=UTC)
+    return since // timedelta(microseconds=1)
+
+
+def _path_text(path: Path) -> str:
+    steps = "".join(
+        f'."{step}"' if isinstance(step, str) else f"[{step}]" if step >= 0 else f"[#{step}]" for step in path.steps
+    )
+    return text_literal("$" + steps)

@@ -1,0 +1,175 @@
+"""Interests on SQLite: an interest and its triggers are made in one transaction.
+
+A trigger's text is looked at only when it fires, in the program that writes. So it is tried out beforehand, in a
+database in memory that has the table's columns and nothing of penstock's own functions.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from datetime import datetime
+from typing import Any
+
+from penstock.changes.interest import Interest
+from penstock.errors import DeclarationError
+from penstock.schema.fields import Kind
+from penstock.store.changes import InterestRow, State
+from penstock.store.contract import OpenTransaction, Session, Statement
+from penstock.store.interestrows import Known, check_columns, known_state
+from penstock.store.queries import load_queries
+from penstock.store.sqlite.capture import triggers
+from penstock.store.sqlite.dialect import SQLITE, encode_datetime
+from penstock.store.sqlite.jobs import fetch
+from penstock.store.sqlite.session import Begin, reading, writing
+from penstock.store.sqlite.tabletext import read_table, read_type
+
+_COLLATION = SQLITE.collate[Kind.DECIMAL]
+_TRIAL = "create table penstock_change (interest, changed_at, kind, key, before, after)"
+
+
+class SqliteInterests:
+    """See `store.changes.Interests`."""
+
+    def __init__(self, begin_read: Begin, begin_write: Begin) -> None:
+        self._begin_read = begin_read
+        self._begin_write = begin_write
+        self._queries = load_queries("penstock.store.sqlite", "interests", "?")
+
+    async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
+        """Have changes captured from now on; the numbers of the interests."""
+        async with reading(self._begin_read) as session:
+            known = await self._known(session)
+        if any(_state(known.get((one.name, one.digest))) != "ok" for one in interests):
+            async with writing(self._begin_write) as session:
+                for interest in interests:
+                    await self._declare(session, interest, now)
+                known = await self._known(session)
+        return [known[one.name, one.digest].id for one in interests]
+
+    async def drop(self, ids: Sequence[int]) -> None:
+        """Have them captured no more."""
+        if not ids:
+            return
+        async with writing(self._begin_write) as session:
+            for number in ids:
+                await _drop_triggers(session, number)
+                await self._fetch(session, "remove", id=number)
+
+    async def list(self) -> builtins.list[InterestRow]:
+        """All interests by number, and whether each still captures."""
+        async with reading(self._begin_read) as session:
+            known = await self._known(session)
+        return [InterestRow(one.id, one.interest, _state(one), one.declared_at) for one in known.values()]
+
+    # ----- steps
+
+    async def _declare(self, session: Session, interest: Interest, now: datetime) -> None:
+        await self._fetch(
+            session,
+            "add",
+            name=interest.name,
+            digest=interest.digest,
+            source=interest.table,
+            spec=interest.text(),
+            now=encode_datetime(now),
+        )
+        identity = interest.name, interest.digest
+        one = (await self._known(session))[identity]
+        if _state(one) == "ok":
+            return
+        found = _checked(one)
+        made = triggers(one.id, interest, found["columns"])
+        _try_out(interest, found, made.values())
+        await _drop_triggers(session, one.id)
+        for statement in made.values():
+            await session.execute(Statement(statement))
+        installed = json.dumps(_installed((await self._known(session))[identity]))
+        await self._fetch(session, "installed", id=one.id, installed=installed)
+
+    async def _known(self, session: OpenTransaction) -> dict[tuple[str, str], Known]:
+        found = [
+            Known(number, Interest.parse(spec), datetime.fromisoformat(declared_at), _json(installed), _there(there))
+            for number, spec, declared_at, installed, there in await self._fetch(session, "list")
+        ]
+        return {(one.interest.name, one.interest.digest): one for one in found}
+
+    async def _fetch(self, session: OpenTransaction, query_name: str, /, **values: Any) -> Sequence[Any]:
+        return await fetch(session, self._queries[query_name], values)
+
+
+async def _drop_triggers(session: Session, number: int) -> None:
+    for event in ("insert", "update", "delete"):
+        await session.execute(Statement(f"drop trigger if exists penstock_change_{number}_{event}"))
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def _there(text: str | None) -> Any:
+    found = _json(text)
+    return None if found is None else found | {"triggers": {one["name"]: one["sql"] for one in found["triggers"]}}
+
+
+def _checked(one: Known) -> Mapping[str, Any]:
+    """What is there of an interest's table; an error if its changes cannot be captured."""
+    interest, found = one.interest, one.found
+    if found is None:
+        raise DeclarationError(f"Interest {interest.name}: there is no table {interest.table}.")
+    virtual = found["text"].lstrip().lower().startswith("create virtual")
+    if found["kind"] == "view" or virtual:
+        raise DeclarationError(
+            f"Interest {interest.name}: {interest.table} is a {'virtual table' if virtual else 'view'}, "
+            "whose changes cannot be captured.",
+            fix="Name the tables it is made of.",
+        )
+    check_columns(interest, found["columns"])
+    return found
+
+
+def _try_out(interest: Interest, found: Mapping[str, Any], statements: Iterable[str]) -> None:
+    """Raise `DeclarationError` if triggers would make writes fail."""
+    table, columns = SQLITE.quote(interest.table), _trial_columns(found)
+    first = next(iter(columns))
+    with closing(sqlite3.connect(":memory:")) as trial:
+        trial.text_factory = bytes  # what EXPLAIN shows of a constant may be no text
+        try:
+            trial.execute(_TRIAL)
+            trial.create_collation(_COLLATION, lambda *_: 0)
+            trial.execute(f"create table {table} ({', '.join(columns.values())})")
+            trial.create_collation(_COLLATION, None)  # other programs have it not
+            for statement in statements:
+                trial.execute(statement)
+            for write in ("insert into {} default values", f"update {{}} set {first} = 1", "delete from {}"):
+                trial.execute(f"explain {write.format(table)}").fetchall()
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            raise DeclarationError(
+                f"Interest {interest.name}: SQLite refuses the triggers of {interest.table}: {error}.",
+                fix="Use expressions of one row, with what every SQLite has and columns that the table has.",
+            ) from error
+
+
+def _trial_columns(found: Mapping[str, Any]) -> dict[str, str]:
+    """A table's columns without their types, but with penstock's own collation, by their names as SQL."""
+    written = read_table(found["text"]).columns
+    collated = {name for name, text in written.items() if read_type("", text).endswith(f" collate {_COLLATION}")}
+    quoted = {name: SQLITE.quote(name) for name in found["columns"]}
+    return {sql: f"{sql} collate {_COLLATION}" if name.lower() in collated else sql for name, sql in quoted.items()}
+
+
+def _installed(one: Known) -> dict[str, Any]:
+    """How an interest's triggers are, and what they read."""
+    found = one.found or {}
+    # Those that watch any column name each one.
+    columns = found["columns"] if one.interest.watches is None else dict.fromkeys(one.interest.columns, 0)
+    return {"triggers": found["triggers"], "columns": {name: found["columns"].get(name) for name in columns}}
+
+
+def _state(one: Known | None) -> State:
+    if one is None or one.found is None:
+        return "gone" if one is not None else "missing"
+    return "missing" if one.installed is None else known_state(one.installed, _installed(one))

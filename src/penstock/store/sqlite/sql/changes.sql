@@ -1,0 +1,45 @@
+-- register: add a reader, unless there is one of its name.
+insert into penstock_change_reader (name, position, registered_at, moved_at) values (:name, :position, :now, :now)
+on conflict (name) do nothing returning name;
+
+-- place: put a reader elsewhere, and take it from who reads it.
+update penstock_change_reader set position = :position, lease = null, moved_at = :now where name = :name returning name;
+
+-- moment: what the feed holds now: the greatest number that was given.
+-- Differs: SQLite has no snapshots, and its numbers say it all.
+select coalesce((select seq from sqlite_sequence where name = 'penstock_change'), 0);
+
+-- take: read under a lease, if no lease that is not gone has the reader.
+update penstock_change_reader set lease = :lease
+where name = :name and (lease is null or lease = :lease
+    or not exists (select 1 from penstock_lease l where l.id = penstock_change_reader.lease))
+returning position;
+
+-- begin: what is unread, in the order of commits.
+-- Differs: the order of commits is that of numbers, so there are no batches to be kept together. Captured text may be no
+-- Unicode, which other programs can store.
+select seq, interest, kind, cast(key as blob), cast(before as blob), cast(after as blob), changed_at from penstock_change
+where seq > :high and (:interests is null or interest in (select value from json_each(:interests)))
+order by seq limit :limit;
+
+-- move: move a reader on, if it is under this lease and where it was.
+update penstock_change_reader set position = :after, moved_at = :now
+where name = :name and lease = :lease and position = :before
+returning name;
+
+-- readers: all readers by name.
+select name, position, lease, registered_at, moved_at from penstock_change_reader order by name;
+
+-- lag: how much is unread, up to a number, and when the oldest of it was written.
+-- Differs: see begin.
+select count(*), min(changed_at) from (
+    select changed_at from penstock_change
+    where seq > :high and (:interests is null or interest in (select value from json_each(:interests)))
+    order by seq limit :most
+);
+
+-- forget: drop a reader.
+delete from penstock_change_reader where name = :name returning name;
+
+-- clear: delete the oldest changes up to a number, a piece at a time (SQLite only: PostgreSQL truncates).
+delete from penstock_change where seq in (select seq from penstock_change where seq <= :high order by seq limit :limit);

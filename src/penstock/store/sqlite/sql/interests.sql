@@ -1,0 +1,27 @@
+-- add: make an interest known; its number.
+insert into penstock_interest (name, digest, source, spec, declared_at)
+values (:name, :digest, :source, :spec, :now)
+on conflict (name, digest) do nothing returning id;
+
+-- installed: remember the triggers of an interest, and the columns that they read, as they are now.
+update penstock_interest set installed = :installed where id = :id;
+
+-- remove: forget an interest.
+delete from penstock_interest where id = :id;
+
+-- list: all interests, with what is there of each, as JSON: its table, triggers and columns.
+-- Differs: SQLite has no partitions, and its triggers cannot be switched off.
+-- Unbounded: it reads them all.
+select i.id, i.spec, i.declared_at, i.installed,
+    (select json_object(
+        'kind', s.type,
+        'text', s.sql,
+        'columns', (select json_group_object(c.name, c.type) from pragma_table_xinfo(s.name) c where c.hidden <> 1),
+        'triggers', (select json_group_array(json_object('name', t.name, 'sql', t.sql)) from sqlite_schema t
+            where t.type = 'trigger' and t.tbl_name = s.name collate nocase
+                and t.name in (
+                    'penstock_change_' || i.id || '_insert', 'penstock_change_' || i.id || '_update',
+                    'penstock_change_' || i.id || '_delete'
+                )))
+        from sqlite_schema s where s.name = i.source collate nocase and s.type in ('table', 'view')) as found
+from penstock_interest i order by i.id;

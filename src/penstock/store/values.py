@@ -1,0 +1,127 @@
+"""Values as a store's driver gives them, or as the change feed has captured them, as `reactive.evaluate` reads them.
+
+Owns reading what no declaration promises: in a table that another program owns, a value may be of another type than
+its field, as rows are then read too. What cannot be read as its field's type is not there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from pydantic import ConfigDict, TypeAdapter
+
+from penstock.reactive.evaluate import normal_value
+from penstock.schema.fields import PLAIN, Kind
+from penstock.schema.table import TableDefinition
+from penstock.store.dialect import Dialect
+
+_CONFIG = ConfigDict(val_json_bytes="base64")  # as tables have it
+_NO_NUMBERS = ("Infinity", "-Infinity", "NaN")
+_ENDS: dict[Kind, dict[str, Any]] = {
+    Kind.DATETIME: {"-infinity": datetime(1, 1, 1, tzinfo=UTC), "infinity": datetime.max.replace(tzinfo=UTC)},
+    Kind.DATE: {"-infinity": date.min, "infinity": date.max},
+}
+_INTERVAL = re.compile(
+    r"(?:(?P<years>[+-]?\d+) years? ?)?(?:(?P<months>[+-]?\d+) mons? ?)?(?:(?P<days>[+-]?\d+) days? ?)?"
+    r"(?:(?P<sign>[+-]?)(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+(?:\.\d+)?))?"
+)
+_TYPES = {kind: annotation for annotation, kind in PLAIN.items()}
+
+
+def stored_values(
+    dialect: Dialect, definition: TableDefinition, stored: Mapping[str, Any], columns: Iterable[str]
+) -> dict[str, Any]:
+    """The values of some columns of a row as a store's driver gave them."""
+    return {name: stored_value(dialect, definition.column(name).kind, stored.get(name)) for name in columns}
+
+
+def stored_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
+    """One value as a store's driver gave it; None if it is none of its kind."""
+    if value is None:
+        return None
+    try:
+        neutral = value if kind is Kind.INTERVAL and isinstance(value, int) else dialect.decode_value(kind, value)
+        found = normal_value(kind, neutral)
+        return normal_value(kind, _read(kind, neutral)) if found is None else found
+    except Exception:  # noqa: BLE001 - whatever it is, it is not a value of this kind
+        return None
+
+
+def captured_values(
+    dialect: Dialect, definition: TableDefinition, captured: Mapping[str, Any], columns: Iterable[str]
+) -> dict[str, Any]:
+    """The values of some columns of a captured row, read from JSON with a Decimal for each fraction."""
+    return {name: captured_value(dialect, definition.column(name).kind, captured.get(name)) for name in columns}
+
+
+def captured_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
+    """One captured value: bytes are hex text, points in time text in UTC; on PostgreSQL JSON stands there as it is."""
+    if value is None:
+        return None
+    if kind is Kind.JSON and dialect.types[kind] != dialect.types[Kind.TEXT]:
+        return _with_decimals(value)
+    try:
+        return stored_value(dialect, kind, _from_json(dialect, kind, value))
+    except (ValueError, ArithmeticError):
+        return None
+
+
+def _from_json(dialect: Dialect, kind: Kind, value: Any) -> Any:
+    """A captured value as a driver gives it."""
+    if isinstance(value, Decimal):
+        return value if kind is Kind.DECIMAL else float(value)
+    if not isinstance(value, str):
+        return value
+    if kind is Kind.BYTES and value.startswith("\\x"):
+        return bytes.fromhex(value[2:])
+    if kind is Kind.REAL and value in _NO_NUMBERS:
+        return float(value)
+    if value in _ENDS.get(kind, ()):
+        return _ENDS[kind][value]
+    parse = None if dialect.types[kind] == dialect.types[Kind.TEXT] else _PARSED.get(kind)
+    return value if parse is None else parse(value)
+
+
+def _interval(text: str) -> Any:
+    """A length of time as PostgreSQL writes it by default, with years and months as its driver reads them."""
+    found = _INTERVAL.fullmatch(text)
+    if not found or not text:
+        return text
+    years, months, days = (int(found[name] or 0) for name in ("years", "months", "days"))
+    hours, minutes, seconds = (Decimal(found[name] or 0) for name in ("hours", "minutes", "seconds"))
+    time = int((hours * 3600 + minutes * 60 + seconds) * 1_000_000) * (-1 if found["sign"] == "-" else 1)
+    return timedelta(days=years * 365 + months * 30 + days, microseconds=time)
+
+
+_PARSED: dict[Kind, Callable[[str], Any]] = {
+    Kind.DATETIME: datetime.fromisoformat,
+    Kind.DATE: date.fromisoformat,
+    Kind.INTERVAL: _interval,
+    Kind.UUID: UUID,
+}
+
+
+def _with_decimals(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_decimals(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return list(map(_with_decimals, value))
+    return Decimal(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _read(kind: Kind, value: Any) -> Any:
+    if kind is Kind.JSON:  # an array column of PostgreSQL
+        return json.dumps(value) if isinstance(value, (list, tuple)) else None
+    return _adapter(kind).validate_python(value, strict=False)
+
+
+@lru_cache
+def _adapter(kind: Kind) -> TypeAdapter[Any]:
+    return TypeAdapter(_TYPES[kind], config=_CONFIG)

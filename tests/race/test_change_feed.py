@@ -1,0 +1,435 @@
+"""The change feed on PostgreSQL while transactions overlap in every way: all is read, once, and causes come first."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from stage.feed import NOW, READER, Reader, Writer, Written, check, entry, feed, move, opened, told, write
+from stage.server import Server, server
+
+from penstock.changes.position import BEGINNING, Position, Snapshot
+from penstock.errors import Conflict, DatabaseBusy
+from penstock.store.changes import Rotation
+from penstock.store.contract import Statement, Store
+from penstock.store.postgres.changes import TURN
+from penstock.store.postgres.jobs import run
+from penstock.store.queries import Query
+
+WRITERS, TRANSACTIONS = 24, 40
+INTO_SLOT_0 = (
+    "insert into penstock.change (slot, xid, interest, kind, key, changed_at) "
+    "values (0, pg_current_xact_id()::text::bigint, 1, 'enter', '[2, 1]', now())"
+)
+TTL = timedelta(seconds=30)
+
+
+@asynccontextmanager
+async def connections(url: str, count: int) -> AsyncIterator[list[Any]]:
+    """Connections of other programs."""
+    async with AsyncExitStack() as stack:
+        made = [await asyncpg.connect(url) for _ in range(count)]
+        for connection in made:
+            stack.push_async_callback(connection.close)
+        yield made
+
+
+async def read_all(store: Store, position: Position) -> tuple[list[str], Position]:
+    """All entries that are still to be read, and the position after them."""
+    batch = await store.changes.read(position, 1000)
+    assert batch.complete
+    return told(batch), batch.position
+
+
+# ----- order
+
+
+@pytest.mark.parametrize("limit", [3, 1000])
+async def test_24_writers_that_hold_their_transactions_open(postgres_url: str, limit: int) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, WRITERS) as own:
+        written = Written()
+        reader = Reader(store, await lease_of(store), limit)
+        writing = [
+            asyncio.create_task(Writer(connection, number, written).run(TRANSACTIONS))
+            for number, connection in enumerate(own)
+        ]
+        emptied = 0
+        for hour in itertools.count(1):
+            await reader.step()
+            emptied += (await store.changes.rotate(NOW + timedelta(hours=hour), 4)).emptied
+            if all(task.done() for task in writing):
+                break
+        await asyncio.gather(*writing)
+        assert emptied or limit < 10, "slots are emptied under way, unless the reader is slow"
+        while not await reader.step():
+            pass
+        assert len(written.entries) > WRITERS * TRANSACTIONS
+        check(reader.changes, written.entries, set(written.tallies))
+
+
+async def test_an_early_transaction_that_writes_a_row_late(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 2) as [early, late]:
+        await early.execute("begin; select pg_current_xact_id()")
+        await late.execute("update tally set n = 1 where id = 0")
+        first = await store.changes.read(BEGINNING, 10)
+        await early.execute("update tally set n = 2 where id = 0; commit")
+        second = await store.changes.read(first.position, 10)
+        values = [one.values("after")["n"] for batch in (first, second) for one in batch.changes]
+        assert values == [1, 2]
+        both = await store.changes.read(BEGINNING, 10)
+        assert [one.values("after")["n"] for one in both.changes] == [1, 2], "and if both are read at once"
+
+
+async def test_one_that_stays_open_keeps_back_only_its_own(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 2) as [slow, quick]:
+        await slow.execute(f"begin; {entry(1, 1)}")
+        position, found = BEGINNING, []
+        for number in range(1, 6):
+            await quick.execute(entry(2, number))
+            batch = await store.changes.read(position, 10)
+            found += told(batch)
+            position = batch.position
+        assert found == [f"2.{number}" for number in range(1, 6)], "each at once"
+        assert (await read_all(store, position))[0] == [], "and none is read again and again"
+        oldest = await store.changes.oldest_transaction()
+        assert oldest is not None
+        await slow.execute("commit")
+        assert (await read_all(store, position))[0] == ["1.1"]
+
+
+async def test_a_batch_under_way_takes_in_nothing_that_ends_meanwhile(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 3) as [slow, other, quick]:
+        await slow.execute(f"begin; {entry(1, 1)}")
+        await quick.execute(entry(2, 1))
+        await other.execute(f"begin; {entry(3, 1)}")
+        await quick.execute(f"{entry(2, 2)}; {entry(2, 3)}")
+        first = await store.changes.read(BEGINNING, 2)
+        assert told(first) == ["2.1", "2.2"]
+        await slow.execute("commit")
+        await other.execute("commit")
+        await quick.execute(entry(2, 4))
+        second = await store.changes.read(first.position, 10)
+        assert told(second) == ["2.3", "1.1", "3.1", "2.4"], "the rest of the batch, and then what came later"
+        assert second.complete
+
+
+async def test_numbers_that_are_missing_and_savepoints_that_are_undone(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 1) as [own]:
+        await own.execute(f"begin; {entry(1, 1)}; rollback")
+        await own.execute(
+            f"begin; savepoint a; {entry(1, 2)}; savepoint b; {entry(1, 3)}; rollback to b; {entry(1, 4)}; commit"
+        )
+        found, position = await read_all(store, BEGINNING)
+        assert found == ["1.2", "1.4"]
+        assert (await read_all(store, position))[0] == []
+
+
+async def test_a_prepared_transaction_is_read_once_it_is_committed() -> None:
+    with server() as own:
+        await administer(own.url, "alter system set max_prepared_transactions = 5")
+        await own.restart()
+        async with feed(own.url) as store, connections(own.url, 1) as [connection]:
+            await connection.execute(f"begin; {entry(1, 1)}; prepare transaction 'one'")
+            await connection.execute(f"begin; {entry(1, 2)}; prepare transaction 'two'")
+            await connection.execute(entry(1, 3))
+            found, position = await read_all(store, BEGINNING)
+            assert found == ["1.3"]
+            await turn(store)
+            assert await store.changes.rotate(NOW, 9) == Rotation(kept=1), "a slot that they wrote to cannot be emptied"
+            assert await store.changes.oldest_transaction() is not None
+            await connection.execute("commit prepared 'one'")
+            await connection.execute("rollback prepared 'two'")
+            assert (await read_all(store, position))[0] == ["1.1"]
+
+
+async def test_what_a_reader_writes_itself_is_read_later(postgres_url: str) -> None:
+    """Its own transaction is no part of the snapshot by which it has read, whenever it began."""
+    async with feed(postgres_url) as store:
+        lease = await lease_of(store)
+        position = BEGINNING
+        for number in range(1, 4):
+            session = await store.begin_write()
+            try:
+                await session.execute(Statement(entry(1, number)))
+                batch = await store.changes.read(position, 10)
+                assert await store.changes.move(session, READER, lease, position, batch.position, NOW)
+                await session.execute(Statement(entry(2, number)))
+                await session.commit()
+            finally:
+                await session.rollback()
+            assert told(batch) == [] if number == 1 else [f"1.{number - 1}", f"2.{number - 1}"]
+            position = batch.position
+
+
+async def test_a_reader_that_is_too_far_behind_to_sort_begins_all_the_same(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 2) as [slow, quick]:
+        await slow.execute(f"begin; {entry(9, 1)}")
+        await quick.execute(f"{entry(1, 1)}; {entry(1, 2)}; {entry(1, 3)}")
+        first = await store.changes.read(BEGINNING, 2)
+        _, middle = await read_all(store, first.position)
+        await slow.execute(f"{entry(9, 2)}; commit")
+        await quick.execute(entry(1, 4))
+        expected = [await to_the_end(store, at) for at in (BEGINNING, first.position, middle)]
+        assert expected[2] == ["9.1", "9.2", "1.4"]
+        asked = set[str]()
+
+        async def too_slow(own: Any, query: Query, values: dict[str, Any]) -> Any:
+            asked.add(query.name)
+            if query.name == "begin":
+                raise DatabaseBusy("A statement was stopped.", slow=True)
+            return await run(own, query, values)
+
+        monkeypatch.setattr("penstock.store.postgres.changes.run", too_slow)
+        assert [await to_the_end(store, at) for at in (BEGINNING, first.position, middle)] == expected
+        assert asked == {"begin", "begin_far", "go_on"}
+
+
+# ----- room
+
+
+async def test_an_old_snapshot_writes_late_into_a_slot_that_was_left(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 2) as [old, quick]:
+        lease = await lease_of(store)
+        await quick.execute(entry(1, 1))
+        await old.execute("begin isolation level repeatable read; select 1 from penstock.change_slot")
+        found, position = await read_all(store, BEGINNING)
+        assert found == ["1.1"]
+        assert await move(store, lease, BEGINNING, position)
+        await turn(store)
+        await old.execute(INTO_SLOT_0)  # as a trigger that is still about to do what it was told to before
+        await quick.execute(entry(1, 2))
+        assert await store.changes.rotate(NOW, 9) == Rotation(kept=1), "it has not ended"
+        found, later = await read_all(store, position)
+        assert found == ["1.2"]
+        assert await move(store, lease, position, later)
+        await old.execute("commit")
+        assert await store.changes.rotate(NOW, 9) == Rotation(kept=1), "the reader has not read it"
+        found, last = await read_all(store, later)
+        assert found == ["2.1"]
+        assert await move(store, lease, later, last)
+        assert await store.changes.rotate(NOW, 9) == Rotation(emptied=1)
+        assert await own_rows(quick, 0) == 0
+        assert await own_rows(quick, 1) == 1
+
+
+async def test_writers_follow_to_the_slot_that_is_current(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 2) as [old, quick]:
+        await quick.execute(entry(1, 1))
+        await old.execute(f"begin isolation level repeatable read; {entry(2, 1)}")
+        for slot in (1, 2, 3, 0):
+            await turn(store, slot)
+            await quick.execute(entry(1, slot + 10))
+            await old.execute(entry(2, slot + 10))
+        await old.execute("commit")
+        assert [await own_rows(quick, slot) for slot in range(4)] == [4, 2, 2, 2]
+        assert len((await store.changes.read(BEGINNING, 100)).changes) == 10
+
+
+async def test_one_that_writes_into_an_emptied_slot_is_read_all_the_same(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 2) as [old, quick]:
+        lease = await lease_of(store)
+        await quick.execute(entry(1, 1))
+        await old.execute("begin isolation level repeatable read; select 1 from penstock.interest")
+        _, position = await read_all(store, BEGINNING)
+        assert await move(store, lease, BEGINNING, position)
+        await turn(store)
+        assert await store.changes.rotate(NOW, 9) == Rotation(emptied=1)
+        await old.execute(f"{INTO_SLOT_0}; commit")
+        assert await store.changes.rotate(NOW, 9) == Rotation(kept=1)
+        assert (await read_all(store, position))[0] == ["2.1"]
+
+
+async def test_nobody_waits_long_for_a_slot_that_is_in_use(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 2) as [user, quick]:
+        await quick.execute(entry(1, 1))
+        await turn(store)
+        await store.changes.forget(READER)
+        await user.execute("begin; select * from penstock.change_0")
+        assert await store.changes.rotate(NOW, 9) == Rotation(kept=1)
+        await quick.execute(entry(1, 2))
+        assert len((await store.changes.read(BEGINNING, 9)).changes) == 2
+        await user.execute("commit")
+        assert await store.changes.rotate(NOW, 9) == Rotation(emptied=1)
+
+
+async def test_serializable_writers_do_not_conflict_by_being_captured(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 2) as [one, other]:
+        lease = await lease_of(store)
+        for number in range(5):
+            await one.execute(f"begin isolation level serializable; {entry(1, number)}")
+            await other.execute(f"begin isolation level serializable; {entry(2, number)}")
+            await turn(store, number % 4)
+            position = await store.changes.take(READER, lease)
+            assert position is not None
+            batch = await store.changes.read(position, 10)
+            assert await move(store, lease, position, batch.position)
+            await one.execute("commit")
+            await other.execute("commit")
+        assert len((await store.changes.read(BEGINNING, 100)).changes) == 10
+
+
+# ----- fences
+
+
+async def test_of_two_who_read_at_once_one_moves_the_reader(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, opened(postgres_url) as another:
+        first = await lease_of(store)
+        await write(store, entry(1, 1))
+        session = await store.begin_write()
+        try:
+            batch = await store.changes.read(BEGINNING, 10)
+            await session.execute(Statement("select 1"))
+            await store.leases.give_back(first)
+            second = await another.leases.take("another", TTL, NOW)
+            taking = await another.changes.take(READER, second)
+            assert taking == BEGINNING
+            with pytest.raises(Conflict):  # run again, it is told that it has lost
+                await store.changes.move(session, READER, first, BEGINNING, batch.position, NOW)
+        finally:
+            await session.rollback()
+        assert not await move(store, first, BEGINNING, batch.position)
+        assert await move(another, second, BEGINNING, batch.position)
+
+
+# ----- another server
+
+
+async def test_a_restored_database_loses_nothing_and_repeats_nothing(postgres_url: str) -> None:
+    """As if the dump came from a server that had counted a million transactions more than this one."""
+    async with feed(postgres_url) as store, connections(postgres_url, 3) as [one, other, slow]:
+        lease = await lease_of(store)
+        for name in ("half", "far", "end"):
+            await store.changes.register(name, NOW, BEGINNING)
+        await slow.execute(f"begin; {entry(9, 1)}")
+        await one.execute(f"{entry(1, 1)}; {entry(1, 2)}")
+        await other.execute(entry(2, 1))
+        positions = {"half": (await store.changes.read(BEGINNING, 2)).position, "far": BEGINNING}
+        batch = await store.changes.read(BEGINNING, 10)
+        positions[READER] = batch.position
+        await slow.execute("commit")
+        await one.execute(entry(1, 3))
+        positions["end"] = (await store.changes.read(BEGINNING, 10)).position
+        expected = {name: told(await store.changes.read(at, 10)) for name, at in positions.items()}
+        assert expected == {
+            READER: ["9.1", "1.3"],
+            "half": ["2.1", "9.1", "1.3"],
+            "far": ["9.1", "1.1", "1.2", "2.1", "1.3"],
+            "end": [],
+        }
+        await pretend_restored(one, positions)
+        await one.execute(entry(3, 1))  # before anybody reads
+        assert await store.changes.take(READER, lease) is not None
+        places = {row.name: row.position for row in await store.changes.readers()}
+        for number in range(2, 4):
+            found = {name: await to_the_end(store, at) for name, at in places.items()}
+            assert found == {name: [*told_before, "3.1"] for name, told_before in expected.items()}, "once and in order"
+            await one.execute(f"select {number}")
+        await other.execute(entry(3, 2))
+        assert await to_the_end(store, places["end"]) == ["3.1", "3.2"]
+        assert await other.fetchval("select max(seq) - min(seq) from penstock.change") < 100
+
+
+async def test_a_position_of_another_server_is_noticed_while_reading(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 1) as [one]:
+        await one.execute(entry(1, 1))
+        _, position = await read_all(store, BEGINNING)
+        ahead = position.moved(-1_000_000)
+        await store.changes.place(READER, NOW, ahead)
+        await one.execute("update penstock.change set xid = xid + 1000000")
+        await one.execute(entry(1, 2))
+        with pytest.raises(Conflict, match="another server"):
+            await store.changes.read(ahead, 10)
+        position_now = await store.changes.take(READER, await lease_of(store, take=False))
+        assert position_now is not None
+        assert await to_the_end(store, position_now) == ["1.2"]
+
+
+async def test_a_dump_is_restored_on_a_new_server() -> None:
+    """Whose transactions are counted from the beginning, far below those of the dump."""
+    with server() as source, server() as target:
+        async with feed(source.url) as store, connections(source.url, 2) as [one, slow]:
+            await one.execute(
+                "do $$ begin for n in 1..3000 loop perform pg_current_xact_id(); commit; end loop; end $$"
+            )
+            lease = await lease_of(store)
+            await slow.execute(f"begin; {entry(9, 1)}")
+            await one.execute(f"{entry(1, 1)}; {entry(1, 2)}")
+            batch = await store.changes.read(BEGINNING, 100)
+            assert await move(store, lease, BEGINNING, batch.position)
+            await slow.execute("commit")
+            await one.execute(entry(1, 3))
+            await asyncio.to_thread(copy_database, source, target)
+        async with opened(target.url) as store, connections(target.url, 1) as [one]:
+            assert [row.state for row in await store.interests.list()] == ["ok", "ok"]
+            await one.execute(entry(1, 4))
+            position = await store.changes.take(READER, lease)
+            assert position is not None
+            await one.execute(entry(1, 5))
+            found, position = await read_all(store, position)
+            assert found == ["9.1", "1.3", "1.4", "1.5"]
+            assert (await read_all(store, position))[0] == []
+
+
+def copy_database(source: Server, target: Server) -> None:
+    """Dump the database of one server, and restore it on another."""
+    dump = source.program("pg_dump", "--dbname", source.url)
+    target.program("psql", "--dbname", target.url, "--quiet", "--set", "ON_ERROR_STOP=1", given=dump)
+
+
+async def pretend_restored(connection: Any, positions: dict[str, Position]) -> None:
+    """Make the feed and its readers as those of a server that had counted further."""
+    await connection.execute("update penstock.change set xid = xid + 1000000")
+    for name, position in positions.items():
+        text = str(position.moved(-1_000_000))
+        await connection.execute("update penstock.change_reader set position = $1 where name = $2", text, name)
+    await connection.execute("update penstock.change_slot set origin = 'elsewhere'")
+
+
+async def to_the_end(store: Store, position: Position) -> list[str]:
+    found = []
+    while True:
+        batch = await store.changes.read(position, 2)
+        found += told(batch)
+        position = batch.position
+        if batch.complete:
+            return found
+
+
+async def turn(store: Store, slot: int = 1) -> None:
+    """Have changes written into another slot from now on."""
+    await write(
+        store,
+        f"update penstock.change_slot set slot = {slot}, since = '{NOW.isoformat()}'",
+        TURN.format(slot=slot),
+    )
+
+
+async def lease_of(store: Store, *, take: bool = True) -> int:
+    lease = await store.leases.take("reader", TTL, NOW)
+    if take:
+        await store.changes.take(READER, lease)
+    return lease
+
+
+async def own_rows(connection: Any, slot: int) -> int:
+    count: int = await connection.fetchval(f"select count(*) from penstock.change_{slot}")
+    return count
+
+
+async def administer(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(statement)
+    await connection.close()
+
+
+def test_a_snapshot_reads_as_postgres_writes_it() -> None:
+    assert str(Snapshot.parse("10:20:10,14,15")) == "10:20:10,14,15"
+    assert str(Snapshot.parse("20:20:")) == "20:20:"

@@ -1,0 +1,177 @@
+"""The rules of the change feed: interests, positions, slots, and what a checker of the order must notice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stage.feed import check
+
+from penstock.changes.change import KINDS, CapturedChange
+from penstock.changes.conditions import Conditions
+from penstock.changes.interest import Interest
+from penstock.changes.position import BEGINNING, ERA, NOTHING, Position, Snapshot
+from penstock.changes.rotation import SLOT_AGE, SLOT_BYTES, Slots
+from penstock.errors import CursorInvalid, DeclarationError
+from penstock.store.postgres.capture import literal
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+xids = st.integers(3, 60)
+snapshots = st.builds(
+    lambda end, still_open: Snapshot(end, tuple(sorted(xid for xid in still_open if xid < end))), xids, st.sets(xids)
+)
+positions = st.builds(Position, snapshots, st.none() | snapshots, st.integers(0, 50), st.integers(0, 50))
+
+
+# ----- interests
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""},
+        {"name": "a\nb"},
+        {"name": "x" * 201},
+        {"table": ""},
+        {"table": "penstock.change"},
+        {"table": "penstock_change"},
+        {"key": []},
+        {"key": ["id", "id"]},
+        {"kinds": []},
+        {"kinds": ["insert"]},
+    ],
+)
+def test_what_cannot_be_of_interest_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationError):
+        Interest(**{"name": "a", "table": "t", "key": ["id"], **wrong})
+
+
+def test_an_interest_is_known_by_all_that_it_says() -> None:
+    one = Interest(name="a", table="t", key=["id"], kinds=["change", "enter"], matches="{row}.a = 'x'")
+    assert one.digest == replace(one, key=("id",), kinds=("enter", "change")).digest
+    others = [
+        replace(one, table="u"),
+        replace(one, key=["id", "b"]),
+        replace(one, matches=None),
+        replace(one, watches=[]),
+        replace(one, watches=["{row}.a"]),
+        replace(one, kinds=KINDS),
+        replace(one, before=["a"]),
+        replace(one, after=["a"]),
+        replace(one, exact=False),
+    ]
+    assert len({other.digest for other in [one, *others]}) == 10
+    assert Interest.parse(one.text()).digest == one.digest
+    assert Interest.parse(json.dumps(json.loads(one.text()) | {"later": 1})).name == "a"
+
+
+def test_an_update_of_no_interest_needs_no_trigger() -> None:
+    def update(**options: Any) -> str:
+        interest = Interest(name="a", table="t", key=["id"], **options)
+        return Conditions(interest, "is not", lambda columns: "moved", "any").update()
+
+    assert update(kinds=["truncate"]) == ""
+    assert update(kinds=["change"], watches=[]) == ""
+    assert update(kinds=["leave"]) == "", "nothing leaves what holds all"
+    assert update(kinds=["enter"]) == "((moved))"
+    assert update(kinds=["leave"], matches="{row}.a") == "((old.a) is true and (not ((new.a) is true)))"
+    assert update(kinds=["delete"], exact=False) == "((moved))"
+    assert update(kinds=["enter"], exact=False, watches=[]) == "((false or moved))"
+    assert update(kinds=["enter", "change"]) == "((any))", "a key is a column as others"
+
+
+def test_names_are_written_as_literals() -> None:
+    assert literal("it's") == "'it''s'"
+    assert literal("back\\slash'") == "E'back\\\\slash'''"
+
+
+# ----- positions
+
+
+@given(positions)
+def test_a_position_is_its_text(position: Position) -> None:
+    assert Position.parse(str(position)) == position
+
+
+@given(st.text())
+def test_text_that_is_no_position_is_refused(text: str) -> None:
+    with pytest.raises(CursorInvalid):
+        Position.parse(text)
+
+
+@given(positions, xids, st.integers(1, 50))
+def test_a_position_means_the_same_when_all_transactions_are_moved(position: Position, xid: int, number: int) -> None:
+    assert position.moved(ERA).passed(xid - ERA, number) == position.passed(xid, number)
+    assert not position.moved(ERA).passed(xid, number), "what a new server writes is still to be read"
+
+
+def test_the_beginning_is_before_all() -> None:
+    assert BEGINNING.moved(ERA).moved(ERA) == BEGINNING
+    assert not BEGINNING.passed(3 - 100 * ERA, 1)
+    assert not NOTHING.shows(3)
+
+
+@given(snapshots, xids)
+def test_a_snapshot_shows_what_it_says(snapshot: Snapshot, xid: int) -> None:
+    assert Snapshot.parse(str(snapshot)) == snapshot
+    assert snapshot.shows(xid) == (xid < snapshot.end and xid not in snapshot.open)
+
+
+def test_a_batch_is_read_to_its_end_under_its_own_snapshot() -> None:
+    first, later = Snapshot(20, (12,)), Snapshot(30)
+    position = BEGINNING.handed(first, [5, 7], complete=False)
+    assert position == Position(NOTHING, first, 7, 7)
+    position = position.handed(first, [9], complete=True)
+    assert position == Position(first, high=9)
+    assert position.handed(later, [], complete=True) == Position(later, high=9)
+    assert position.handed(later, [8], complete=True).high == 9, "a number that came late"
+
+
+# ----- slots
+
+
+def test_slots_follow_one_another_when_they_are_full_or_old() -> None:
+    empty = Slots(0, NOW, dict.fromkeys(range(4), 0))
+    assert empty.following(NOW + 9 * SLOT_AGE) is None, "there is nothing to leave"
+    some = replace(empty, sizes={0: 1, 1: 0, 2: 0, 3: 0})
+    assert some.following(NOW + SLOT_AGE - timedelta(seconds=1)) is None
+    assert some.following(NOW + SLOT_AGE) == 1
+    full = replace(empty, sizes={0: SLOT_BYTES, 1: 5, 2: 0, 3: 0})
+    assert full.following(NOW) == 2
+    assert full.to_empty() == [1]
+    last = Slots(3, NOW, {0: 0, 1: 0, 2: 7, 3: SLOT_BYTES})
+    assert (last.following(NOW), last.to_empty()) == (0, [2])
+    assert Slots(0, NOW, dict.fromkeys(range(4), SLOT_BYTES)).following(NOW) is None
+
+
+# ----- the checker of the tests
+
+
+def test_the_checker_of_the_order_notices_what_is_wrong() -> None:
+    def told(writer: int, n: int, saw: dict[str, int]) -> CapturedChange:
+        after = json.dumps({"saw": json.dumps(saw)})
+        return CapturedChange(1, 1, "enter", json.dumps([writer, n]), None, after, NOW)
+
+    def counted(n: int) -> CapturedChange:
+        return CapturedChange(1, 1, "change", "[0]", None, json.dumps({"n": n}), NOW)
+
+    cause, effect, own = told(1, 1, {}), told(2, 1, {"1": 1}), told(1, 2, {"1": 1})
+    entries, tallies = {(1, 1), (2, 1), (1, 2)}, {(0, 1), (0, 2)}
+    check([cause, effect, own, counted(1), counted(2)], entries, tallies)
+    wrong = [
+        [effect, cause, own, counted(1), counted(2)],
+        [own, cause, effect, counted(1), counted(2)],
+        [cause, own, counted(1), counted(2)],
+        [cause, effect, own, effect, counted(1), counted(2)],
+        [cause, effect, own, counted(2), counted(1)],
+        [cause, effect, own, counted(1)],
+    ]
+    for changes in wrong:
+        with pytest.raises(AssertionError):
+            check(changes, entries, tallies)

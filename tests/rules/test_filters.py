@@ -1,0 +1,559 @@
+"""Filters: what can be written, what it says of rows, and how everything else is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from functools import reduce
+from itertools import count
+from operator import or_
+from typing import Any, Literal
+from uuid import UUID
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from penstock import DeclarationError, Id, Table, UsageError, contains, has, in_, is_none, known, length, matches
+from penstock.reactive.describe import describe
+from penstock.reactive.evaluate import holds, normal_value, row_values, same, watched
+from penstock.reactive.explain import explain
+from penstock.reactive.expression import Condition, fields
+from penstock.reactive.signature import read_signature, signature
+from penstock.reactive.tracing import trace_filter, trace_watch
+from penstock.schema.fields import Kind
+from penstock.schema.table import definition_of
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Address(BaseModel):
+    city: str
+    zip_code: str = Field(default="", alias="zip")
+    lines: list[str] = []
+
+
+class Tags(RootModel[list[str]]):
+    pass
+
+
+class Loose(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Order(Table):
+    status: Literal["new", "paid"] = "new"
+    name: str = ""
+    amount: int | None = None
+    quantity: int = 1
+    ratio: float = 0.0
+    price: Decimal = Decimal(0)
+    active: bool = True
+    at: datetime | None = None
+    until: datetime | None = None
+    day: date | None = None
+    took: timedelta | None = None
+    key: UUID | None = None
+    raw: bytes = b""
+    colour: Colour = Colour.RED
+    parent: Id[Order] | None = None
+    address: Address | None = None
+    tags: Tags = Tags([])
+    loose: Loose = Loose()
+    data: Any = None
+
+
+DEFINITION = definition_of(Order)
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+ORDER_ID = "order_01jd3k4v5w6x7y8z9a0b1c2d3e"
+
+
+def trace(function: Callable[[Any], Any]) -> Condition:
+    return trace_filter(DEFINITION, function, "Reactive task sync: filter")
+
+
+def says(function: Callable[[Any], Any], **values: Any) -> bool:
+    row = Order(**values)
+    condition = trace(function)
+    assert read_signature(signature(condition)) == condition
+    return holds(condition, row_values(DEFINITION, row, fields(condition)))
+
+
+# ----- what can be written
+
+
+@pytest.mark.parametrize(
+    ("function", "matching", "other"),
+    [
+        (lambda o: o.status == "paid", {"status": "paid"}, {}),
+        (lambda o: o.status != "paid", {}, {"status": "paid"}),
+        (lambda o: (o.status == "paid") & (o.amount > 100), {"status": "paid", "amount": 101}, {"status": "paid"}),
+        (lambda o: (o.status == "paid") | (o.amount > 100), {"amount": 101}, {"amount": 100}),
+        (lambda o: (o.amount >= 5) & (o.amount < 7) & (o.name != "x"), {"amount": 5}, {"amount": 5, "name": "x"}),
+        (lambda o: ((o.amount == 1) | (o.amount == 2)) & ~(o.name == "x"), {"amount": 2}, {"amount": 2, "name": "x"}),
+        (lambda o: o.amount > 5, {"amount": 6}, {"amount": 5}),
+        (lambda o: o.status.in_(["paid"]), {"status": "paid"}, {}),
+        (lambda o: o.amount.in_((1, None)), {}, {"amount": 2}),
+        (lambda o: ~o.amount.in_([1, 2]), {"amount": 3}, {"amount": 1}),
+        (lambda o: o.amount.is_none(), {}, {"amount": 0}),
+        (lambda o: o.amount == None, {}, {"amount": 0}),  # noqa: E711
+        (lambda o: o.amount != None, {"amount": 0}, {}),  # noqa: E711
+        (lambda o: o.amount > o.quantity, {"amount": 2}, {"amount": 1}),
+        (lambda o: o.at == o.until, {}, {"at": NEW_YEAR}),
+        (lambda o: o.active, {}, {"active": False}),
+        (lambda o: ~o.active, {"active": False}, {}),
+        (lambda o: o.active & (o.quantity == 1), {}, {"quantity": 2}),
+        (lambda o: o.active == False, {"active": False}, {}),  # noqa: E712
+        (lambda o: o.name.startswith("a%"), {"name": "a%b"}, {"name": "axb"}),
+        (lambda o: o.name.endswith("b"), {"name": "ab"}, {"name": "abc"}),
+        (lambda o: o.name.contains("$$"), {"name": "a$$b"}, {"name": "a$b"}),
+        (lambda o: o.name.matches("^[a-c]+$"), {"name": "abc"}, {"name": "abcd"}),
+        (lambda o: o.name.length() == 2, {"name": "é😀"}, {"name": "a"}),
+        (lambda o: o.raw.length() > 1, {"raw": b"\xc3\xa9"}, {"raw": b"a"}),
+        (lambda o: o.raw == b"\0", {"raw": b"\0"}, {}),
+        (lambda o: o.name > "Z", {"name": "a"}, {"name": "A"}),
+        (lambda o: o.price == 1, {"price": Decimal("1.00")}, {"price": Decimal("1.01")}),
+        (lambda o: o.price * o.quantity > Decimal("9.5"), {"price": Decimal(5), "quantity": 2}, {"price": Decimal(5)}),
+        (lambda o: o.quantity * 2 - 1 == 3, {"quantity": 2}, {}),
+        (lambda o: o.ratio * 2 > 1, {"ratio": 0.6}, {"ratio": 0.5}),
+        (lambda o: o.ratio > o.quantity, {"ratio": 1.5}, {}),
+        (lambda o: o.at + timedelta(hours=1) > o.until, {"at": NEW_YEAR, "until": NEW_YEAR}, {"at": NEW_YEAR}),
+        (lambda o: o.until - o.at >= timedelta(days=1), {"at": NEW_YEAR, "until": NEW_YEAR + timedelta(days=1)}, {}),
+        (
+            lambda o: o.at < datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=2))),
+            {"at": datetime(2025, 12, 31, tzinfo=UTC)},
+            {"at": NEW_YEAR},
+        ),
+        (lambda o: o.day >= date(2026, 1, 1), {"day": date(2026, 1, 1)}, {"day": date(2025, 12, 31)}),
+        (lambda o: o.took > timedelta(0), {"took": timedelta(microseconds=1)}, {"took": timedelta(0)}),
+        (lambda o: o.key == UUID(int=1), {"key": UUID(int=1)}, {"key": UUID(int=2)}),
+        (lambda o: o.colour == Colour.BLUE, {"colour": Colour.BLUE}, {}),
+        (lambda o: o.parent == ORDER_ID, {"parent": Id(ORDER_ID)}, {}),
+        (lambda o: o.address.city == "Brno", {"address": Address(city="Brno")}, {}),
+        (
+            lambda o: o.address.zip_code == "60200",
+            {"address": Address(city="", zip="60200")},
+            {"address": Address(city="")},
+        ),
+        (
+            lambda o: o.address["city"].startswith("B"),
+            {"address": Address(city="Brno")},
+            {"address": Address(city="b")},
+        ),
+        (
+            lambda o: o.address.lines.length() == 2,
+            {"address": Address(city="", lines=["a", "b"])},
+            {"address": Address(city="")},
+        ),
+        (lambda o: o.tags[0] == "a", {"tags": Tags(["a"])}, {}),
+        (lambda o: o.tags[-1] == "b", {"tags": Tags(["a", "b"])}, {"tags": Tags(["b", "a"])}),
+        (lambda o: o.tags.has("a"), {"tags": Tags(["b", "a"])}, {"tags": Tags(["ab"])}),
+        (lambda o: o.loose.anything == 1, {"loose": Loose(anything=1)}, {}),  # type: ignore[call-arg]
+        (lambda o: o.data.a.b[0] == 2.5, {"data": {"a": {"b": [2.5]}}}, {"data": {"a": {"b": {"0": 2.5}}}}),
+        (lambda o: o.data == {"a": [1, None]}, {"data": {"a": [1.0, None]}}, {"data": {"a": [1]}}),
+        (lambda o: o.data.a, {"data": {"a": True}}, {"data": {"a": 1}}),
+        (lambda o: o.data.a == 1, {"data": {"a": 1}}, {"data": {"a": True}}),
+        (lambda o: o.data.a > "a", {"data": {"a": "b"}}, {"data": {"a": 5}}),
+        (lambda o: o.data.a == o.name, {"data": {"a": "x"}, "name": "x"}, {"data": {"a": "x"}}),
+        (lambda o: o.data.a.is_none(), {"data": {"a": None}}, {"data": {"a": 0}}),
+        (lambda o: is_none(o.data.b), {"data": []}, {"data": {"b": ""}}),
+        (lambda o: in_(o.name, ("a", "b")) & contains(o.name, "b"), {"name": "b"}, {"name": "a"}),
+        (lambda o: (known(o.amount) > 1) & (length(o.name) == 0), {"amount": 2}, {"amount": 2, "name": "a"}),
+        (lambda o: matches(o.name, "a") | has(o.tags, "a"), {"name": "a"}, {}),
+    ],
+)
+def test_what_can_be_written(function: Callable[[Any], Any], matching: dict[str, Any], other: dict[str, Any]) -> None:
+    assert says(function, **matching)
+    assert not says(function, **other)
+
+
+def test_a_filter_may_be_any_function_of_a_row() -> None:
+    limit = 100
+
+    def large(order: Order) -> bool:
+        important = order.status == "paid"
+        return important & (known(order.amount) > limit)
+
+    assert describe(trace(large)) == "(status == 'paid') & (amount > 100)"
+
+
+# ----- true or false, and never a third thing
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda o: o.amount > 1,
+        lambda o: o.amount == 1,
+        lambda o: o.amount.in_([1]),
+        lambda o: o.amount > o.quantity,
+        lambda o: o.amount + 1 > 0,
+        lambda o: o.at > NEW_YEAR,
+        lambda o: o.address.city == "x",
+        lambda o: o.address.city.matches(""),
+        lambda o: o.data.a.b.length() >= 0,
+        lambda o: o.data.has(None),
+        lambda o: o.data[0],
+    ],
+)
+def test_what_is_not_there_makes_a_comparison_false_and_its_opposite_true(function: Callable[[Any], Any]) -> None:
+    assert not says(function)
+    assert says(lambda o: ~function(o))
+
+
+def test_two_that_are_not_there_are_equal() -> None:
+    assert says(lambda o: o.at == o.until)
+    assert says(lambda o: o.data.a == o.address.city)
+    assert not says(lambda o: o.at != o.until)
+    assert not says(lambda o: o.at <= o.until)
+
+
+@pytest.mark.parametrize("data", [None, 0, "a", [], {}, [{"a": 1}], {"a": "x"}, {"a": {"b": {"c": 1}}}, {"a": [[1]]}])
+def test_json_of_another_shape_is_not_there(data: Any) -> None:
+    assert not says(lambda o: o.data.a.b[0] > 1, data=data)
+    assert not says(lambda o: o.data.a.b.startswith(""), data=data)
+
+
+def test_nan_is_not_there() -> None:
+    assert normal_value(Kind.REAL, float("nan")) is None
+    assert normal_value(Kind.DECIMAL, Decimal("NaN")) is None
+
+
+def test_numbers_that_a_result_could_leave_floats_with_are_not_computed_with() -> None:
+    assert says(lambda o: o.ratio > 1, ratio=1e200)
+    assert not says(lambda o: o.ratio * o.ratio > 1, ratio=1e200)
+    assert says(lambda o: (o.ratio * o.ratio).is_none(), ratio=1e-200)
+
+
+# ----- what is refused
+
+
+def later() -> Callable[[Any], Any]:
+    numbers = count()
+    return lambda o: o.amount == next(numbers)
+
+
+async def asynchronous(o: Any) -> Any:
+    return o.active
+
+
+CHOICES = ["new"]
+_listed = ["x"]
+
+
+@pytest.mark.parametrize(
+    ("function", "part", "instead"),
+    [
+        (lambda o: o.status == "paid" and o.active, "and, or, not, if, in", "Write & for and"),
+        (lambda o: not o.active, "needs the value of active", "~ for not"),
+        (lambda o: o.active if o.amount > 1 else o.name, "amount > 1", "Write &"),
+        (lambda o: 1 < o.amount < 5, "amount > 1", "a < b < c"),
+        (lambda o: {o.status: 1}, "hash()", ".in_("),
+        (lambda o: o.status in ("new", "paid"), "status == 'new'", ".in_("),
+        (lambda o: "a" in o.tags, "in needs the value of tags", ".has("),
+        (lambda o: "a" in o.name, "in needs the value of name", ".contains("),
+        (lambda o: len(o.name) > 1, "len()", ".length()"),
+        (lambda o: [x for x in o.tags] == [], "a loop", ".has("),  # noqa: C416
+        (lambda o: o.status == "paid" & o.active, "active is joined with 'paid'", "parentheses"),
+        (lambda o: (o.status == "paid") & o.amount, "amount stands where a condition belongs", "parentheses"),
+        (lambda o: (o.status == "paid") & True, "joined with True", "parentheses"),
+        (lambda o: o.amount, "amount stands where a condition belongs", "Compare it"),
+        (lambda o: (o.amount > 1) == True, "amount > 1 is true or false already", "as it is"),  # noqa: E712
+        (lambda o: o.statsu == "paid", "no column 'statsu'", "There is status"),
+        (lambda o: o.nothing == "paid", "no column 'nothing'", "Its columns are id, creation_time, status"),
+        (lambda o: o.status == "payd", "'payd' is not a value of it", "Compare with 'new', 'paid'"),
+        (lambda o: o.colour == "red", "'red' is not a value of it", "Compare with Colour.RED, Colour.BLUE"),
+        (lambda o: o.parent == "customer_1", "'customer_1' is not a value of it", "an id"),
+        (lambda o: o.amount == "1", "'1' is not a value of it", "an int"),
+        (lambda o: o.amount > 1.5, "1.5 is not a value of it", "an int"),
+        (lambda o: o.amount == True, "True is not a value of it", "an int"),  # noqa: E712
+        (lambda o: o.amount == 2**63, "64 bits", ""),
+        (lambda o: o.ratio.in_([float("nan")]), "NaN", "None"),
+        (lambda o: o.price > 1.5, "1.5 is not a value of it", "a Decimal"),
+        (lambda o: o.at > datetime(2026, 1, 1), "has no time zone", "tzinfo"),  # noqa: DTZ001
+        (lambda o: o.at > date(2026, 1, 1), "is not a value of it", "an aware datetime"),
+        (lambda o: o.day > NEW_YEAR, "is not a value of it", "a date"),
+        (lambda o: o.key == "0", "'0' is not a value of it", "a UUID"),
+        (lambda o: o.name == "a\0", "NUL", ""),
+        (lambda o: o.name == "\ud800", "lone surrogate", ""),
+        (lambda o: o.name.startswith("\0"), "NUL", ""),
+        (lambda o: o.data == {"a": "\0"}, "NUL", ""),
+        (lambda o: o.data == NEW_YEAR, "JSON holds no datetime", "such as a text"),
+        (lambda o: o.data == Decimal(1), "JSON holds no Decimal", "such as a text"),
+        (lambda o: o.data > [1], "no order", "=="),
+        (lambda o: o.data > o.loose, "kind json", ""),
+        (lambda o: o.active > False, "no order", "=="),
+        (lambda o: o.amount > None, "never true", "is_none()"),
+        (lambda o: o.name == o.amount, "kind text with kind integer", ""),
+        (lambda o: o.price > o.ratio, "kind decimal with kind real", ""),
+        (lambda o: o.name.lower() == "a", "name has no lower", "startswith"),
+        (lambda o: o.amount.bit_length() == 1, "amount has no bit_length", "length"),
+        (lambda o: o.at.year == 2026, "at has no year", ""),
+        (lambda o: o.data.upper() == "A", "a call of data.upper", "startswith"),
+        (lambda o: o.name[0] == "a", "name is no JSON", ".startswith("),
+        (lambda o: o.name[:1] == "a", "name is no JSON", ".startswith("),
+        (lambda o: o.data[1:] == [], "no step into JSON", "[0]"),
+        (lambda o: o.data["a\nb"] == 1, "cannot be looked up", "printable"),
+        (lambda o: o.data['a"b'] == 1, "cannot be looked up", "printable"),
+        (lambda o: o.data[""] == 1, "cannot be looked up", "printable"),
+        (lambda o: o.address.town == "x", "Address has no field 'town'", "city, zip_code, lines"),
+        (lambda o: o.amount.startswith("a"), "amount is no text", "Compare it"),
+        (lambda o: o.raw.contains("a"), "raw is no text", "Compare it"),
+        (lambda o: o.name.startswith(o.status), "takes a text, not status", "Other fields"),
+        (lambda o: o.name.has("a"), "name is no JSON", ".contains("),
+        (lambda o: o.data.has([1]), "takes a str, a number", ""),
+        (lambda o: o.amount.length() > 1, "amount has no length", ""),
+        (lambda o: o.status.in_("new"), "takes a list or tuple", ""),
+        (lambda o: o.status.in_([]), "never true", ""),
+        (lambda o: o.status.in_([o.name]), "takes constants", "=="),
+        (lambda o: o.name.matches("(?i)a"), "'(?i'", "(?:"),
+        (lambda o: o.name.matches("a++"), "another repetition", ""),
+        (lambda o: o.name.matches(r"\bword"), r"'\\b'", "[...]"),
+        (lambda o: o.name.matches(r"(a)\1"), r"'\\1'", "[...]"),
+        (lambda o: o.name.matches(5), "takes a text", ""),
+        (lambda o: o.amount / 2 > 1, "amount is computed with", "+, - and *"),
+        (lambda o: -o.amount < 1, "amount is computed with", "+, - and *"),
+        (lambda o: o.name + "a" == "ba", "no computing with 'a'", ""),
+        (lambda o: o.name + o.name == "ba", "no + of kind text and kind text", "field of its own"),
+        (lambda o: o.at + o.at > NEW_YEAR, "no + of kind datetime", ""),
+        (lambda o: o.day + timedelta(days=1) > date(2026, 1, 1), "no + of kind date", ""),
+        (lambda o: o.price * o.ratio > 1, "no * of kind decimal and kind real", ""),
+        (lambda o: o.data.a * 2 > 1, "no * of kind json", "field of its own"),
+        (lambda o: o.quantity * True > 1, "no computing with True", ""),
+        (lambda o: o.ratio * 1e200 > 1, "no computing with 1e+200", ""),
+        (lambda o: o.quantity + 1 + 2 + 3 + 4 + 5 + 6 > 1, "more than 6 operands", "field of its own"),
+        (lambda o: o.at + o.took + o.took + o.took > NEW_YEAR, "more than 3 operands", ""),
+        (lambda o: f"{o.name}" == "a", "an f-string", "the field itself"),
+        (lambda o: str(o.name) == "a", "str()", "the field itself"),
+        (lambda o: int(o.amount) == 1, "int()", "the field itself"),
+        (lambda o: o == 1, "the row as a whole", "Name its fields"),
+        (lambda o: o, "instead of a condition", "comparison"),
+        (lambda _: True, "it returned True", "comparison"),
+        (lambda _: None, "it returned None", "comparison"),
+        (lambda o: o.active & undefined, "it raised NameError", "stand-in"),  # type: ignore[name-defined]  # noqa: F821
+        (lambda o: o.name.in_(CHOICES), "it uses CHOICES, a list", "a tuple"),
+        (lambda o, some=_listed: o.name.in_(some), "it uses some, a list", "a tuple"),
+        (lambda o: o.name.in_([x for x in ("a",) if x not in CHOICES]), "it uses CHOICES, a list", "a tuple"),
+        (later(), "called twice it said amount == 0 and amount == 1", "time or on chance"),
+        (asynchronous, "an async function", "plain function"),
+        ("status", "'status' is no function", "lambda"),
+        (
+            lambda o: reduce(or_, [o.amount == number for number in range(201)]),
+            "more than 200 parts",
+            "field of its own",
+        ),
+        (lambda o: o.data.in_(range(201)), "more than 200 parts", "field of its own"),
+    ],
+)
+def test_what_cannot_be_translated_is_refused(function: Any, part: str, instead: str) -> None:
+    with pytest.raises(DeclarationError) as raised:
+        trace(function)
+    assert raised.value.what.startswith("Reactive task sync: filter on Order: ")
+    assert part in raised.value.what
+    assert instead in str(raised.value)
+
+
+tags = ["x"]
+
+
+def test_a_field_may_have_the_name_of_a_list() -> None:
+    assert says(lambda o: o.tags.has("a"), tags=Tags(["a"]))
+
+
+def test_what_a_filter_takes_from_outside_cannot_change() -> None:
+    local, nested = ["a"], ["b"]
+    refused: list[Callable[[Any], Any]] = [
+        lambda o: o.name.in_(local),
+        lambda o: o.name.in_([one for one in nested]),  # noqa: C416
+        lambda o: (lambda: o.name.in_(local))(),  # noqa: PLC3002
+    ]
+    for function in refused:
+        with pytest.raises(DeclarationError, match="which may change later"):
+            trace(function)
+    fixed = tuple(local)
+    assert describe(trace(lambda o: o.name.in_(fixed))) == "name.in_(['a'])"
+
+
+def test_nothing_is_set_on_a_row() -> None:
+    def setting(order: Any) -> Any:
+        order.status = "paid"
+        return order.active
+
+    with pytest.raises(DeclarationError, match="it sets status; a filter or watch changes nothing"):
+        trace(setting)
+
+
+def test_words_of_filters_are_for_filters() -> None:
+    for use in (
+        lambda: in_(1, [1]),
+        lambda: is_none(None),
+        lambda: known(1),
+        lambda: length("a"),
+        lambda: matches("", "a"),
+    ):
+        with pytest.raises(UsageError, match="takes a field of the row"):
+            use()  # type: ignore[no-untyped-call]
+
+
+# ----- watches
+
+
+def changed(watch: Any, before: Order, after: Order) -> bool:
+    found = trace_watch(DEFINITION, watch, "Reactive task sync: watch")
+    old, new = (
+        watched(found.expressions, row_values(DEFINITION, row, DEFINITION.positions)) for row in (before, after)
+    )
+    return not same(old, new)
+
+
+@pytest.mark.parametrize(
+    ("watch", "before", "after", "changes"),
+    [
+        (("status",), {}, {"status": "paid"}, True),
+        (("status",), {}, {"name": "x"}, False),
+        (("address.city",), {"address": Address(city="a")}, {"address": Address(city="b")}, True),
+        (("address.city",), {"address": Address(city="a")}, {"address": Address(city="a", lines=["x"])}, False),
+        (("address.zip_code",), {"address": Address(city="a")}, {"address": Address(city="a", zip="1")}, True),
+        (("amount",), {}, {"amount": 0}, True),
+        (("data",), {"data": {"a": 1, "b": 2}}, {"data": {"b": 2, "a": 1.0}}, False),
+        (("data",), {"data": [1, 2]}, {"data": [2, 1]}, True),
+        (("data",), {"data": {"a": 1}}, {"data": {"a": True}}, True),
+        (("data.a",), {"data": {}}, {"data": {"a": None}}, False),
+        ((lambda o: o.amount * o.quantity,), {"amount": 2, "quantity": 3}, {"amount": 3, "quantity": 2}, False),
+        ((lambda o: o.amount * o.quantity,), {"amount": 2, "quantity": 3}, {"amount": 2, "quantity": 4}, True),
+        ((lambda o: o.quantity > 10,), {"quantity": 11}, {"quantity": 12}, False),
+        ((lambda o: o.quantity > 10,), {"quantity": 10}, {"quantity": 11}, True),
+        ((lambda o: o.data[0],), {"data": ["a"]}, {"data": ["b"]}, True),
+        (("price",), {"price": Decimal("1.0")}, {"price": Decimal("1.00")}, False),
+        (None, {}, {"raw": b"x"}, True),
+        (None, {}, {}, False),
+    ],
+)
+def test_what_a_watch_takes_for_a_change(watch: Any, before: Any, after: Any, changes: bool) -> None:
+    assert changed(watch, Order(**before), Order(**after)) is changes
+
+
+@pytest.mark.parametrize(
+    ("watch", "part"),
+    [
+        ("status", "'status' is no tuple"),
+        ((), "it is empty"),
+        (("statsu",), "no column 'statsu'"),
+        (("status.city",), "status is no JSON"),
+        (("address.town",), "Address has no field 'town'"),
+        (("status", "status"), "status is named twice"),
+        (("-status",), "no column '-status'"),
+        (({"status": 0},), "neither a field's name nor a function"),
+        ((lambda _: 5,), "it returned 5"),
+        ((lambda o: o.name.upper(),), "name has no upper"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused(watch: Any, part: str) -> None:
+    with pytest.raises(DeclarationError) as raised:
+        trace_watch(DEFINITION, watch, "Reactive task sync: watch")
+    assert raised.value.what.startswith("Reactive task sync: watch on Order: ")
+    assert part in raised.value.what
+
+
+def test_names_of_a_watch() -> None:
+    found = trace_watch(DEFINITION, ("status", "address.city", lambda o: o.price * o.quantity), "w")
+    assert found.names == ("status", "address.city", "price * quantity")
+
+
+# ----- signatures
+
+
+def test_equal_filters_have_equal_signatures_and_others_do_not() -> None:
+    functions: list[Callable[[Any], Any]] = [
+        lambda o: o.amount == 1,
+        lambda o: o.amount == 2,
+        lambda o: o.quantity == 1,
+        lambda o: o.amount != 1,
+        lambda o: o.amount >= 1,
+        lambda o: o.amount.in_([1]),
+        lambda o: o.amount.is_none(),
+        lambda o: o.ratio == 1,
+        lambda o: o.name == "1",
+        lambda o: o.data.a == 1,
+        lambda o: o.data.a == "1",
+        lambda o: o.data["a"]["b"] == 1,
+        lambda o: o.data[0] == 1,
+        lambda o: o.data["0"] == 1,
+        lambda o: (o.amount == 1) & (o.quantity == 1),
+        lambda o: (o.amount == 1) | (o.quantity == 1),
+    ]
+    texts = [signature(trace(function)) for function in functions]
+    assert len(set(texts)) == len(texts)
+    assert texts == [signature(trace(function)) for function in functions]
+    assert signature(trace(lambda order: order.amount == 1)) == texts[0]
+    assert signature(trace(lambda o: o.price == Decimal("1.0"))) == signature(trace(lambda o: o.price == 1))
+
+
+def test_a_signature_is_the_same_in_every_process() -> None:
+    program = (
+        "from test_filters import trace, signature\n"
+        "some = frozenset(['a', 'b', 'c', 'd', 'e'])\n"
+        "print(signature(trace(lambda o: o.name.in_(some) & (o.data == {'b': 1, 'a': 2}))))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1
+
+
+def test_a_signature_is_a_text_that_stays() -> None:
+    """It is compared with that of the version before, so a change of its form is a change of all filters."""
+    text = signature(trace(lambda o: (o.status == "paid") & ~(o.at > NEW_YEAR)))
+    assert text == (
+        '["every",[["compare","==",["field","status","text"],["constant","text","paid"]],'
+        '["not",["compare",">",["field","at","datetime"],["constant","datetime","2026-01-01T00:00:00+00:00"]]]]]'
+    )
+
+
+# ----- as people read them
+
+
+def test_a_filter_reads_as_it_was_written() -> None:
+    written = (
+        "(status == 'paid') & (~(amount > 5)) & (address.city == \"Brno\") & (tags.has(\"a\")) & (name.matches('^a'))"
+    )
+    found = describe(
+        trace(
+            lambda o: (
+                (o.status == "paid")
+                & ~(o.amount > 5)
+                & (o.address.city == "Brno")
+                & o.tags.has("a")
+                & o.name.matches("^a")
+            )
+        )
+    )
+    assert found == written
+
+
+def test_a_row_is_explained_by_the_parts_that_decide() -> None:
+    condition = trace(lambda o: (o.status == "paid") & ((o.amount > 100) | o.name.startswith("VIP")) & ~o.active)
+    row = Order(status="paid", amount=7, name="Bob")
+    found = explain(condition, row_values(DEFINITION, row, DEFINITION.positions))
+    assert list(map(str, found)) == [
+        "amount > 100 is false: amount is 7",
+        "name.startswith('VIP') is false: name is 'Bob'",
+        "~(active) is false: active is True",
+    ]
+    right = Order(status="paid", amount=700, active=False)
+    found = explain(condition, row_values(DEFINITION, right, DEFINITION.positions))
+    assert [one.part for one in found] == ["status == 'paid'", "amount > 100", "~(active)"]
+    assert all(one.holds for one in found)

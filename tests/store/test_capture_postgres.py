@@ -1,0 +1,434 @@
+"""What PostgreSQL alone can do to a table that is captured: partitions, COPY, replication, DDL, rights, settings."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+from stage.feed import NOW, opened
+
+from penstock.changes.change import CapturedChange
+from penstock.changes.interest import Interest
+from penstock.changes.position import BEGINNING
+from penstock.errors import ConfigError, DatabaseBusy, DeclarationError
+from penstock.store.contract import Store
+from penstock.store.migrate import push
+from penstock.store.postgres import catalog
+
+ORDERS = "create table orders (id integer primary key, status text, amount integer, note text)"
+PAID = Interest(
+    name="paid", table="orders", key=["id"], matches="{row}.status = 'paid'", watches=["{row}.amount"], after=["amount"]
+)
+ALL = Interest(name="all", table="orders", key=["id"])
+
+
+@asynccontextmanager
+async def captured(url: str, *interests: Interest, table: str = ORDERS) -> AsyncIterator[tuple[Store, Any]]:
+    """A store with a table that is captured, and a connection of another program."""
+    connection = await asyncpg.connect(url)
+    try:
+        async with opened(url) as store:
+            await push(store, [])
+            await connection.execute(table)
+            await store.interests.declare(interests, NOW)
+            yield store, connection
+    finally:
+        await connection.close()
+
+
+async def changes(store: Store) -> list[CapturedChange]:
+    return (await store.changes.read(BEGINNING, 1000)).changes
+
+
+async def kinds(store: Store) -> list[tuple[str, Any]]:
+    return [(one.kind, one.key_values()[0] if one.key else None) for one in await changes(store)]
+
+
+async def states(store: Store) -> list[str]:
+    return [row.state for row in await store.interests.list()]
+
+
+# ----- ways to write
+
+
+async def test_every_way_to_write_is_captured(postgres_url: str) -> None:
+    async with captured(postgres_url, PAID) as (store, other):
+        await other.copy_records_to_table("orders", records=[(n, "paid", n, None) for n in range(3)])
+        upsert = "insert into orders values (1, 'paid', 7) on conflict (id) do update set amount = excluded.amount"
+        await other.execute(upsert)
+        await other.execute("insert into orders values (1, 'paid', 8) on conflict do nothing")
+        merge = (
+            "merge into orders o using (values (2)) v (id) on o.id = v.id when matched then update set status = 'open'"
+        )
+        old = other.get_server_version().major < 15
+        await other.execute("update orders set status = 'open' where id = 2" if old else merge)
+        await other.execute("with gone as (delete from orders where id = 0 returning id) select * from gone")
+        await other.execute("update orders set note = 'not watched'")
+        assert await kinds(store) == [
+            *(("enter", n) for n in range(3)),
+            ("change", 1),
+            ("leave", 2),
+            ("delete", 0),
+        ]
+
+
+async def test_a_session_that_applies_the_writes_of_others_is_captured(postgres_url: str) -> None:
+    async with captured(postgres_url, ALL) as (store, other):
+        await other.execute("set session_replication_role = replica")
+        await other.execute("insert into orders values (1)")
+        await other.execute("truncate orders")
+        assert await kinds(store) == [("enter", 1), ("truncate", None)]
+
+
+async def test_cascades_of_foreign_keys_are_captured(postgres_url: str) -> None:
+    async with captured(postgres_url, table="create table person (id integer primary key)") as (store, other):
+        await other.execute(
+            "create table pet (id integer primary key,"
+            " owner integer references person on delete cascade on update cascade)"
+        )
+        await store.interests.declare([Interest(name="pets", table="pet", key=["id"], after=["owner"])], NOW)
+        await other.execute("insert into person values (1), (2); insert into pet values (7, 1), (8, 2)")
+        await other.execute("update person set id = 3 where id = 1; delete from person where id = 2")
+        assert await kinds(store) == [("enter", 7), ("enter", 8), ("change", 7), ("delete", 8)]
+
+
+async def test_triggers_of_others_that_change_the_row_are_seen(postgres_url: str) -> None:
+    async with captured(postgres_url, PAID) as (store, other):
+        await other.execute(
+            "create function pay() returns trigger language plpgsql as"
+            " $$ begin new.status := 'paid'; return new; end $$;"
+            "create trigger zz before insert on orders for each row execute function pay()"
+        )
+        await other.execute("insert into orders values (1, 'open', 1)")
+        assert await kinds(store) == [("enter", 1)]
+
+
+async def test_an_error_undoes_what_was_captured(postgres_url: str) -> None:
+    async with captured(postgres_url, ALL) as (store, other):
+        with pytest.raises(asyncpg.UniqueViolationError):
+            await other.execute("insert into orders values (1), (2), (1)")
+        assert await kinds(store) == []
+
+
+async def test_many_rows_of_one_statement(postgres_url: str) -> None:
+    async with captured(postgres_url, ALL) as (store, other):
+        await other.execute("insert into orders select n from generate_series(1, 5000) n")
+        await other.execute("update orders set amount = 1")
+        position, numbers = BEGINNING, []
+        while True:
+            batch = await store.changes.read(position, 999)
+            numbers += [one.key_values()[0] for one in batch.changes]
+            position = batch.position
+            if batch.complete:
+                break
+        assert numbers[:5000] == list(range(1, 5001))
+        assert sorted(numbers[5000:]) == list(range(1, 5001))
+
+
+async def test_keys_that_are_equal_but_not_alike_are_two(postgres_url: str) -> None:
+    interest = Interest(name="n", table="orders", key=["id"])
+    async with captured(postgres_url, interest, table="create table orders (id numeric primary key)") as (store, other):
+        await other.execute("insert into orders values (1.0); update orders set id = 1.00; update orders set id = 1.00")
+        assert [(one.kind, one.key) for one in await changes(store)] == [
+            ("enter", "[1.0]"),
+            ("delete", "[1.0]"),
+            ("enter", "[1.00]"),
+        ]
+
+
+# ----- who writes
+
+
+async def test_a_writer_needs_no_right_of_penstocks(postgres_url: str) -> None:
+    async with captured(postgres_url, ALL) as (store, other):
+        await other.execute(
+            "do $$ begin create role feed_guest; exception when duplicate_object then null; end $$;"
+            "grant select, insert, update, delete on orders to feed_guest; set role feed_guest"
+        )
+        await other.execute("insert into orders values (1); update orders set amount = 2; delete from orders")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await other.execute("insert into penstock.change_reader values ('x', 'x', null, now(), now())")
+        await other.execute("reset role; drop owned by feed_guest; drop role feed_guest")
+        assert await kinds(store) == [("enter", 1), ("change", 1), ("delete", 1)]
+
+
+async def test_the_settings_of_a_writer_change_nothing_of_what_is_captured(postgres_url: str) -> None:
+    table = "create table orders (id timestamptz, part bytea, primary key (id, part))"
+    interest = Interest(name="odd", table="orders", key=["id", "part"], matches="{row}.id = {row}.id")
+    async with captured(postgres_url, interest, table=table) as (store, other):
+        await other.execute("insert into orders values ('2030-01-01T00:00:00.5Z', '\\x00ff')")
+        await other.execute(
+            "set timezone = 'Asia/Tokyo'; set bytea_output = 'escape'; set standard_conforming_strings = off;"
+            "set search_path = ''; set datestyle = 'SQL, DMY'; set backslash_quote = on; delete from public.orders"
+        )
+        one, other_change = await changes(store)
+        assert one.key == other_change.key
+        assert one.key_values() == ("2030-01-01T00:00:00.5", "\\x00ff")
+
+
+async def test_a_writer_for_whom_backslashes_escape_means_the_same(postgres_url: str) -> None:
+    digits = Interest(name="d", table="orders", key=["id"], matches=r"{row}.note ~ '^\d+$'")
+    async with captured(postgres_url, digits) as (store, other):
+        await other.execute("set standard_conforming_strings = off; set escape_string_warning = off")
+        await other.execute("insert into orders (id, note) values (1, '12'), (2, 'dd')")
+        await other.execute("update orders set amount = 1; update orders set note = 'x'")
+        assert await kinds(store) == [("enter", 1), ("change", 1), ("leave", 1)]
+
+
+async def test_what_a_writer_puts_before_the_search_path_is_not_used(postgres_url: str) -> None:
+    async with captured(postgres_url, PAID) as (store, other):
+        await other.execute(
+            "create schema evil; create function evil.never(text, text) returns boolean language sql as 'select false';"
+            "create operator evil.= (leftarg = text, rightarg = text, function = evil.never);"
+            "set search_path = evil, public, pg_catalog"
+        )
+        await other.execute("insert into public.orders values (1, 'paid', 1)")
+        await other.execute("update public.orders set amount = 2")
+        assert await kinds(store) == [("enter", 1), ("change", 1)]
+
+
+# ----- partitions, inheritance, schemas
+
+
+async def test_partitions_are_captured_also_those_that_come_later(postgres_url: str) -> None:
+    table = (
+        "create table orders (id integer, amount integer, primary key (id)) partition by range (id);"
+        "create table orders_1 partition of orders for values from (0) to (10);"
+        "create table orders_2 partition of orders for values from (10) to (20)"
+    )
+    async with captured(postgres_url, ALL, table=table) as (store, other):
+        await other.execute("insert into orders values (1, 1), (11, 1); insert into orders_2 values (12, 1)")
+        await other.execute("update orders set amount = 2 where id = 1; update orders set id = 13 where id = 1")
+        await other.execute(
+            "truncate orders_1; set session_replication_role = replica; delete from orders where id = 11"
+        )
+        found = await kinds(store)
+        assert found[:4] == [("enter", 1), ("enter", 11), ("enter", 12), ("change", 1)]
+        assert found[4:] == [("delete", 1), ("enter", 13), ("truncate", None), ("delete", 11)]
+        assert await states(store) == ["ok"]
+        await other.execute("create table orders_3 partition of orders for values from (20) to (30)")
+        assert await states(store) == ["missing"], "that it is truncated would not be seen"
+        await other.execute("insert into orders values (21, 1)")
+        assert (await kinds(store))[-1] == ("enter", 21)
+        await store.interests.declare([ALL], NOW)
+        assert await states(store) == ["ok"]
+        await other.execute("truncate orders_3")
+        assert (await kinds(store))[-1] == ("truncate", None)
+
+
+async def test_tables_in_other_schemas_with_odd_names(postgres_url: str) -> None:
+    table = (
+        'create schema "My Shop"; create table "My Shop"."Order" ("Id" bigint, "B c" uuid, primary key ("Id", "B c"))'
+    )
+    interest = Interest(name="odd", table="My Shop.Order", key=["Id", "B c"], matches='{row}."Id" > 0')
+    async with captured(postgres_url, interest, table=table) as (store, other):
+        await other.execute(
+            """insert into "My Shop"."Order" values (9007199254740993, '00000000-0000-0000-0000-000000000001')"""
+        )
+        (one,) = await changes(store)
+        assert one.key_values() == (9007199254740993, "00000000-0000-0000-0000-000000000001")
+        assert await states(store) == ["ok"]
+
+
+async def test_what_is_no_table_of_its_own_is_refused(postgres_url: str) -> None:
+    async with captured(postgres_url) as (store, other):
+        await other.execute(
+            "create materialized view seen as select * from orders; create sequence numbers;"
+            "create table parent (id integer primary key); create table child () inherits (parent)"
+        )
+        for name in ("seen", "numbers", "parent", "no_schema.no_table"):
+            with pytest.raises(DeclarationError):
+                await store.interests.declare([Interest(name=name, table=name, key=["id"])], NOW)
+        with pytest.raises(DeclarationError, match="subquer"):
+            await store.interests.declare(
+                [Interest(name="asks", table="orders", key=["id"], matches="exists (select 1)")], NOW
+            )
+        assert await store.interests.list() == []
+
+
+async def test_columns_of_any_type_can_be_watched_all_together(postgres_url: str) -> None:
+    table = "create table orders (id integer primary key, a json, b point, c xml, d integer[])"
+    interest = Interest(name="any", table="orders", key=["id"], before=["a", "d"], after=["a", "b", "d"])
+    async with captured(postgres_url, interest, table=table) as (store, other):
+        await other.execute("""insert into orders values (1, '{"x": [1]}', '(1,2)', null, '{1,2}')""")
+        await other.execute("""update orders set a = '{"x": [1]}'; update orders set a = '{"x": [2]}', d = null""")
+        first, second = await changes(store)
+        assert first.values("after") == {"a": {"x": [1]}, "b": "(1,2)", "d": [1, 2]}
+        assert (second.values("before")["a"], second.values("after")["a"]) == ({"x": [1]}, {"x": [2]})
+
+
+async def test_very_many_columns_are_captured(postgres_url: str) -> None:
+    names = [f"c{number}" for number in range(130)]
+    table = f"create table orders (id integer primary key, {', '.join(f'{name} integer' for name in names)})"
+    interest = Interest(name="wide", table="orders", key=["id"], after=names)
+    async with captured(postgres_url, interest, table=table) as (store, other):
+        await other.execute("insert into orders (id, c0, c129) values (1, 5, 6)")
+        (one,) = await changes(store)
+        values = one.values("after")
+        assert (len(values), values["c0"], values["c1"], values["c129"]) == (130, 5, None, 6)
+
+
+# ----- changes of the table
+
+
+async def test_no_write_fails_as_a_captured_column_is_gone(postgres_url: str) -> None:
+    async with captured(postgres_url, Interest(name="all", table="orders", key=["id"], after=["note"])) as (
+        store,
+        other,
+    ):
+        await other.execute("insert into orders values (1)")
+        await other.execute("alter table orders drop column note")
+        await other.execute("insert into orders values (2); update orders set amount = 1; delete from orders")
+        assert [kind for kind, _ in await kinds(store)] == ["enter", *["lost"] * 3, "delete", "delete"]
+        assert await states(store) == ["altered"]
+
+
+async def test_no_write_fails_as_a_watched_column_has_another_name(postgres_url: str) -> None:
+    async with captured(postgres_url, PAID) as (store, other):
+        await other.execute("insert into orders values (1, 'paid', 1); alter table orders rename amount to total")
+        assert await states(store) == ["altered"]
+        await other.execute(
+            "update orders set total = 2; update orders set status = 'open'; update orders set total = 3"
+        )
+        assert [kind for kind, _ in await kinds(store)] == ["enter", "lost", "lost"]
+
+
+@pytest.mark.parametrize("watch", ["{row}.nothing", "no_such_function({row}.amount)", "{row}.amount +", "(select 1)"])
+async def test_a_watch_that_cannot_be_is_refused_at_the_door(postgres_url: str, watch: str) -> None:
+    async with captured(postgres_url) as (store, other):
+        with pytest.raises(DeclarationError):
+            await store.interests.declare(
+                [Interest(name="w", table="orders", key=["id"], matches="{row}.id > 0", watches=[watch])], NOW
+            )
+        await other.execute("insert into orders values (1); update orders set amount = 1")
+        assert await store.interests.list() == []
+
+
+async def test_a_column_of_a_condition_is_not_dropped_by_mistake(postgres_url: str) -> None:
+    async with captured(postgres_url, PAID) as (store, other):
+        with pytest.raises(asyncpg.DependentObjectsStillExistError, match="penstock_change_1"):
+            await other.execute("alter table orders drop column status")
+        await other.execute("alter table orders drop column status cascade")
+        await other.execute("insert into orders values (1, 5)")
+        assert await states(store) == ["missing"]
+
+
+async def test_no_write_fails_as_a_column_has_another_type(postgres_url: str) -> None:
+    async with captured(postgres_url, Interest(name="all", table="orders", key=["id"], after=["amount"])) as (
+        store,
+        other,
+    ):
+        await other.execute("insert into orders values (1, 'paid', 1)")
+        await other.execute("alter table orders alter column amount type text")
+        await other.execute("insert into orders values (2, 'paid', 'two')")
+        assert await states(store) == ["altered"]
+        await store.interests.declare([Interest(name="all", table="orders", key=["id"], after=["amount"])], NOW)
+        await other.execute("insert into orders values (3, 'paid', 'three')")
+        assert (await changes(store))[-1].values("after") == {"amount": "three"}
+        assert await states(store) == ["ok"]
+
+
+async def test_a_renamed_table_goes_on_and_is_noticed(postgres_url: str) -> None:
+    async with captured(postgres_url, ALL) as (store, other):
+        await other.execute("alter table orders rename to bookings; insert into bookings values (1)")
+        assert await kinds(store) == [("enter", 1)]
+        assert await states(store) == ["gone"]
+        (row,) = await store.interests.list()
+        await store.interests.drop([row.id])
+        await other.execute("insert into bookings values (2)")
+        assert await kinds(store) == [("enter", 1)], "its triggers are found wherever they are"
+
+
+async def test_triggers_that_are_switched_off_are_noticed_and_mended(postgres_url: str) -> None:
+    async with captured(postgres_url, ALL) as (store, other):
+        for statement in (
+            "disable trigger all",
+            "enable replica trigger penstock_change_1_insert",
+            "enable trigger all",
+        ):
+            await other.execute(f"alter table orders {statement}")
+            assert await states(store) == ["disabled"], statement
+        await store.interests.declare([ALL], NOW)
+        assert await states(store) == ["ok"]
+        await other.execute("drop function penstock.change_1_insert() cascade; insert into orders values (1)")
+        assert await states(store) == ["missing"]
+
+
+async def test_a_dump_brings_the_triggers_along(postgres_url: str) -> None:
+    """What a restored dump holds is what the catalog tells of it: the function, then the triggers, always enabled."""
+    async with captured(postgres_url, ALL) as (_store, other):
+        enabled = await other.fetch("select tgenabled from pg_trigger where tgname like 'penstock%'")
+        assert {row[0] for row in enabled} == {b"A"}
+        body = await other.fetchval("select pg_get_functiondef('penstock.change_1_insert'::regproc)")
+        assert "SECURITY DEFINER" in body
+
+
+async def test_who_died_before_its_triggers_were_made_is_mended(postgres_url: str) -> None:
+    async with captured(postgres_url) as (store, other):
+        await other.execute(
+            "insert into penstock.interest (name, digest, source, spec, declared_at) values ($1, $2, $3, $4, now())",
+            ALL.name,
+            ALL.digest,
+            '"orders"',
+            ALL.text(),
+        )
+        assert await states(store) == ["missing"]
+        assert await store.interests.declare([ALL], NOW) == [1]
+        assert await states(store) == ["ok"]
+
+
+async def test_a_table_of_somebody_else_is_refused_with_the_right_that_is_missing(postgres_url: str) -> None:
+    async with captured(postgres_url) as (store, other):
+        name = "feed_stranger"
+        await other.execute(
+            f"create role {name} login; grant all on schema penstock to {name};"
+            f"grant all on all tables in schema penstock to {name}; grant all on schema public to {name}"
+        )
+        try:
+            parts = urlsplit(postgres_url)
+            async with opened(urlunsplit(parts._replace(netloc=f"{name}@"))) as stranger:
+                with pytest.raises(ConfigError):
+                    await stranger.interests.declare([ALL], NOW)
+            assert await store.interests.list() == []
+            await other.execute("insert into orders values (1)")
+        finally:
+            await other.execute(f"drop owned by {name}; drop role {name}")
+
+
+# ----- locks
+
+
+async def test_a_table_in_use_is_waited_for_and_holds_up_nobody(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "TABLE_LOCK_WAIT", 0.05)
+    monkeypatch.setattr(catalog, "TABLE_LOCK_ATTEMPTS", 2)
+    async with captured(postgres_url) as (store, other):
+        await other.execute("begin; insert into orders values (1)")
+        with pytest.raises(DatabaseBusy):
+            await store.interests.declare([ALL], NOW)
+        assert await store.interests.list() == []
+        await other.execute("commit")
+        await store.interests.declare([ALL], NOW)
+        assert await states(store) == ["ok"]
+
+
+async def test_what_nobody_may_read_of_others_is_not_told(postgres_url: str) -> None:
+    async with captured(postgres_url, ALL) as (store, other):
+        await other.execute("begin; insert into orders values (1)")
+        assert await store.changes.oldest_transaction() is not None
+        name = "feed_lowly"
+        await other.execute(
+            f"commit; create role {name} login; grant usage on schema penstock to {name};"
+            f"grant select on all tables in schema penstock to {name}"
+        )
+        try:
+            parts = urlsplit(postgres_url)
+            async with opened(urlunsplit(parts._replace(netloc=f"{name}@"))) as lowly:
+                assert await lowly.changes.oldest_transaction() is None
+        finally:
+            await other.execute(f"drop owned by {name}; drop role {name}")

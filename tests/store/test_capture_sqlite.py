@@ -1,0 +1,373 @@
+"""What SQLite alone can do to a table that is captured: programs of others, values of any type, REPLACE, cascades."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import struct
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Literal
+
+import pytest
+from stage.feed import NOW, Reader, check, feed, opened, write
+
+from penstock.changes.change import CapturedChange
+from penstock.changes.interest import Interest
+from penstock.changes.position import BEGINNING
+from penstock.clock import random_of
+from penstock.errors import DeclarationError
+from penstock.schema.index import Index
+from penstock.schema.table import Table, definition_of
+from penstock.store.contract import Store
+from penstock.store.migrate import push
+from penstock.store.open import sqlite_path
+from penstock.store.sqlite.capture import triggers
+
+ORDERS = "create table orders (id integer primary key, status text, amount, note text)"
+TTL = timedelta(seconds=60)
+PAID = Interest(name="paid", table="orders", key=["id"], matches="{row}.status = 'paid'", after=["amount"])
+ALL = Interest(name="all", table="orders", key=["id"], before=["amount"], after=["amount"])
+
+
+@asynccontextmanager
+async def captured(
+    url: str, *interests: Interest, table: str = ORDERS
+) -> AsyncIterator[tuple[Store, sqlite3.Connection]]:
+    """A store with a table that is captured, and a connection of another program, with nothing of penstock's."""
+    async with opened(url) as store:
+        await push(store, [])
+        other = sqlite3.connect(sqlite_path(url), isolation_level=None, timeout=10)
+        try:
+            other.executescript(table)
+            await store.interests.declare(interests, NOW)
+            yield store, other
+        finally:
+            other.close()
+
+
+async def changes(store: Store) -> list[CapturedChange]:
+    return (await store.changes.read(BEGINNING, 1000)).changes
+
+
+async def kinds(store: Store) -> list[tuple[str, Any]]:
+    return [(one.kind, one.key_values()[0] if one.key else None) for one in await changes(store)]
+
+
+# ----- ways to write
+
+
+async def test_another_program_is_captured_without_penstocks_functions(sqlite_url: str) -> None:
+    async with captured(sqlite_url, PAID) as (store, other):
+        other.execute("insert into orders values (1, 'paid', 5, null), (2, 'open', 1, null)")
+        assert other.execute("select last_insert_rowid(), changes()").fetchone() == (2, 2), "it sees no difference"
+        other.execute("update orders set amount = 6")
+        other.execute("insert into orders values (1, 'paid', 8, '') on conflict (id) do update set amount = 9")
+        other.execute("delete from orders")
+        assert await kinds(store) == [("enter", 1), ("change", 1), ("change", 1), ("delete", 1)]
+        assert [one.values("after") for one in await changes(store)] == [{"amount": n} for n in (5, 6, 9)] + [{}]
+
+
+async def test_values_of_any_type_can_be_captured(sqlite_url: str) -> None:
+    values = [
+        None,
+        7,
+        -(2**63),
+        2**63 - 1,
+        0.1,
+        0.1 + 0.2,
+        sys.float_info.max,
+        -sys.float_info.max,
+        sys.float_info.min,
+        5e-324,
+        2.0**53 + 2,
+        1e300,
+        -1.5e-300,
+        3.0,
+        "",
+        "plain",
+        'quo"te \\ back\x01\x1f\n\t☃\U0001f600',
+        "a\x00b",
+    ]
+    async with captured(sqlite_url, ALL) as (store, other):
+        other.executemany("insert into orders (amount) values (?)", [(value,) for value in values])
+        found = [one.values("after")["amount"] for one in await changes(store)]
+        assert [float(value) if isinstance(value, type(found[4])) else value for value in found] == values
+
+
+async def test_floats_are_captured_to_the_last_bit(sqlite_url: str) -> None:
+    dice = random_of(7)
+    drawn = [struct.unpack("d", dice.randbytes(8))[0] for _ in range(2000)]
+    values = [value for value in drawn if math.isfinite(value)]
+    async with captured(sqlite_url, ALL) as (store, other):
+        other.execute("begin")
+        other.executemany("insert into orders (amount) values (?)", [(value,) for value in values])
+        other.execute("commit")
+        batch = await store.changes.read(BEGINNING, len(values))
+        assert [float(one.values("after")["amount"]) for one in batch.changes] == values
+
+
+async def test_values_that_json_has_not_are_text(sqlite_url: str) -> None:
+    async with captured(sqlite_url, ALL) as (store, other):
+        other.executemany(
+            "insert into orders (amount) values (?)", [(b"\x00\xff",), (float("inf"),), (float("-inf"),), (b"",)]
+        )
+        found = [one.values("after")["amount"] for one in await changes(store)]
+        assert found == ["\\x00ff", "Infinity", "-Infinity", "\\x"]
+
+
+async def test_text_that_is_no_unicode_stops_nobody(sqlite_url: str) -> None:
+    async with captured(sqlite_url, ALL) as (store, other):
+        other.execute("insert into orders (id, amount) values (1, cast(x'61ff62' as text))")
+        other.execute("insert into orders (id, amount) values (2, 'b')")
+        assert await kinds(store) == [("enter", 1), ("enter", 2)]
+
+
+class Invoice(Table):
+    price: Decimal
+    tax: Decimal | None = None
+    note: str = ""
+
+
+class Billed(Table):
+    by_price = Index("price")
+    price: Decimal
+
+
+INVOICE = (
+    "insert into invoice (id, creation_time, price, tax, note) values (?, '2030-01-01T00:00:00.000000Z', ?, ?, '')"
+)
+EVERYTHING = Interest(
+    name="everything",
+    table="invoice",
+    key=["id"],
+    before=["id", "creation_time", "price", "tax", "note"],
+    after=["id", "creation_time", "price", "tax", "note"],
+)
+
+
+@pytest.mark.parametrize(
+    "interest",
+    [
+        EVERYTHING,
+        replace(EVERYTHING, watches=["1"], exact=False),
+        replace(EVERYTHING, matches="(+{row}.price collate binary) <> ''"),
+        replace(EVERYTHING, key=["id", "price"]),
+    ],
+)
+async def test_another_program_writes_decimals_without_penstocks_collation(sqlite_url: str, interest: Interest) -> None:
+    async with captured(sqlite_url) as (store, other):
+        await push(store, [definition_of(Invoice)])
+        await store.interests.declare([interest], NOW)
+        other.execute(INVOICE, ("a", "1.50", None))
+        other.execute("update invoice set tax = '1.0'")
+        other.execute("update invoice set tax = '1.0', note = ''")
+        other.execute("update invoice set tax = '1.00'")
+        other.execute("insert into invoice select 'b', creation_time, '2', tax, note from invoice where true")
+        other.execute("delete from invoice")
+        found = [(one.kind, one.key_values()[0], one.values("after").get("tax")) for one in await changes(store)]
+        assert found == [
+            ("enter", "a", None),
+            ("change", "a", "1.0"),
+            ("change", "a", "1.00"),
+            ("enter", "b", "1.00"),
+            ("delete", "a", None),
+            ("delete", "b", None),
+        ]
+
+
+async def test_another_program_cannot_write_an_indexed_decimal_captured_or_not(sqlite_url: str) -> None:
+    async with captured(sqlite_url) as (store, other):
+        await push(store, [definition_of(Billed)])
+        insert = "insert into billed (id, creation_time, price) values ('a', '2030-01-01T00:00:00.000000Z', '1')"
+        with pytest.raises(sqlite3.OperationalError, match="no such collation sequence: penstock_decimal"):
+            other.execute(insert)
+        await store.interests.declare([Interest(name="billed", table="billed", key=["id"], after=["price"])], NOW)
+        await write(store, insert)
+        assert await kinds(store) == [("enter", "a")], "penstock can"
+
+
+async def test_a_condition_that_needs_penstocks_collation_is_refused(sqlite_url: str) -> None:
+    async with captured(sqlite_url) as (store, _other):
+        await push(store, [definition_of(Invoice)])
+        with pytest.raises(DeclarationError, match="no such collation sequence"):
+            await store.interests.declare([replace(EVERYTHING, matches="{row}.price > '1'")], NOW)
+        with pytest.raises(DeclarationError, match="no such collation sequence"):
+            await store.interests.declare([replace(EVERYTHING, watches=["{row}.price"])], NOW)
+
+
+async def test_texts_that_a_collation_takes_for_one_have_changed(sqlite_url: str) -> None:
+    table = "create table orders (id text collate nocase primary key, amount text collate nocase)"
+    async with captured(sqlite_url, ALL, table=table) as (store, other):
+        other.execute("insert into orders values ('a', 'x')")
+        other.execute("update orders set amount = 'X'")
+        other.execute("update orders set id = 'A'")
+        assert await kinds(store) == [("enter", "a"), ("change", "a"), ("delete", "a"), ("enter", "A")]
+
+
+async def test_conditions_may_hold_bytes_and_any_text(sqlite_url: str) -> None:
+    constants = ["x'ff'", "x''", "x'00'", "'it''s {0}'", "'\u2603'", "'a\x01'"]
+    interests = [
+        Interest(
+            name=name, table="orders", key=["id"], matches=f"{{row}}.note is {sql}", watches=[f"{{row}}.id < {sql}"]
+        )
+        for name, sql in zip("abcdef", constants, strict=True)
+    ]
+    async with captured(sqlite_url, *interests) as (store, other):
+        for sql in constants:
+            other.execute(f"insert into orders (note) values ({sql})")
+        assert [(one.interest, one.kind) for one in await changes(store)] == [(n, "enter") for n in range(1, 7)]
+
+
+async def test_replace_tells_of_the_new_row_only(sqlite_url: str) -> None:
+    """SQLite fires no trigger for a row that REPLACE takes away, unless the writer asks for it."""
+    async with captured(sqlite_url, ALL) as (store, other):
+        other.execute("create unique index by_note on orders (note)")
+        other.execute("insert into orders (id, note) values (1, 'a')")
+        other.execute("insert or replace into orders (id, note) values (1, 'b')")
+        other.execute("replace into orders (id, note) values (2, 'b')")
+        assert await kinds(store) == [("enter", 1), ("enter", 1), ("enter", 2)]
+        other.execute("pragma recursive_triggers = on")
+        other.execute("replace into orders (id, note) values (3, 'b')")
+        assert (await kinds(store))[3:] == [("delete", 2), ("enter", 3)]
+
+
+async def test_tables_without_rowid_and_keys_of_many_columns(sqlite_url: str) -> None:
+    table = "create table orders (a text, b blob, amount, primary key (a, b)) without rowid"
+    interest = Interest(name="all", table="orders", key=["a", "b"])
+    async with captured(sqlite_url, interest, table=table) as (store, other):
+        other.execute("insert into orders values ('x', x'01', 1)")
+        other.execute("update orders set amount = 2")
+        other.execute("update orders set b = x'02'")
+        found = [(one.kind, one.key_values()) for one in await changes(store)]
+        assert found == [
+            ("enter", ("x", "\\x01")),
+            ("change", ("x", "\\x01")),
+            ("delete", ("x", "\\x01")),
+            ("enter", ("x", "\\x02")),
+        ]
+
+
+async def test_cascades_of_foreign_keys_are_captured(sqlite_url: str) -> None:
+    table = (
+        "create table person (id integer primary key);"
+        "create table orders (id integer primary key,"
+        " amount integer references person on delete cascade on update cascade)"
+    )
+    async with captured(sqlite_url, ALL, table=table) as (store, other):
+        other.execute("pragma foreign_keys = on")
+        other.execute("insert into person values (1), (2)")
+        other.execute("insert into orders values (7, 1), (8, 2)")
+        other.execute("update person set id = 3 where id = 1")
+        other.execute("delete from person where id = 2")
+        assert await kinds(store) == [("enter", 7), ("enter", 8), ("change", 7), ("delete", 8)]
+
+
+async def test_a_delete_without_a_condition_is_told_row_by_row(sqlite_url: str) -> None:
+    async with captured(sqlite_url, ALL) as (store, other):
+        other.execute("insert into orders (id) values (1), (2)")
+        other.execute("delete from orders")
+        assert await kinds(store) == [("enter", 1), ("enter", 2), ("delete", 1), ("delete", 2)]
+
+
+# ----- what is refused
+
+
+async def test_what_other_programs_have_not_is_refused(sqlite_url: str) -> None:
+    async with captured(sqlite_url) as (store, other):
+        other.execute("create virtual table words using fts5(word)")
+        refused = [
+            Interest(name="regexp", table="orders", key=["id"], matches="{row}.note regexp '^a'"),
+            Interest(name="own", table="orders", key=["id"], watches=["penstock_wide_integer({row}.amount, 0)"]),
+            Interest(name="words", table="words", key=["word"]),
+        ]
+        for interest in refused:
+            with pytest.raises(DeclarationError):
+                await store.interests.declare([interest], NOW)
+        assert await store.interests.list() == []
+
+
+class Narrow(Table, name="parcel"):
+    state: Literal["packed"]
+
+
+class Wide(Table, name="parcel"):
+    state: Literal["packed", "sent"]
+
+
+async def test_a_table_that_a_push_writes_anew_keeps_its_triggers(sqlite_url: str) -> None:
+    async with captured(sqlite_url) as (store, other):
+        await push(store, [definition_of(Narrow)])
+        await store.interests.declare([Interest(name="parcels", table="parcel", key=["id"], after=["state"])], NOW)
+        insert = "insert into parcel (id, creation_time, state) values (?, '2030-01-01T00:00:00.000000Z', ?)"
+        other.execute(insert, ("a", "packed"))
+        plan = await push(store, [definition_of(Wide)])
+        assert any("drop table" in statement.lower() for statement in plan.sql)
+        assert [row.state for row in await store.interests.list()] == ["ok"]
+        other.execute(insert, ("b", "sent"))
+        assert await kinds(store) == [("enter", "a"), ("enter", "b")], "nothing is told of the rows that were copied"
+
+
+async def test_a_new_column_is_noticed_where_every_column_counts(sqlite_url: str) -> None:
+    some = Interest(name="some", table="orders", key=["id"], watches=["{row}.amount"])
+    async with captured(sqlite_url, ALL, some) as (store, other):
+        other.execute("alter table orders add column colour text")
+        assert [row.state for row in await store.interests.list()] == ["altered", "ok"]
+        await store.interests.declare([ALL], NOW)
+        other.execute("insert into orders (id) values (1)")
+        other.execute("update orders set colour = 'red'")
+        assert await kinds(store) == [("enter", 1), ("enter", 1), ("change", 1)]
+
+
+def test_triggers_are_made_of_what_every_sqlite_has() -> None:
+    made = triggers(1, PAID, ["id", "status", "amount", "note"])
+    assert sorted(made) == [f"penstock_change_1_{event}" for event in ("delete", "insert", "update")]
+    assert not any("is distinct from" in text or "->>" in text for text in made.values()), (
+        "those came with 3.38 and 3.39"
+    )
+
+
+# ----- several processes
+
+_PROCESS = """
+import json, sqlite3, sys
+path, writer, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+connection = sqlite3.connect(path, isolation_level=None, timeout=60)
+for n in range(1, count + 1):
+    connection.execute("begin immediate")
+    saw = dict(connection.execute("select writer, max(n) from entry group by writer").fetchall())
+    connection.execute("insert into entry values (?, ?, ?)", (writer, n, json.dumps(saw)))
+    connection.execute("update tally set n = n + 1 where id = ?", (n % 5,))
+    connection.execute("rollback" if n % 7 == 0 else "commit")
+"""
+
+
+async def test_several_processes_write_and_nothing_is_missed(sqlite_url: str) -> None:
+    count = 60
+    async with feed(sqlite_url) as store:
+        reader = Reader(store, await store.leases.take("reader", TTL, NOW), 7)
+        commands = [
+            [sys.executable, "-c", _PROCESS, str(sqlite_path(sqlite_url)), str(n), str(count)] for n in range(4)
+        ]
+        running = [subprocess.Popen(command) for command in commands]  # noqa: ASYNC220 - they only start here
+        try:
+            while any(process.poll() is None for process in running):
+                await reader.step()
+                await store.changes.rotate(NOW, 5)
+            assert [process.wait() for process in running] == [0] * 4
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+        while not await reader.step():
+            pass
+        entries = {(writer, n) for writer in range(4) for n in range(1, count + 1) if n % 7}
+        counted = [sum(1 for _, n in entries if n % 5 == number) for number in range(5)]
+        check(reader.changes, entries, {(id_, n) for id_ in range(5) for n in range(1, counted[id_] + 1)})
+        await store.changes.rotate(NOW, 10_000)
+        assert await changes(store) == []
