@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 from uuid import UUID
 
@@ -142,3 +144,25 @@ def test_a_clock_never_makes_the_same_id_twice() -> None:
     clock = SystemClock()
     made = [clock.uuid7() for _ in range(20_000)]
     assert made == sorted(set(made)), "they rise, even inside one millisecond"
+
+
+# Far ahead of the time, each id is a step beyond the last one, and steps are drawn in advance.
+_FORK = """
+import os
+from penstock.clock import SystemClock
+
+clock = SystemClock()
+clock._last_ms = 2**47
+clock.uuid7()
+reads, writes = os.pipe()
+if os.fork() == 0:
+    os.write(writes, str([clock.uuid7() for _ in range(9)]).encode())
+    os._exit(0)
+os.wait()
+print(os.read(reads, 10_000).decode() != str([clock.uuid7() for _ in range(9)]))
+"""
+
+
+def test_a_forked_process_makes_ids_of_its_own() -> None:
+    done = subprocess.run([sys.executable, "-c", _FORK], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "True\n"

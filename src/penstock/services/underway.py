@@ -176,7 +176,8 @@ class UnderWay:
         """
         loop, self._lane = asyncio.get_running_loop(), object()
         lane = loop.create_task(self._run_in_turn(self._lane))
-        loop.call_soon(self._leave_lane, lane)  # which is when it waits for the first time, or has ended
+        # Comes when it waits for the first time, or has ended; until then nothing else may know of the task.
+        loop.call_soon(self._leave_lane, lane)
 
     def _leave_lane(self, _lane: asyncio.Task[None]) -> None:
         self._lane = None

@@ -41,7 +41,7 @@ class Heads:
         """Seconds until the next look from the very first, or None if each one is."""
         return max(0.0, self._whole_at - self._clock.monotonic()) if self._known else None
 
-    def clock(self) -> float:
+    def now(self) -> float:
         """When a look begins, for `learn`."""
         return self._clock.monotonic()
 

@@ -240,7 +240,7 @@ class PostgresJobs:
         self, lease: int, limit: int, rooms: Sequence[Room], now: datetime
     ) -> tuple[Row, builtins.list[Job]]:
         """What is so beside the jobs, and the jobs."""
-        began, pools = self._heads.clock(), [room.pool for room in rooms]
+        began, pools = self._heads.now(), [room.pool for room in rooms]
         first, *rows = await self._run(
             "claim",
             pools=pools,
