@@ -16,6 +16,7 @@ from penstock.pools.shares import Need, change
 from penstock.store.contract import Room, Store
 from penstock.store.pools import PoolView
 
+_NEVER = -1e9
 _LOOK_EVERY = 0.05
 _TURN = 0.25
 _IDLE_FOR = 10.0
@@ -49,12 +50,13 @@ class Slots:
         self._store = store
         self._clock = clock
         self._held = {pool: _Held() for pool in pools}
-        self._looked_at = -1e9
+        self._looked_at = _NEVER
+        self._calm = False
 
     def forget(self) -> None:
         """The lease is gone, and its slots with it."""
         self._held = {pool: _Held() for pool in self._held}
-        self._looked_at = -1e9
+        self._looked_at = _NEVER
 
     def held(self) -> dict[str, float]:
         """How many slots of each pool it holds."""
@@ -62,7 +64,12 @@ class Slots:
 
     def recount(self) -> None:
         """Slots have gone to jobs that no worker runs: before the next claim they are counted anew."""
-        self._looked_at = -1e9
+        self._looked_at = _NEVER
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether a claim may come before the next look: at the last one nobody else asked for slots."""
+        return not self._held or (self._calm and self._looked_at > _NEVER)
 
     def rooms(self, places: int, running: Counter[str]) -> list[Room]:
         """For how many more jobs of each pool there is room now.
@@ -87,7 +94,7 @@ class Slots:
             return math.inf
         if due > 0 and running.total() > 0:  # many short jobs end within that time
             return due
-        self._looked_at = now
+        self._looked_at, self._calm = now, True
         for view in await self._store.pools.look(lease, list(self._held), max(1, places)):
             await self._follow(view, lease, places, running[view.pool], now)
         yielded = max(held.yielded_at for held in self._held.values())
@@ -123,6 +130,7 @@ class Slots:
         if not need.unused:
             held.filled_at = now
         held.lends = bool(need.unused and need.lacking)
+        self._calm &= not (view.wanted or view.lacking) and view.held > 0
         count = change(need)
         if count > 0:
             held.number = await self._store.pools.acquire(lease, view.pool, count)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -272,6 +273,8 @@ class Worker(Service):
         lease, free = self.lease, self._under_way.free
         if lease is None or self._stopping:
             return self._poll
+        if free > 0 and not self._under_way.running and self._slots.may_wait:
+            return await self._claim_first(lease, free)
         again = await self._slots.balance(lease, max(0, free), self._under_way.busy)
         if free <= 0:
             await self._others.cancel(self.running, self._under_way.batches)
@@ -280,6 +283,14 @@ class Worker(Service):
         if early > 0 and self._under_way.is_nearly_full:
             return min(self._poll, again, early)
         return await self._claim_into(lease, free, again)
+
+    async def _claim_first(self, lease: int, free: int) -> float:
+        """Claim with the slots it has, as who was idle does so that jobs start sooner, and then see to the slots."""
+        had = self._slots.held()
+        pause = await self._claim_into(lease, free, math.inf)
+        self._under_way.start()
+        again = await self._slots.balance(lease, max(0, self._under_way.free), self._under_way.busy)
+        return min(pause, again) if self._slots.held() == had else 0.0
 
     async def _claim_into(self, lease: int, free: int, again: float) -> float:
         """Claim jobs for the places that are free; seconds until the next look."""
