@@ -158,9 +158,12 @@ class Writer:
         if not self._busy:
             try:
                 await self._clock.sleep(0)  # whoever is about to begin may still join
-            finally:
-                if not done.done():
-                    self._commit_if_idle()
+            except BaseException:
+                done.cancel()  # nobody waits for it; what was written is kept all the same
+                self._commit_if_idle()
+                raise
+            if not done.done():
+                self._commit_if_idle()
         await done
 
     def _pass_on(self, *, comes_back: bool = False) -> None:
