@@ -13,7 +13,8 @@ from penstock.jobs.settle import ATTEMPTS_KEPT, settle_cancel
 from penstock.jobs.states import JobEvent, JobState
 from penstock.testing.conformance.bench import AGAIN, KEEP, NOW, Bench, Suite, after, ended, ids, lose, new_job, story
 
-_OFTEN = Retry(max_attempts=ATTEMPTS_KEPT + 5, initial_backoff=0.0)
+_MANY = ATTEMPTS_KEPT + 5
+_OFTEN = Retry(max_attempts=_MANY, initial_backoff=0.0)
 
 
 class Retries(Suite):
@@ -66,13 +67,13 @@ class Retries(Suite):
         new = new_job("action", retry=_OFTEN)
         await bench.enqueue(new)
         lease = await bench.lease()
-        for number in range(1, _OFTEN.max_attempts + 1):
+        for number in range(1, _MANY + 1):
             job = await bench.claim_one(lease, after(number))
             await bench.settle(
                 lease, ended(job, JobEvent.RAISED, now=after(number), error=f"E{number}", traceback="x" * 50_000)
             )
-        status = await bench.status(new.id, after(_OFTEN.max_attempts))
-        assert [one.number for one in status.attempts] == list(range(6, _OFTEN.max_attempts + 1))
+        status = await bench.status(new.id, after(_MANY))
+        assert [one.number for one in status.attempts] == list(range(6, _MANY + 1))
         assert {one.what for one in status.attempts[:-1]} == {"raised"}
         assert status.attempts[-1].what == "exhausted"
         assert sum(len(one.traceback or "") for one in status.attempts) <= ATTEMPTS_KEPT * 4_000
