@@ -84,6 +84,7 @@ def test_no_wait_is_longer_than_was_said_or_than_a_year() -> None:
     assert backoff(Exponential(0.25, 2), 10_000, 0.0) == LONGEST
     assert backoff(Exponential(initial_backoff=0, base=2), 10_000, 0.9) == 0
     assert waits(Retry.linear(LONGEST, max_attempts=None), 1, 2, 10**9) == [LONGEST] * 3
+    assert waits(Retry.fixed(LONGEST, jitter=1), 1, chance=0.9) == [LONGEST], "jitter makes it no longer either"
 
 
 @given(BACKOFFS, st.integers(1, 10**6), CHANCE)
