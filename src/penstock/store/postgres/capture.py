@@ -246,6 +246,11 @@ def _value(row: str, column: str, types: Mapping[str, str]) -> str:
     return value
 
 
+def lost(number: int) -> str:
+    """Tells the reader of an interest that changes may have been missed."""
+    return f"{_APPEND.format(id=number)} 'lost', null, null, null)"
+
+
 def literal(text: str) -> str:
     """Text as an SQL literal, however the session that reads it takes backslashes."""
     quoted = text.replace("'", "''").replace("\\", "\\\\")
