@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
     from penstock.calls.crons import CronStatus
     from penstock.calls.ratelimits import RateLimiter, RateStatus
+    from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
     from penstock.calls.work import ActionWork
     from penstock.calls.workpool import Workpool
     from penstock.config import Config
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         RowNotFound,
         SchemaMismatch,
         Snooze,
+        TaskConditionFailed,
         TokenExpired,
         TokenInvalid,
         TryAgain,
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
+    "penstock.calls.taskctx": ("MutationTaskCtx", "SyncMutationTaskCtx", "SyncTaskCtx", "TaskCtx"),
     "penstock.calls.crons": ("CronStatus",),
     "penstock.calls.work": ("ActionWork",),
     "penstock.calls.ratelimits": ("RateLimiter", "RateStatus"),
@@ -127,6 +130,7 @@ _HOMES = {
         "RowNotFound",
         "SchemaMismatch",
         "Snooze",
+        "TaskConditionFailed",
         "TokenExpired",
         "TokenInvalid",
         "TryAgain",
@@ -207,6 +211,7 @@ __all__ = [
     "LeaseLost",
     "LimitExceeded",
     "MutationCtx",
+    "MutationTaskCtx",
     "NonRetryableError",
     "NotUnique",
     "Overloaded",
@@ -226,7 +231,11 @@ __all__ = [
     "SchemaMismatch",
     "Snooze",
     "Success",
+    "SyncMutationTaskCtx",
+    "SyncTaskCtx",
     "Table",
+    "TaskConditionFailed",
+    "TaskCtx",
     "TokenBucket",
     "TokenExpired",
     "TokenInvalid",

@@ -27,6 +27,7 @@ from penstock.store.keys import Keys, Rates
 from penstock.store.outside import Tokens
 from penstock.store.pools import Pools
 from penstock.store.seen import LeaseRow
+from penstock.store.tasks import Tasks
 
 Row = Sequence[Any]
 PIECE_ROWS = 256
@@ -320,6 +321,7 @@ class Store(Protocol):
     crons: Crons
     interests: Interests
     changes: Changes
+    tasks: Tasks
     leases: Leases
     tokens: Tokens
     catalog: Catalog
