@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.app import App, Backend
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
     from penstock.calls.crons import CronStatus
+    from penstock.calls.lockblocks import Lock
     from penstock.calls.ratelimits import RateLimiter, RateStatus
     from penstock.calls.work import ActionWork
     from penstock.calls.workpool import Workpool
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
         JobError,
         LeaseLost,
         LimitExceeded,
+        LockLost,
+        LockTaken,
         NonRetryableError,
         NotUnique,
         Overloaded,
@@ -90,6 +93,7 @@ _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
     "penstock.calls.crons": ("CronStatus",),
+    "penstock.calls.lockblocks": ("Lock",),
     "penstock.calls.work": ("ActionWork",),
     "penstock.calls.ratelimits": ("RateLimiter", "RateStatus"),
     "penstock.calls.workpool": ("Workpool",),
@@ -118,6 +122,8 @@ _HOMES = {
         "JobError",
         "LeaseLost",
         "LimitExceeded",
+        "LockLost",
+        "LockTaken",
         "NonRetryableError",
         "NotUnique",
         "Overloaded",
@@ -206,6 +212,9 @@ __all__ = [
     "JobStatus",
     "LeaseLost",
     "LimitExceeded",
+    "Lock",
+    "LockLost",
+    "LockTaken",
     "MutationCtx",
     "NonRetryableError",
     "NotUnique",

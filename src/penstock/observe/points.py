@@ -17,6 +17,7 @@ POINTS = frozenset(
         "worker.outcome",  # a job has an outcome, nothing is settled
         "scheduler.decided",  # it is decided which crons run, nothing is committed
         "lease.renew",  # a worker is about to renew its lease
+        "lock.renew",  # a holder is about to renew its lock
     }
 )
 

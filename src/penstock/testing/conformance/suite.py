@@ -13,6 +13,7 @@ from penstock.testing.conformance.isolation import Isolation
 from penstock.testing.conformance.jobs import Jobs
 from penstock.testing.conformance.keys import Keys
 from penstock.testing.conformance.leases import Leases
+from penstock.testing.conformance.locks import Locks
 from penstock.testing.conformance.machine import AnyOrder
 from penstock.testing.conformance.moves import Moves
 from penstock.testing.conformance.pools import Pools
@@ -40,6 +41,7 @@ class StoreSuite(
     Interests,
     Changes,
     Leases,
+    Locks,
     Tokens,
     Signals,
     Catalog,
