@@ -195,11 +195,10 @@ def test_a_program_that_does_not_await_holds_a_lock(database_url: str) -> None:
 
 
 async def test_a_lock_says_what_it_is(database_url: str) -> None:
-    async with two(database_url) as (first, _, clock):
-        async with first.with_lock("k", on_lost="signal") as lock:
-            assert repr(lock) == f"<lock 'k' {lock.fence}>"
-            clock.advance(LEASE)
-            assert repr(lock) == f"<lock 'k' {lock.fence}, lost>"
+    async with two(database_url) as (first, _, clock), first.with_lock("k", on_lost="signal") as lock:
+        assert repr(lock) == f"<lock 'k' {lock.fence}>"
+        clock.advance(LEASE)
+        assert repr(lock) == f"<lock 'k' {lock.fence}, lost>"
 
 
 async def test_the_holder_of_an_action_is_named(database_url: str) -> None:
@@ -509,13 +508,17 @@ async def test_who_watches_a_lock_learns_that_the_block_has_ended(database_url: 
 
 async def test_a_block_that_has_ended_well_held_its_lock_to_the_end(database_url: str) -> None:
     async with two(database_url) as (first, _, _):
-        with pytest.raises(LockLost, match="another holder, or was taken away"):
+
+        async def body(*, fail: bool) -> None:
             async with first.with_lock("k") as lock:
                 await first.engine.store.locks.release("k", lock.fence)  # as an administrator does
+                if fail:
+                    raise ZeroDivisionError
+
+        with pytest.raises(LockLost, match="another holder, or was taken away"):
+            await body(fail=False)
         with pytest.raises(ZeroDivisionError):
-            async with first.with_lock("k") as lock:
-                await first.engine.store.locks.release("k", lock.fence)
-                raise ZeroDivisionError
+            await body(fail=True)
 
 
 async def test_an_error_under_a_lost_lock_stays_what_it_is(database_url: str) -> None:
@@ -568,12 +571,12 @@ async def test_a_thread_learns_of_a_lost_lock_at_the_end_of_its_block(database_u
 
 async def test_a_mutation_of_a_late_holder_is_refused(database_url: str) -> None:
     async with two(database_url) as (first, second, clock):
-        with pytest.raises(LockLost):
-            async with first.with_lock("k", on_lost="signal") as lock:
-                await first.run_mutation(write, "in time", "k", lock.fence)
-                clock.advance(LEASE)
-                async with second.with_lock("k") as other:
-                    await second.run_mutation(write, "the next one", "k", other.fence)
+        async with first.with_lock("k", on_lost="signal") as lock:
+            await first.run_mutation(write, "in time", "k", lock.fence)
+            clock.advance(LEASE)
+            async with second.with_lock("k") as other:
+                await second.run_mutation(write, "the next one", "k", other.fence)
+                with pytest.raises(LockLost):
                     await first.run_mutation(write, "late", "k", lock.fence)
         assert await second.run_query(written) == ["in time", "the next one"]
 

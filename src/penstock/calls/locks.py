@@ -9,7 +9,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
+from uuid import UUID
 
 from penstock.calls.engine import Engine
 from penstock.calls.holding import Ask, Holding
@@ -18,15 +19,17 @@ from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.store.locks import LockRow
 
-# Parts of a lease, counted from when it was taken or renewed last: when it is renewed, how soon that is tried again, and
-# when a holder who could not renew it gives up, so that what it does under the lock has time to end.
+T = TypeVar("T")
+
+# Parts of a lease, counted from when it was taken or renewed last: when it is renewed, how soon that is tried again,
+# and when a holder who could not renew it gives up, so that what it does under the lock has time to end.
 _RENEW_PART = 1 / 3
 _AGAIN_PART = 0.05
 _TRUST_PART = 0.8
 
 _FIRST_LOOK, _LAST_LOOK, _LESS_OFTEN = 0.05, 1.0, 1.6  # seconds between looks of who hears nothing
 _FIRST_REST, _LAST_REST = 0.005, 0.1  # seconds that who hears much rests at least, as most of it is not about locks
-_TURN, _COURTESY = 0.1, 0.05  # seconds for which a process keeps what others want, then leaves it to them
+_TURN, _COURTESY = 0.1, 0.05  # seconds for which a process keeps what others want, and then leaves it to them
 _MOST_TURNS = 1_000
 _RELEASE_AGAIN = 0.1
 
@@ -45,6 +48,7 @@ class Locks:
         self._held: set[Holding] = set()
         self._lines: dict[str, deque[asyncio.Event]] = {}
         self._turns: dict[str, float] = {}  # since when this process takes a lock again and again that others want
+        self._taking: dict[UUID, asyncio.Task[LockRow]] = {}  # what of each attempt is on its way
         self._beside: set[asyncio.Task[Any]] = set()
         self._idle = asyncio.Event()
 
@@ -153,7 +157,10 @@ class Locks:
         before = self._clock.monotonic()
         await self._store.synchronize()  # whether it has run out, all machines must see alike
         now = self._clock.now()
-        row = await self._store.locks.take(ask.key, ask.attempt, ask.holder, ask.lease, now)
+        take = self._store.locks.take(ask.key, ask.attempt, ask.holder, ask.lease, now)
+        taking = self._taking[ask.attempt] = self._do_beside(take)
+        row = await asyncio.shield(taking)  # a statement that is given up could still take it, after it was withdrawn
+        del self._taking[ask.attempt]
         if row.attempt != ask.attempt:
             return row
         if len(self._turns) > _MOST_TURNS:
@@ -173,9 +180,10 @@ class Locks:
     async def _keep(self, holding: Holding) -> None:
         """Renew a lock until it is given back or lost."""
         lease = holding.ask.lease.total_seconds()
-        pause = lease * _RENEW_PART
-        while not await self._clock.wait(holding.over, pause):
-            pause = lease * (_RENEW_PART if await self._renew(holding) else _AGAIN_PART)
+        due = holding.trusted_until - lease * (_TRUST_PART - _RENEW_PART)
+        while not await self._clock.wait(holding.over, max(0.0, due - self._clock.monotonic())):
+            renewed = await self._renew(holding)
+            due = self._clock.monotonic() + lease * (_RENEW_PART if renewed else _AGAIN_PART)
             if holding.lost:
                 holding.lose()
 
@@ -208,9 +216,14 @@ class Locks:
     # ----- giving back
 
     async def release(self, holding: Holding) -> None:
-        """Give a lock back, also if the caller is cancelled meanwhile; it may turn out to be lost."""
+        """Give a lock back, also if the caller is cancelled meanwhile; it may turn out to be lost.
+
+        Nobody waits for the end of one that is known to be lost: perhaps the database is away.
+        """
         holding.end()
-        await asyncio.shield(self._do_beside(self._release(holding)))
+        releasing = self._do_beside(self._release(holding))
+        if not holding.lost:
+            await asyncio.shield(releasing)
 
     async def _release(self, holding: Holding) -> None:
         key, fence = holding.ask.key, holding.fence
@@ -233,6 +246,10 @@ class Locks:
             self._free(key, row)
 
     async def _withdraw(self, ask: Ask) -> None:
+        """Give a lock back if it was taken, and its taker has gone."""
+        taking = self._taking.pop(ask.attempt, None)
+        if taking is not None:
+            await asyncio.gather(taking, return_exceptions=True)
         try:
             self._free(ask.key, await self._store.locks.withdraw(ask.key, ask.attempt))
         except PenstockError as error:
@@ -247,7 +264,7 @@ class Locks:
         if not self._held:
             self._idle.set()
 
-    def _do_beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _do_beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Do something to its end, whoever goes away meanwhile."""
         task = asyncio.get_running_loop().create_task(work)
         self._beside.add(task)
@@ -263,7 +280,9 @@ class Locks:
         self._idle.clear()
         if self._held:
             await self._machine.wait(self._idle, grace)
-        await asyncio.gather(*self._beside, return_exceptions=True)
+        if self._beside:
+            await asyncio.wait(self._beside, timeout=grace)
+        await self.abandon()
 
     async def abandon(self) -> None:
         """Leave all locks as they are, as a crash does."""
