@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.calls.crons import CronStatus
     from penstock.calls.lockblocks import Lock
     from penstock.calls.ratelimits import RateLimiter, RateStatus
+    from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
     from penstock.calls.work import ActionWork
     from penstock.calls.workpool import Workpool
     from penstock.config import Config
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         RowNotFound,
         SchemaMismatch,
         Snooze,
+        TaskConditionFailed,
         TokenExpired,
         TokenInvalid,
         TryAgain,
@@ -92,6 +94,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
+    "penstock.calls.taskctx": ("MutationTaskCtx", "SyncMutationTaskCtx", "SyncTaskCtx", "TaskCtx"),
     "penstock.calls.crons": ("CronStatus",),
     "penstock.calls.lockblocks": ("Lock",),
     "penstock.calls.work": ("ActionWork",),
@@ -133,6 +136,7 @@ _HOMES = {
         "RowNotFound",
         "SchemaMismatch",
         "Snooze",
+        "TaskConditionFailed",
         "TokenExpired",
         "TokenInvalid",
         "TryAgain",
@@ -216,6 +220,7 @@ __all__ = [
     "LockLost",
     "LockTaken",
     "MutationCtx",
+    "MutationTaskCtx",
     "NonRetryableError",
     "NotUnique",
     "Overloaded",
@@ -235,7 +240,11 @@ __all__ = [
     "SchemaMismatch",
     "Snooze",
     "Success",
+    "SyncMutationTaskCtx",
+    "SyncTaskCtx",
     "Table",
+    "TaskConditionFailed",
+    "TaskCtx",
     "TokenBucket",
     "TokenExpired",
     "TokenInvalid",

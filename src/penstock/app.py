@@ -22,6 +22,7 @@ from penstock.calls.ratelimits import RateLimiter, RateLimiters
 from penstock.calls.run import Runner
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.syncbackend import SyncApp
+from penstock.calls.tasks import ReactiveTasks, declare_tasks
 from penstock.calls.workpool import Workpool
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config, check_settings, load_config, unknown_variables
@@ -37,6 +38,7 @@ from penstock.pools.pool import LogLevel, PoolDefinition
 from penstock.pools.rates import RateLimit
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.group import Group
+from penstock.services.planner import Planner
 from penstock.services.pruner import Pruner
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker import Worker
@@ -47,8 +49,8 @@ from penstock.store.pools import PoolRow
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-ServiceName = Literal["worker", "scheduler", "pruner"]
-SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "pruner")
+ServiceName = Literal["worker", "scheduler", "planner", "pruner"]
+SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "pruner")
 
 
 class App(Declaring):
@@ -63,6 +65,8 @@ class App(Declaring):
         guests: Its work in transactions of the user's own.
         crons: What is run at the times of a schedule.
         cron: Decorates a mutation or an action that is run at the times of a schedule; see `Crons.cron`.
+        tasks: Its reactive tasks.
+        reactive_task: Decorates a handler that is run for rows of a table; see `ReactiveTasks.reactive_task`.
 
     Raises:
         ConfigError: There is no such setting, or it cannot have this value.
@@ -78,6 +82,8 @@ class App(Declaring):
         self.sync = SyncApp(self.open)
         self.crons = Crons(self.registry)
         self.cron = self.crons.cron
+        self.tasks = ReactiveTasks(self.registry, self.pools)
+        self.reactive_task = self.tasks.reactive_task
         check_settings("App(…)", settings)
 
     # ----- pools
@@ -164,7 +170,7 @@ class App(Declaring):
         Raises:
             DeclarationError: Two of them have one name, or a field cannot be stored.
         """
-        tables = distinct((*self._tables, *tables_of(self.registry)))
+        tables = distinct((*self._tables, *tables_of(self.registry), *self.tasks.tables()))
         return [definition_of(table) for table in tables]
 
     # ----- running
@@ -227,7 +233,8 @@ class Backend:
     def __init__(self, app: App, config: Config, clock: Clock) -> None:
         self.app = app
         self.config = config
-        self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits)
+        reactive = (table.__declared__.sql_name for table in app.tasks.tables())
+        self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits, reactive)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
         self.job_calls = JobCalls(self.runner, None)
@@ -251,6 +258,7 @@ class Backend:
                 await store.pools.declare(self.app.pool_definitions())
                 await store.programs.declare(self.app.registry.kinds())
                 await store.crons.declare(crons, self.engine.clock.now())
+                await declare_tasks(self.engine, self.app.tasks)
         except BaseException:
             await store.close()
             raise
@@ -279,7 +287,7 @@ class Backend:
         await self.engine.abandon()
         await self.engine.store.close()
 
-    def make_service(self, name: ServiceName) -> Worker | CronScheduler | Pruner:
+    def make_service(self, name: ServiceName) -> Worker | CronScheduler | Planner | Pruner:
         """A service of this backend, not yet started."""
         if name == "scheduler":
             return CronScheduler(self.runner, self.app.crons.scope())
@@ -287,6 +295,8 @@ class Backend:
             return Worker(
                 self.runner, f"{socket.gethostname()}:{os.getpid()}", self.config.worker_jobs, list(self.app.pools)
             )
+        if name == "planner":
+            return Planner(self.runner, f"{socket.gethostname()}:{os.getpid()}")
         return Pruner(self.runner)
 
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -329,7 +339,7 @@ class Backend:
             await session.rollback()
 
     async def jobs(self, state: str | None = None, limit: int = 100, *, where: JobFilter = ALL_JOBS) -> list[JobStatus]:
-        """Jobs in one state (pending, running, success, failed, canceled) or in all, newest first.
+        """Jobs in one state (pending, running, success, failed, canceled, skipped) or in all, newest first.
 
         Args:
             state: Only those in this state.

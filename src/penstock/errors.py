@@ -37,6 +37,7 @@ PenstockError
 └── JobError                      why a job ended
     ├── NonRetryableError         raise it in a job: no further attempt is made
     ├── Snooze                    raise it in a job: it runs again later, and no attempt is used
+    ├── TaskConditionFailed       the row of a reactive task is gone, or is not as it was when the task was called for
     ├── WorkerLost                the worker that ran the job died or lost its lease
     └── LeaseLost                 a worker tried to settle a job that is not its own any more
 """
@@ -308,6 +309,16 @@ class NonRetryableError(JobError):
     """Raise it in a job: the job ends failed, and no further attempt is made."""
 
     code = "non_retryable"
+
+
+class TaskConditionFailed(JobError):
+    """The row of a reactive task is gone, does not match any more, or has changed since the task was called for.
+
+    `get_document` raises it. A handler that lets it pass ends as *skipped*: if there is something to do, another run
+    is on its way.
+    """
+
+    code = "task_condition_failed"
 
 
 class Snooze(JobError):

@@ -21,7 +21,7 @@ def test_every_state_can_be_reached_and_comes_to_an_end() -> None:
 
 
 def test_only_a_retry_leads_out_of_an_end_and_nothing_out_of_success() -> None:
-    assert frozenset({JobState.SUCCESS, JobState.FAILED, JobState.CANCELED}) == FINISHED
+    assert frozenset({JobState.SUCCESS, JobState.FAILED, JobState.CANCELED, JobState.SKIPPED}) == FINISHED
     assert reachable(JobState.SUCCESS) == {JobState.SUCCESS}
     out = [(state, event, to) for state, event, to in moves() if state in FINISHED]
     assert out == [(state, JobEvent.RETRIED, JobState.PENDING) for state in (JobState.FAILED, JobState.CANCELED)]
@@ -33,7 +33,9 @@ def test_every_event_moves_something_and_only_a_claim_starts_a_job() -> None:
     assert [key for key, to in MOVES.items() if to is JobState.RUNNING] == [
         (JobState.PENDING, JobEvent.CLAIMED), (JobState.RUNNING, JobEvent.HELD),
     ]  # fmt: skip
-    assert [event for state, event in MOVES if state is JobState.PENDING] == [JobEvent.CLAIMED, JobEvent.CANCELED]
+    assert [event for state, event in MOVES if state is JobState.PENDING] == [
+        JobEvent.CLAIMED, JobEvent.CANCELED, JobEvent.SKIPPED,
+    ]  # fmt: skip
 
 
 def test_the_diagram_shows_every_move_and_every_end() -> None:
@@ -42,7 +44,7 @@ def test_the_diagram_shows_every_move_and_every_end() -> None:
     for state, event, to in moves():
         assert f"    {state.value} --> {to.value}: {event.value}" in lines
     assert [line for line in lines if line.endswith("--> [*]")] == [
-        f"    {state} --> [*]" for state in ("success", "failed", "canceled")
+        f"    {state} --> [*]" for state in ("success", "failed", "canceled", "skipped")
     ]
     assert len(lines) == 2 + len(set(moves())) + len(FINISHED)
 

@@ -8,11 +8,14 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
+from penstock.schema.table import Table
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+TaskRow = TypeVar("TaskRow", bound=Table)
 
 
 class QueryDecorator(Protocol):
@@ -84,6 +87,27 @@ class ActionDeclaration(Protocol):
     def __call__(
         self, handler: None = None, /, *, batch: int, of: Callable[P, T], linger: timedelta = ...
     ) -> BatchDecorator[P, T]: ...
+
+
+class TaskDecorator(Protocol[TaskRow]):
+    """What `App.reactive_task` gives: it declares a reactive task, and leaves its handler as it is."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[[TaskCtx[TaskRow]], Awaitable[None]], /
+    ) -> Callable[[TaskCtx[TaskRow]], Awaitable[None]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[[MutationTaskCtx[TaskRow]], Awaitable[None]], /
+    ) -> Callable[[MutationTaskCtx[TaskRow]], Awaitable[None]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[[SyncTaskCtx[TaskRow]], None], /
+    ) -> Callable[[SyncTaskCtx[TaskRow]], None]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[[SyncMutationTaskCtx[TaskRow]], None], /
+    ) -> Callable[[SyncMutationTaskCtx[TaskRow]], None]: ...
 
 
 class CronDecorator(Protocol):

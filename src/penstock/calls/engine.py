@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
 
+from penstock.calls.holds import Holds
 from penstock.calls.journal import Journal
 from penstock.calls.processes import Processes
 from penstock.calls.ratelimits import RateLimiters
@@ -23,6 +25,7 @@ from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
 from penstock.store.contract import Store
 from penstock.store.statements import Statements
+from penstock.store.tasks import TaskRow
 
 Turn = AbstractAsyncContextManager[Place | None]
 
@@ -36,18 +39,28 @@ class Engine:
         clock: The app's time; a test may move it.
         machine: The machine's own time, for waits inside one call.
         journal: Tells what happens to jobs and calls.
+        tasks: The reactive tasks of this program by name, as they were kept when it started.
+        holds: Which of them start no runs now.
     """
 
     def __init__(
-        self, store: Store, registry: Registry, config: Config, clock: Clock, rate_limits: RateLimiters
+        self,
+        store: Store,
+        registry: Registry,
+        config: Config,
+        clock: Clock,
+        rate_limits: RateLimiters,
+        reactive: Iterable[str] = (),
     ) -> None:
         self.store = store
         self.registry = registry
         self.config = config
         self.clock = clock
         self.rate_limits = rate_limits
+        self.tasks: Mapping[str, TaskRow] = {}
+        self.holds = Holds()
         self.machine = SystemClock()
-        self.statements = Statements(store.dialect)
+        self.statements = Statements(store.dialect, reactive)
         self.processes = Processes(config)
         self.journal = Journal(Meters() if config.dev or config.metrics_token or config.metrics_port else None)
         self._threads: dict[str, Threads] = {}

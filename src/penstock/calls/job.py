@@ -28,6 +28,7 @@ from penstock.errors import (
     Overloaded,
     ResultInvalid,
     Snooze,
+    TaskConditionFailed,
 )
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
@@ -167,6 +168,8 @@ def raised(runner: Runner, job: Job, error: Exception, cancelled: Cancellation) 
         return _parked(job, f"Overloaded: {error}")
     if cancelled.is_set():
         return Outcome(JobEvent.CANCELED)
+    if isinstance(error, TaskConditionFailed) and job.options.task is not None:
+        return Outcome(JobEvent.SKIPPED, error=failure(error).error)
     return _snoozed(runner, job, error) if isinstance(error, Snooze) else failure(error)
 
 
@@ -178,6 +181,8 @@ def _snoozed(runner: Runner, job: Job, error: Snooze) -> Outcome:
 
 
 def _returned(runner: Runner, function: AnyFunction, result: object) -> Outcome:
+    if isinstance(result, Outcome):  # of a reactive task, which may end otherwise
+        return result
     return Outcome(JobEvent.RETURNED, result=result_text(runner, function, result))
 
 

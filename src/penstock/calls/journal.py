@@ -32,6 +32,7 @@ _STATUS: dict[JobState, Status] = {
     JobState.SUCCESS: "success",
     JobState.FAILED: "failed",
     JobState.CANCELED: "canceled",
+    JobState.SKIPPED: "skipped",
 }
 
 

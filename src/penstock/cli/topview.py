@@ -16,7 +16,7 @@ from penstock.jobs.job import DEFAULT_POOL
 from penstock.store.pools import PoolRow
 from penstock.store.seen import Activity, LeaseRow
 
-_ENDS = ("success", "failed", "canceled")
+_ENDS = ("success", "failed", "canceled", "skipped")
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -19,6 +20,8 @@ from penstock.jobs.states import JobEvent, JobState
 from penstock.schema.ids import JOB_PREFIX, Id, format_id, is_id, parse_id
 
 DEFAULT_POOL = "default"
+_MARK, _KEY = '{"generation":', ',"key":'
+_DECODER = json.JSONDecoder()
 
 Kind = Literal["query", "mutation", "action"]
 
@@ -70,6 +73,7 @@ class Options:
         key: Of its pool's jobs with the same one there is only one.
         until_start: Whether another job may have its key as soon as it starts, and not only when it has ended.
         trace: The trace that it belongs to and the span that enqueued it, as W3C writes them.
+        task: The number of the reactive task that it belongs to; its arguments then begin with those of `Mark`.
     """
 
     retry: Retry | None = None
@@ -82,6 +86,7 @@ class Options:
     key: str | None = None
     until_start: bool | None = None
     trace: str | None = None
+    task: int | None = None
 
 
 NO_OPTIONS = Options()
@@ -183,12 +188,34 @@ class Job:
 
 
 @dataclass(slots=True)  # not frozen: see above
+class Mark:
+    """Of which state of which row a job of a reactive task is.
+
+    Attributes:
+        task: The number of the task.
+        key: The key of the row, as the change feed spells it.
+        generation: Which of the row's states that the task wanted to hear of.
+    """
+
+    task: int
+    key: str
+    generation: int
+
+
+def mark_of(task: int, args: str) -> Mark:
+    """The mark of a job of a task, from its arguments, which begin with it."""
+    generation, end = _DECODER.raw_decode(args, len(_MARK))
+    key, _ = _DECODER.raw_decode(args, end + len(_KEY))
+    return Mark(task, key, generation)
+
+
+@dataclass(slots=True)  # not frozen: see above
 class Outcome:
     """What became of one attempt.
 
     Attributes:
-        event: One of returned, raised, snoozed, held, handed back, lost or canceled; whether an attempt is left is
-            not yet considered.
+        event: One of returned, skipped, raised, snoozed, held, handed back, lost or canceled; whether an attempt is
+            left is not yet considered.
         result: For returned: the result as JSON.
         error: For raised and lost: type and message. For snoozed: why it waits.
         traceback: For raised: where.
@@ -216,6 +243,7 @@ class Settlement:
         on_complete_error: Type and message of what its on_complete raised for the last time.
         frees_key: Whether another job may have its key from now on.
         failed: The attempt, if it failed or was lost; it is added to those that are kept.
+        mark: For a job of a reactive task: of which state of which row it is.
     """
 
     id: UUID
@@ -232,6 +260,7 @@ class Settlement:
     on_complete_error: str | None = None
     frees_key: bool = False
     failed: Attempt | None = None
+    mark: Mark | None = None
 
     @property
     def is_plain(self) -> bool:

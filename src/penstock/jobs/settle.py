@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from penstock.jobs.job import Attempt, Ending, Job, Options, Outcome, Settlement
+from penstock.jobs.job import Attempt, Ending, Job, Options, Outcome, Settlement, mark_of
 from penstock.jobs.retry import Retry, backoff
 from penstock.jobs.states import FINISHED, JobEvent, JobState, moved
 
@@ -36,6 +36,8 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         state, until, result = JobState.SUCCESS, expiry(job.options, now, keep), outcome.result
         settled = Settlement(job.id, state, outcome.event, job.attempt, job.run_at, now, until, result)
         settled.frees_key = job.options.key is not None
+        if job.options.task is not None:
+            settled.mark = mark_of(job.options.task, job.args)
         return settled
     event = _event(job, outcome)
     state = moved(JobState.RUNNING, event, on_complete=job.on_complete is not None)
@@ -52,25 +54,30 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         traceback=outcome.traceback,
         frees_key=job.options.key is not None and state in FINISHED,
         failed=_failed_attempt(job, outcome, event, now) if event in _FAILED else None,
+        mark=None if job.options.task is None else mark_of(job.options.task, job.args),
     )
     if state is not JobState.COMPLETING:
         return settled
     return _completing(settled, moved(JobState.RUNNING, event, on_complete=False), now)
 
 
-def settle_cancel(job: Job, now: datetime, keep: timedelta = KEEP_STATUS) -> Settlement:
-    """What is to be written about a pending job that is canceled. Its attempts stay as they are."""
+def settle_cancel(
+    job: Job, now: datetime, keep: timedelta = KEEP_STATUS, event: JobEvent = JobEvent.CANCELED
+) -> Settlement:
+    """What is to be written about a pending job that is canceled, or skipped. Its attempts stay as they are."""
+    state = moved(JobState.PENDING, event, on_complete=False)
     settled = Settlement(
         id=job.id,
-        state=moved(JobState.PENDING, JobEvent.CANCELED, on_complete=job.on_complete is not None),
-        event=JobEvent.CANCELED,
+        state=moved(JobState.PENDING, event, on_complete=job.on_complete is not None),
+        event=event,
         attempt=job.attempt,
         run_at=job.run_at,
         finished_at=now,
         expires_at=expiry(job.options, now, keep),
         frees_key=job.options.key is not None and (job.on_complete is None or bool(job.options.until_start)),
+        mark=None if job.options.task is None else mark_of(job.options.task, job.args),
     )
-    return _completing(settled, JobState.CANCELED, now) if settled.state is JobState.COMPLETING else settled
+    return _completing(settled, state, now) if settled.state is JobState.COMPLETING else settled
 
 
 def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: str | None = None) -> Settlement:

@@ -16,6 +16,7 @@ class JobState(enum.Enum):
     SUCCESS = "success"
     FAILED = "failed"
     CANCELED = "canceled"
+    SKIPPED = "skipped"  # there was nothing to do any more: the row that it was for is gone, or has changed
 
 
 class JobEvent(enum.Enum):
@@ -26,6 +27,7 @@ class JobEvent(enum.Enum):
     CLAIMED = "claimed"  # a worker took it under its lease
     CANCELED = "canceled"  # someone asked for it to stop, in time
     RETURNED = "returned"  # its function returned
+    SKIPPED = "skipped"  # what it was for is not so any more: of reactive tasks only
     RAISED = "raised"  # its function raised, and an attempt is left
     EXHAUSTED = "exhausted"  # its function raised, and no attempt is left
     SNOOZED = "snoozed"  # it asked to run later; no attempt is used
@@ -37,11 +39,12 @@ class JobEvent(enum.Enum):
     RETRIED = "retried"  # someone asked for it to run again, after it had failed or was canceled
 
 
-P, R, E, S, F, C = JobState
+P, R, E, S, F, C, K = JobState
 
 MOVES: dict[tuple[JobState, JobEvent], JobState] = {
     (P, JobEvent.CLAIMED): R,
     (P, JobEvent.CANCELED): C,
+    (P, JobEvent.SKIPPED): K,
     (R, JobEvent.RETURNED): S,
     (R, JobEvent.RAISED): P,
     (R, JobEvent.EXHAUSTED): F,
@@ -51,11 +54,12 @@ MOVES: dict[tuple[JobState, JobEvent], JobState] = {
     (R, JobEvent.LOST): P,
     (R, JobEvent.ABANDONED): F,
     (R, JobEvent.CANCELED): C,
+    (R, JobEvent.SKIPPED): K,
     (F, JobEvent.RETRIED): P,
     (C, JobEvent.RETRIED): P,
 }
 
-FINISHED = frozenset({S, F, C})
+FINISHED = frozenset({S, F, C, K})
 RETRIABLE = frozenset({F, C})
 
 # While its on_complete is due or under way: what leaves a job there. COMPLETED leads to the end that was known before.

@@ -34,7 +34,7 @@ METERS = {
     "penstock_jobs_enqueued": Meter("counter", ("pool",), "Jobs that this process has enqueued and committed."),
     "penstock_jobs_started": Meter("counter", ("pool",), "Attempts that this process has started."),
     "penstock_jobs_completed": Meter(
-        "counter", ("pool", "status"), "Jobs that have ended in this process: as success, failed or canceled."
+        "counter", ("pool", "status"), "Jobs that have ended in this process: as success, failed, canceled or skipped."
     ),
     "penstock_attempts_failed": Meter("counter", ("pool",), "Attempts that raised or were lost, the last ones too."),
     "penstock_on_complete_failed": Meter("counter", ("pool",), "Calls of an on_complete that raised or were lost."),

@@ -15,6 +15,8 @@ POINTS = frozenset(
         "commit.after",  # the commit is known to have succeeded
         "worker.claimed",  # jobs are claimed, none has started
         "worker.outcome",  # a job has an outcome, nothing is settled
+        "planner.read",  # changes are read, and it is not decided what they call for
+        "planner.planned",  # that is decided, and nothing is written
         "scheduler.decided",  # it is decided which crons run, nothing is committed
         "lease.renew",  # a worker is about to renew its lease
         "lock.renew",  # a holder is about to renew its lock

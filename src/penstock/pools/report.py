@@ -11,7 +11,7 @@ from typing import Literal
 EVERY = 60.0
 _DIGITS = 4
 
-Status = Literal["success", "failed", "canceled", "retrying"]
+Status = Literal["success", "failed", "canceled", "skipped", "retrying"]
 
 
 @dataclass(slots=True)
@@ -22,11 +22,12 @@ class Tally:
     failed: int = 0
     retries: int = 0
     canceled: int = 0
+    skipped: int = 0
 
     @property
     def completed(self) -> int:
         """How many have ended."""
-        return self.succeeded + self.failed + self.retries + self.canceled
+        return self.succeeded + self.failed + self.retries + self.canceled + self.skipped
 
     def add(self, status: Status) -> None:
         """Count one."""
@@ -36,8 +37,10 @@ class Tally:
             self.failed += 1
         elif status == "retrying":
             self.retries += 1
-        else:
+        elif status == "canceled":
             self.canceled += 1
+        else:
+            self.skipped += 1
 
     def failure_rate(self) -> float | None:
         """Which part of the attempts has failed; None if none has ended, so that no average counts it as a good one."""

@@ -90,6 +90,7 @@ class Worker(Service):
                 await self._others.look_after(self.lease)
                 await self._reports.tell(self._under_way.busy)
                 await self._heard.write(self.lease)
+                await self._runner.engine.holds.write(self._store)
                 try:
                     pause = await self._settle_and_claim()  # comes last: who ticks sees what was started by it
                 finally:
@@ -303,6 +304,8 @@ class Worker(Service):
         self.next_run_at = self._next_of(claim)
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
+        if any(job.options.task is not None for job in claim.jobs):
+            self._runner.engine.holds.learn(await self._store.tasks.held(self.clock.now()))
         self._under_way.add(claim.jobs, lease)
         self._journal.started(claim.jobs)
         self._astray, now = False, self.clock.monotonic()

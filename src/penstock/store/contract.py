@@ -28,6 +28,7 @@ from penstock.store.locks import Locks
 from penstock.store.outside import Tokens
 from penstock.store.pools import Pools
 from penstock.store.seen import LeaseRow
+from penstock.store.tasks import Tasks
 
 Row = Sequence[Any]
 PIECE_ROWS = 256
@@ -321,6 +322,7 @@ class Store(Protocol):
     crons: Crons
     interests: Interests
     changes: Changes
+    tasks: Tasks
     leases: Leases
     tokens: Tokens
     locks: Locks

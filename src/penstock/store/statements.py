@@ -6,7 +6,7 @@ Parameters stand in the text in the order of their numbers, as not every dialect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal, NamedTuple
@@ -278,10 +278,15 @@ class TableStatements:
 
 
 class Statements:
-    """The statements of all tables in one dialect."""
+    """The statements of all tables in one dialect.
 
-    def __init__(self, dialect: Dialect) -> None:
+    Attributes:
+        reactive: Names of tables that reactive tasks of this program are about.
+    """
+
+    def __init__(self, dialect: Dialect, reactive: Iterable[str] = ()) -> None:
         self.dialect = dialect
+        self.reactive = frozenset(reactive)
         self._tables: dict[type[Table], TableStatements] = {}
 
     def of(self, table: type[Table], definition: TableDefinition) -> TableStatements:

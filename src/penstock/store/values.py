@@ -73,6 +73,23 @@ def captured_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
         return None
 
 
+def captured_fields(dialect: Dialect, definition: TableDefinition, captured: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a captured row as rows have them; one whose value is none of its kind is None."""
+    fields = {}
+    for name, value in captured.items():
+        column = definition.column(name)
+        neutral = None if value is None else _neutral(dialect, column.kind, value)
+        fields[name] = neutral if neutral is None or column.decode is None else column.decode(neutral)
+    return fields
+
+
+def _neutral(dialect: Dialect, kind: Kind, value: Any) -> Any:
+    """A captured value in the neutral form."""
+    if kind is Kind.JSON and dialect.types[kind] != dialect.types[Kind.TEXT]:
+        return json.dumps(value, default=float)
+    return dialect.decode_value(kind, _from_json(dialect, kind, value))
+
+
 def _from_json(dialect: Dialect, kind: Kind, value: Any) -> Any:
     """A captured value as a driver gives it."""
     if isinstance(value, Decimal):

@@ -230,6 +230,7 @@ class Transaction:
             LimitExceeded: The row is too large, or the transaction has written too much.
         """
         self._bytes_written += 0 if row is None else self.check_size(table, row)
+        self.wakes = self.wakes or table in self.statements.reactive
         self._rows_written += 1
         if self._rows_written > self._config.max_rows_written:
             raise self._exceeded("written", "rows", self._config.max_rows_written, "Write in several transactions.")

@@ -31,6 +31,7 @@ from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy_alike
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
+from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.queries import Query, load_queries
 from penstock.store.rooms import GatesLeftOut, gates_in_line, left_rooms, shared_rooms
 
@@ -58,8 +59,9 @@ _IMPATIENT = Statement("set local lock_timeout = '200ms'")
 class PostgresJobs:
     """See `store.contract.Jobs`."""
 
-    def __init__(self, connections: Connections, gates: PostgresGates, heads: Heads) -> None:
+    def __init__(self, connections: Connections, gates: PostgresGates, heads: Heads, ends: PostgresTaskEnds) -> None:
         self._connections = connections
+        self._ends = ends
         self._gates = gates
         self._heads = heads
         self._left_out = GatesLeftOut()
@@ -141,11 +143,16 @@ class PostgresJobs:
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""
+        if any(item.mark is not None for item in settlements):
+            session = await begin(self._connections, BEGIN_INTERNAL)
+            try:
+                won = await self._settle_within(session, lease, settlements)
+                await session.commit()
+            finally:
+                await session.rollback()
+            return won
         name, values = _settling(settlements)
-        rows = await self._run(name, lease=lease, **values)
-        if name == "settle":
-            return {row[0] for row in rows}
-        return {item.id for item in settlements}.difference(row[0] for row in rows)
+        return _won(name, settlements, await self._run(name, lease=lease, **values))
 
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
         """The same for one job, in the transaction that is its effect."""
@@ -153,9 +160,7 @@ class PostgresJobs:
 
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
         """The same for many jobs; how many the lease still held."""
-        name, values = _settling(settlements)
-        rows = await self._fetch(session, name, lease=lease, **values)
-        return len(rows) if name == "settle" else len(settlements) - len(rows)
+        return len(await self._settle_within(session, lease, settlements))
 
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
         """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
@@ -167,7 +172,9 @@ class PostgresJobs:
         try:
             jobs = [job_of(row) for row in await self._fetch(session, "cancelable", now=now, limit=limit)]
             if jobs:
-                await self._fetch(session, "settle_pending", **_settle_arrays(settle(jobs)))
+                settlements = settle(jobs)
+                rows = await self._fetch(session, "settle_pending", **_settle_arrays(settlements))
+                await self._ends.ended(session, _of(settlements, {row[0] for row in rows}))
             await self._fetch(session, "clear_old_requests", before=before)
             await session.commit()
         finally:
@@ -221,6 +228,12 @@ class PostgresJobs:
         finally:
             await session.rollback()
         return count
+
+    async def _settle_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
+        name, values = _settling(settlements)
+        won = _won(name, settlements, await self._fetch(session, name, lease=lease, **values))
+        await self._ends.ended(session, _of(settlements, won))
+        return won
 
     async def _prepare_one(self) -> None:
         """Run on one connection what it will run most, about no jobs at all: the server has it ready from then on."""
@@ -302,6 +315,16 @@ async def _run_pooled(connections: Connections, query: Query, values: dict[str, 
     finally:
         await session.rollback()
     return rows
+
+
+def _won(name: str, settlements: Sequence[Settlement], rows: Sequence[Row]) -> set[UUID]:
+    """The ids of those that were written, from the answer of the query."""
+    found = {row[0] for row in rows}
+    return found if name == "settle" else {item.id for item in settlements} - found
+
+
+def _of(settlements: Sequence[Settlement], won: set[UUID]) -> builtins.list[Settlement]:
+    return [item for item in settlements if item.mark is not None and item.id in won]
 
 
 def _settling(settlements: Sequence[Settlement]) -> tuple[str, dict[str, Any]]:

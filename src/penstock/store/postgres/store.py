@@ -30,6 +30,8 @@ from penstock.store.postgres.rates import PostgresRates
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
+from penstock.store.postgres.taskends import PostgresTaskEnds
+from penstock.store.postgres.tasks import PostgresTasks
 from penstock.store.postgres.tokens import PostgresTokens
 from penstock.store.queries import load_queries
 
@@ -61,7 +63,8 @@ class PostgresStore:
         self.keys = PostgresKeys()
         self.rates = PostgresRates(for_services)
         heads = Heads(clock)
-        self.jobs = PostgresJobs(for_services, PostgresGates(for_services, self.rates), heads)
+        ends = PostgresTaskEnds()
+        self.jobs = PostgresJobs(for_services, PostgresGates(for_services, self.rates), heads, ends)
         self.pools = PostgresPools(for_services, heads)
         self.programs = PostgresPrograms(for_services)
         self.crons = PostgresCrons(for_services, self.jobs)
@@ -71,6 +74,7 @@ class PostgresStore:
         self.catalog = PostgresCatalog(self._connections, self._direct)
         self.interests = PostgresInterests(for_services, self.catalog)
         self.changes = PostgresChanges(for_services)
+        self.tasks = PostgresTasks(for_services, self.changes, ends, clock)
         self.signals = PostgresSignals(self._connections, self._direct, self._queries)
 
     async def open(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from datetime import UTC, datetime, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from functools import lru_cache
 from typing import Any
@@ -14,6 +15,7 @@ from penstock.schema.fields import Kind
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.values import stored_value
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
@@ -22,6 +24,8 @@ def register_functions(connection: sqlite3.Connection) -> None:
     connection.create_collation("penstock_decimal", compare_decimals)
     connection.create_aggregate("penstock_decimal_sum", 1, DecimalSum)  # type: ignore[arg-type]  # stub wants ints
     connection.create_function("penstock_wide_integer", 2, wide_integer, deterministic=True)
+    connection.create_function("penstock_bytes", 1, bytes.fromhex, deterministic=True)
+    connection.create_function("penstock_microseconds", 1, microseconds, deterministic=True)
     connection.create_function("penstock_holds", -1, leaf_holds, deterministic=True)
 
 
@@ -34,6 +38,11 @@ def compare_decimals(left: str, right: str) -> int:
 def wide_integer(high: int | None, low: int | None) -> str | None:
     """An integer of more than 64 bits from its upper part and its lower 32 bits, as text."""
     return None if high is None or low is None else str((high << 32) + low)
+
+
+def microseconds(moment: str) -> int:
+    """A point in time, as stored, in microseconds since 1970."""
+    return (datetime.fromisoformat(moment) - _EPOCH) // timedelta.resolution
 
 
 def leaf_holds(text: str, *columns: Any) -> bool:

@@ -38,6 +38,7 @@ from penstock.store.sqlite.jobrows import (
     timed_row,
 )
 from penstock.store.sqlite.session import Begin, reading, writing
+from penstock.store.sqlite.taskends import SqliteTaskEnds
 
 _PROMOTE_MOST = 1000
 _PIECE = 1000
@@ -49,7 +50,8 @@ _REQUEST_KEPT = timedelta(minutes=1)
 class SqliteJobs:
     """See `store.contract.Jobs`."""
 
-    def __init__(self, begin_read: Begin, begin_write: Begin, gates: SqliteGates) -> None:
+    def __init__(self, begin_read: Begin, begin_write: Begin, gates: SqliteGates, ends: SqliteTaskEnds) -> None:
+        self._ends = ends
         self._begin_read = begin_read
         self._begin_write = begin_write
         self._gates = gates
@@ -133,6 +135,12 @@ class SqliteJobs:
         values["ending"] = ending_text(settlement.ending)
         if settlement.frees_key:
             await self._execute(session, "free_key", {"id": settlement.id.bytes})
+        await self._settle_as(session, settlement, values)
+        if settlement.mark is not None:
+            await self._ends.ended(session, [settlement])
+        return True
+
+    async def _settle_as(self, session: Session, settlement: Settlement, values: dict[str, Any]) -> None:
         if settlement.state is JobState.COMPLETING and settlement.run_at <= settlement.finished_at:
             values["error"] = settlement.error
             await self._execute(session, "enqueue", values)
@@ -142,7 +150,6 @@ class SqliteJobs:
             await self._execute(session, "enqueue_scheduled", values)
         else:
             await self._execute(session, "end", values | ended_row(settlement))
-        return True
 
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
         """The same for many jobs; how many the lease still held."""
@@ -158,7 +165,7 @@ class SqliteJobs:
         async with writing(self._begin_write) as session:
             rows = await self._fetch(session, "cancelable", now=encode_datetime(now), limit=limit)
             for settlement in settle([job_from(row) for row in rows]):
-                await self._settle_pending(session, settlement)
+                await self.settle_pending(session, settlement)
             await self._execute(session, "clear_old_requests", {"before": before})
         return running
 
@@ -206,6 +213,7 @@ class SqliteJobs:
         if len(together) < _TOGETHER:
             together, alone = [], [*settlements]
         won = await self._succeed(session, lease, together) if together else set()
+        await self._ends.ended(session, [item for item in together if item.mark is not None and item.id in won])
         return won | {item.id for item in alone if await self.settle_within(session, lease, item)}
 
     async def _succeed(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
@@ -294,7 +302,8 @@ class SqliteJobs:
             started.append(job_from((*row[:10], values["attempt"], row[11], started_at)))
         return started
 
-    async def _settle_pending(self, session: Session, settlement: Settlement) -> None:
+    async def settle_pending(self, session: Session, settlement: Settlement) -> None:
+        """Write what became of a pending job."""
         job_id = settlement.id.bytes
         rows = await self._fetch(session, "settle_pending", id=job_id)
         rows = rows or await self._fetch(session, "settle_scheduled", id=job_id)
@@ -307,6 +316,8 @@ class SqliteJobs:
         await self._execute(session, "clear_request", {"id": job_id})
         if settlement.frees_key:
             await self._execute(session, "free_key", {"id": job_id})
+        if rows and settlement.mark is not None:
+            await self._ends.ended(session, [settlement])
 
     async def _retry(self, session: Session, job_id: UUID, now: datetime) -> bool:
         rows = await self._fetch(session, "retry", id=job_id.bytes, now=encode_datetime(now))

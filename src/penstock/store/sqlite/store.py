@@ -34,6 +34,8 @@ from penstock.store.sqlite.rates import SqliteRates
 from penstock.store.sqlite.readers import Readers
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
+from penstock.store.sqlite.taskends import SqliteTaskEnds
+from penstock.store.sqlite.tasks import SqliteTasks
 from penstock.store.sqlite.tokens import SqliteTokens
 from penstock.store.sqlite.writer import LOG_BYTES, Writer
 
@@ -60,12 +62,14 @@ class SqliteStore:
         self._for_services = self._make_readers(_FOR_SERVICES)
         self.keys = SqliteKeys()
         self.rates = SqliteRates(self._begin_service_read, self.begin_write)
-        self.jobs = SqliteJobs(self._begin_service_read, self.begin_write, SqliteGates(self.rates))
+        ends = SqliteTaskEnds()
+        self.jobs = SqliteJobs(self._begin_service_read, self.begin_write, SqliteGates(self.rates), ends)
         self.pools = SqlitePools(self._begin_service_read, self.begin_write)
         self.programs = SqlitePrograms(self._begin_service_read, self.begin_write)
         self.crons = SqliteCrons(self._begin_service_read, self.begin_write, self.jobs)
         self.interests = SqliteInterests(self._begin_service_read, self.begin_write)
         self.changes = SqliteChanges(self._begin_service_read, self.begin_write)
+        self.tasks = SqliteTasks(self._begin_service_read, self.begin_write, self.changes, self.jobs, ends, clock)
         self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
         self.tokens = SqliteTokens(self._begin_service_read, self.begin_write, self.jobs)
         self.locks = SqliteLocks(self.begin_read, self.begin_write)

@@ -18,6 +18,7 @@ _WAYS = {
     JobState.SUCCESS: (JobEvent.CLAIMED, JobEvent.RETURNED),
     JobState.FAILED: (JobEvent.CLAIMED, JobEvent.EXHAUSTED),
     JobState.CANCELED: (JobEvent.CANCELED,),
+    JobState.SKIPPED: (JobEvent.SKIPPED,),
 }
 # What happens to an attempt, of which the rules make the event: no attempt is left, or it may not run again.
 _HAPPENS = {JobEvent.EXHAUSTED: JobEvent.RAISED, JobEvent.ABANDONED: JobEvent.LOST}
@@ -79,7 +80,7 @@ class _Walk:
         elif event is JobEvent.HELD:
             await self._hold()
         elif state is JobState.PENDING:
-            return await self._cancel()
+            return await self._cancel(event)
         else:
             return await self._end(event, await self.claim() if state is JobState.COMPLETING else self._claimed)
         return event
@@ -90,11 +91,11 @@ class _Walk:
         assert await tokens.issue(self.lease, token_for(self._claimed), after(3600))
         assert await tokens.hold(self.lease, [(self.id, attempt)]) == {self.id}
 
-    async def _cancel(self) -> JobEvent:
+    async def _cancel(self, event: JobEvent) -> JobEvent:
         settled: dict[object, Settlement] = {}
 
         def decide(jobs: list[Job]) -> list[Settlement]:
-            settled.update({job.id: settle_cancel(job, NOW, KEEP) for job in jobs})
+            settled.update({job.id: settle_cancel(job, NOW, KEEP, event) for job in jobs})
             return [settled[job.id] for job in jobs]
 
         await self._bench.request_cancel(self.id)

@@ -101,7 +101,7 @@ create table penstock.finished_job (
     started_at timestamptz,
     finished_at timestamptz not null,
     expires_at timestamptz not null,
-    state text not null check (state in ('success', 'failed', 'canceled')),
+    state text not null check (state in ('success', 'failed', 'canceled', 'skipped')),
     result text,
     error text,
     traceback text,
@@ -251,6 +251,81 @@ create table penstock.function (
     name text primary key,
     kind text not null check (kind in ('query', 'mutation', 'action'))
 );
+
+-- Reactive tasks of the programs that run on this database. Written by backends that start (what their program declares),
+-- and by whoever pauses, throttles or reconciles one; read by planners and workers. `spec` is what was declared, as JSON;
+-- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts.
+create table penstock.task (
+    id integer generated always as identity primary key,
+    name text not null unique,
+    function text not null,
+    kind text not null check (kind in ('mutation', 'action')),
+    pool text not null,
+    priority smallint not null,
+    options text not null,
+    resets boolean not null,
+    history integer not null,
+    version integer not null,
+    signature text not null,
+    spec text not null,
+    declared_at timestamptz not null,
+    paused boolean not null default false,
+    held_until timestamptz,
+    reconciling text,
+    reconciled_at timestamptz
+);
+
+-- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each
+-- of these; a job for the row is `live` until it has ended for the last generation, and `idle` tells the planner whether
+-- there was none. The job is one of the tables above, with the id of the record. Written by planners, and by workers and
+-- mutations that end such jobs; read by these.
+create table penstock.task_record (
+    task integer not null,
+    key text collate "C" not null,
+    id uuid not null,
+    generation bigint not null,
+    live boolean not null,
+    idle boolean not null,
+    change text not null,
+    before text,
+    after text,
+    concurrency_key text,
+    changed_at timestamptz not null,
+    due_at timestamptz not null,
+    latest_at timestamptz,
+    gone text check (gone in ('left', 'deleted')),
+    gone_at timestamptz,
+    primary key (task, key)
+) with (fillfactor = 80);
+create index task_record_gone_at on penstock.task_record (gone_at) where gone_at is not null;
+
+-- The job that is to be for the last generation of each record: its arguments, its rank as jobs/order.py says, the key of
+-- the gate that it passes if it passes one, and the attempts of the last ones as its history. Read by planners, and by
+-- workers that end such jobs.
+create view penstock.task_job as
+select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.options, t.resets,
+       '{"generation":' || r.generation || ',"key":' || to_json(r.key) || ',"change":"' || r.change || '","before":'
+           || coalesce(to_json(r.before)::text, 'null') || ',"after":' || coalesce(to_json(r.after)::text, 'null') || '}' as args,
+       (extract(epoch from r.due_at) * 1000000)::bigint - t.priority * coalesce(
+           (select p.ageing from penstock.pool p where p.name = t.pool), 252460800000000
+       ) as rank,
+       coalesce(r.concurrency_key, (
+           select '' from penstock.pool p where p.name = t.pool and p.rate_limit is not null
+       )) as gate,
+       (
+           select jsonb_agg(kept.entry order by kept.place)::text
+           from penstock.finished_job f cross join lateral (
+               select entry, place from jsonb_array_elements(
+                   coalesce(f.attempts::jsonb, '[]') || case when f.state = 'failed' then '[]' else jsonb_build_array(
+                       jsonb_build_object('number', f.attempt, 'started_at', coalesce(f.started_at, f.finished_at),
+                           'ended_at', f.finished_at, 'what', f.state)
+                   ) end
+               ) with ordinality as a (entry, place)
+               order by place desc limit t.history
+           ) kept
+           where f.id = r.id and f.slot = -1
+       ) as attempts
+from penstock.task_record r join penstock.task t on t.id = r.task;
 
 -- What readers want to hear of which tables. Written by backends that start; read by these. The number of an interest is in
 -- the names of its triggers; `installed` is how they and the columns they read were when they were made, as JSON.

@@ -373,7 +373,7 @@ select * from (
     (select * from (
         select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback,
                pool, on_complete_error, attempts, priority, options, on_complete, null::text as progress
-        from penstock.finished_job where expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled')
+        from penstock.finished_job where expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
       and (:error::text is null or strpos(error, :error) > 0)
@@ -423,7 +423,7 @@ select id from (
     union all
     (select * from (
         select id, pool, function, options, error, enqueued_at, finished_at, state
-        from penstock.finished_job where expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled')
+        from penstock.finished_job where expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
       and (:error::text is null or strpos(error, :error) > 0)

@@ -96,7 +96,7 @@ create table penstock_finished_job (
     started_at text,
     finished_at text not null,
     expires_at text not null,
-    state text not null check (state in ('success', 'failed', 'canceled')),
+    state text not null check (state in ('success', 'failed', 'canceled', 'skipped')),
     result text,
     error text,
     traceback text,
@@ -238,6 +238,80 @@ create table penstock_function (
     name text primary key,
     kind text not null check (kind in ('query', 'mutation', 'action'))
 ) strict;
+
+-- Reactive tasks of the programs that run on this database. Written by backends that start (what their program declares),
+-- and by whoever pauses, throttles or reconciles one; read by planners and workers. `spec` is what was declared, as JSON;
+-- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts.
+create table penstock_task (
+    id integer primary key,
+    name text not null unique,
+    function text not null,
+    kind text not null check (kind in ('mutation', 'action')),
+    pool text not null,
+    priority integer not null,
+    options text not null,
+    resets integer not null,
+    history integer not null,
+    version integer not null,
+    signature text not null,
+    spec text not null,
+    declared_at text not null,
+    paused integer not null default 0,
+    held_until text,
+    reconciling text,
+    reconciled_at text
+) strict;
+
+-- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each
+-- of these; a job for the row is `live` until it has ended for the last generation, and `idle` tells the planner whether
+-- there was none. The job is one of the tables above, with the id of the record. Written by planners, and by workers and
+-- mutations that end such jobs; read by these.
+create table penstock_task_record (
+    task integer not null,
+    key text not null,
+    id blob not null,
+    generation integer not null,
+    live integer not null,
+    idle integer not null,
+    change text not null,
+    before text,
+    after text,
+    concurrency_key text,
+    changed_at text not null,
+    due_at text not null,
+    latest_at text,
+    gone text check (gone in ('left', 'deleted')),
+    gone_at text,
+    primary key (task, key)
+) strict, without rowid;
+create index penstock_task_record_gone_at on penstock_task_record (gone_at) where gone_at is not null;
+
+-- The job that is to be for the last generation of each record: its arguments, its rank as jobs/order.py says, the key of
+-- the gate that it passes if it passes one, and the attempts of the last ones as its history. Read by planners, and by
+-- workers that end such jobs.
+create view penstock_task_job as
+select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.options, t.resets,
+       '{"generation":' || r.generation || ',"key":' || json_quote(r.key) || ',"change":"' || r.change || '","before":'
+           || json_quote(r.before) || ',"after":' || json_quote(r.after) || '}' as args,
+       penstock_microseconds(r.due_at) - t.priority * coalesce(
+           (select p.ageing from penstock_pool p where p.name = t.pool), 252460800000000
+       ) as rank,
+       coalesce(r.concurrency_key, (
+           select '' from penstock_pool p where p.name = t.pool and p.rate_limit is not null
+       )) as gate,
+       (
+           select (
+               select json_group_array(json(kept.value)) from (
+                   select e.value from json_each(case when f.state = 'failed' then coalesce(f.attempts, '[]') else json_insert(
+                       coalesce(f.attempts, '[]'), '$[#]', json_object('number', f.attempt,
+                           'started_at', coalesce(f.started_at, f.finished_at), 'ended_at', f.finished_at, 'what', f.state)
+                   ) end) e
+                   where e.key >= json_array_length(coalesce(f.attempts, '[]')) + (f.state <> 'failed') - t.history
+                   order by e.key
+               ) kept
+           ) from penstock_finished_job f where f.id = r.id
+       ) as attempts
+from penstock_task_record r join penstock_task t on t.id = r.task;
 
 -- What readers want to hear of which tables. Written by backends that start; read by these. The number of an interest is in
 -- the names of its triggers; `installed` is how they and the columns they read were when they were made, as JSON.

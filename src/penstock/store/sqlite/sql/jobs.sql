@@ -259,7 +259,7 @@ select * from (
     select * from (select * from (
         select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback,
                pool, on_complete_error, attempts, priority, options, on_complete, null as progress
-        from penstock_finished_job where +expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled')
+        from penstock_finished_job where +expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
       and (:error is null or instr(error, :error) > 0)
@@ -309,7 +309,7 @@ select id from (
     union all
     select * from (select * from (
         select id, pool, function, options, error, enqueued_at, finished_at, state
-        from penstock_finished_job where +expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled')
+        from penstock_finished_job where +expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
       and (:error is null or instr(error, :error) > 0)

@@ -1,0 +1,190 @@
+"""The ctx of reactive tasks: that of a mutation or an action, and what is known of the row that has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar, cast
+
+from penstock.calls.context import ActionCtx, MutationCtx
+from penstock.calls.syncctx import Bridge, SyncActionCtx, SyncMutationCtx
+from penstock.calls.taskrun import TaskRun
+from penstock.reactive.task import Change
+from penstock.schema.table import Table
+from penstock.transaction.rows import read_row
+
+T = TypeVar("T", bound=Table)
+
+
+class _OfTask(Generic[T]):
+    """What the ctx of every reactive task has."""
+
+    _run: TaskRun
+
+    @property
+    def doc_id(self) -> Any:
+        """The id of the row; its key, for a table that another program owns."""
+        return self._run.doc_id
+
+    @property
+    def change(self) -> Change:
+        """Why it runs: ``enter``, ``change``, ``leave``, ``delete``, ``manual`` or ``reconcile``.
+
+        Of a row that has changed several times it is the last change that counts; one that has entered and changed
+        has entered.
+        """
+        return self._run.change
+
+    @property
+    def watched_values(self) -> dict[str, Any]:
+        """What the task watches of the row, by the names it was declared with, as it was when this run was planned."""
+        return self._run.watched_values
+
+    @property
+    def previous(self) -> T | None:
+        """The row as it was before its last change; for tasks whose `on` names ``leave`` or ``delete``, else None."""
+        return cast("T | None", self._run.previous)
+
+    def defer_current(self, delay: timedelta | None = None, *, until: datetime | None = None) -> None:
+        """Put this run off, once the handler has ended, however it ends. No attempt is used.
+
+        A change of the row that comes before is run in its place.
+
+        Args:
+            delay: For how long.
+            until: Until when, instead.
+
+        Raises:
+            DeclarationError: Neither was given, or both were.
+            ValueInvalid: It is negative, or over a year.
+        """
+        self._run.defer(delay, until, self._run.engine.clock.now())
+
+    def log(self, message: str, **facts: Any) -> None:
+        """Tell something of this run, in a log event that names the task and the row.
+
+        Args:
+            message: What.
+            **facts: The same as data.
+        """
+        self._run.log(message, facts)
+
+    def throttle_all(
+        self, delay: timedelta | None = None, *, until: datetime | None = None, local: bool = False
+    ) -> None:
+        """Start none of this task's runs for a while, on all machines; those that run go on, this one too.
+
+        It holds however the handler ends, and over restarts.
+
+        Args:
+            delay: For how long.
+            until: Until when, instead.
+            local: Whether it is for this process only, and is forgotten with it.
+
+        Raises:
+            DeclarationError: Neither was given, or both were.
+            ValueInvalid: It is negative, or over a year.
+        """
+        self._run.throttle(delay, until, self._run.engine.clock.now(), local=local)
+
+
+class TaskCtx(_OfTask[T], ActionCtx):
+    """The ctx of a reactive task that may call the outside world; for what else it can, see `ActionCtx`."""
+
+    def __init__(self, ctx: ActionCtx, run: TaskRun) -> None:
+        self.__dict__.update(ctx.__dict__)
+        self._run = run
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at this change this is, from 1."""
+        return 1 if self._attempt is None else self._attempt.job.attempt
+
+    def get_document(self, fields: Sequence[str] | None = None) -> Coroutine[Any, Any, T]:
+        """The row as it is now, if it is as this run was planned for: it matches, and nothing watched has changed.
+
+        Args:
+            fields: Which of its fields; all by default.
+
+        Raises:
+            TaskConditionFailed: It is gone, does not match any more, or has changed: another run is then on its way.
+                A handler that lets it pass ends as skipped.
+            ValueInvalid: A field is none of the table.
+        """
+        return self._calls.track(self._get_document(fields))
+
+    async def _get_document(self, fields: Sequence[str] | None) -> T:
+        engine, run = self._run.engine, self._run
+        statements = engine.statements.of(run.task.definition.table, run.task.definition)
+
+        async def once() -> Table:
+            session = await engine.store.begin_read()
+            try:
+                record = await engine.store.tasks.find(session, run.number, run.key)
+                rows = await session.fetch(statements.get(), [statements.definition.encode_key(run.doc_id)])
+            finally:
+                await session.rollback()
+            return run.check(record, read_row(statements, rows[0]) if rows else None, fields)
+
+        return cast("T", await self._runner.attempts.run(once, run.task.name, writes=False))
+
+
+class MutationTaskCtx(_OfTask[T], MutationCtx):
+    """The ctx of a reactive task that writes this database only; for what else it can, see `MutationCtx`.
+
+    What it writes and the end of the run commit together: each change is done exactly once.
+    """
+
+    def __init__(self, ctx: MutationCtx, run: TaskRun) -> None:
+        self.__dict__.update(ctx.__dict__)
+        self._run = run
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at this change this is, from 1."""
+        return self.work.attempt
+
+    def get_document(self, fields: Sequence[str] | None = None) -> Coroutine[Any, Any, T]:
+        """See `TaskCtx.get_document`; in the transaction of this run."""
+        return self._scope.track(self._get_document(fields))
+
+    async def _get_document(self, fields: Sequence[str] | None) -> T:
+        run, transaction = self._run, self._scope.transaction
+        async with self._scope.lock:
+            record = await transaction.store.tasks.find(transaction, run.number, run.key)
+        row = await self.db._get(run.task.definition.table, run.doc_id)  # noqa: SLF001 - the call is tracked already
+        return cast("T", run.check(record, row, fields))
+
+
+class SyncTaskCtx(_OfTask[T], SyncActionCtx):
+    """The ctx of a reactive task written with def that may call the outside world; see `TaskCtx`."""
+
+    def __init__(self, ctx: SyncActionCtx, task: TaskCtx[T], wait: Bridge) -> None:
+        self.__dict__.update(ctx.__dict__)
+        self._run, self._task, self._waiter = task._run, task, wait  # noqa: SLF001 - it is its twin
+
+    @property
+    def attempt(self) -> int:
+        """See `TaskCtx.attempt`."""
+        return self._task.attempt
+
+    def get_document(self, fields: Sequence[str] | None = None) -> T:
+        """See `TaskCtx.get_document`."""
+        return self._waiter(self._task.get_document(fields))
+
+
+class SyncMutationTaskCtx(_OfTask[T], SyncMutationCtx):
+    """The ctx of a reactive task written with def that writes this database only; see `MutationTaskCtx`."""
+
+    def __init__(self, ctx: SyncMutationCtx, task: MutationTaskCtx[T], wait: Bridge) -> None:
+        self.__dict__.update(ctx.__dict__)
+        self._run, self._task, self._waiter = task._run, task, wait  # noqa: SLF001 - it is its twin
+
+    @property
+    def attempt(self) -> int:
+        """See `MutationTaskCtx.attempt`."""
+        return self._task.attempt
+
+    def get_document(self, fields: Sequence[str] | None = None) -> T:
+        """See `TaskCtx.get_document`; in the transaction of this run."""
+        return self._waiter(self._task.get_document(fields))

@@ -1,0 +1,338 @@
+"""Reactive tasks as programs declare them: a table, which of its rows and changes, and a handler.
+
+Owns the words and their checks, and the function that a task's jobs run. What a change calls for is decided by
+`reactive/planning`, and planned by `services/planner`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, Unpack
+
+from penstock.calls.context import ActionCtx, MutationCtx
+from penstock.calls.decorators import TaskDecorator
+from penstock.calls.engine import Engine
+from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
+from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
+from penstock.calls.taskoptions import TaskOptions, given_of, job_options
+from penstock.calls.taskrun import TaskRun
+from penstock.calls.workpool import Workpool
+from penstock.changes.interest import Interest
+from penstock.errors import DeclarationError
+from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
+from penstock.functions.registry import Registry
+from penstock.jobs.job import Options, Outcome
+from penstock.jobs.states import JobEvent
+from penstock.reactive.task import Change, ReactiveTask, interest_name, spec_of
+from penstock.reactive.tracing import RowFilter, RowWatch, trace_filter, trace_watch
+from penstock.schema.table import Table, TableDefinition, definition_of
+from penstock.store.conditions import condition_sql, watch_sql
+from penstock.store.dialect import Dialect
+from penstock.store.tasks import TaskPlan, TaskRow
+
+T = TypeVar("T", bound=Table)
+
+_ROW = "{row}"
+READER = "tasks"
+_KINDS: dict[str, type[AnyFunction]] = {
+    "TaskCtx": ActionFunction,
+    "SyncTaskCtx": ActionFunction,
+    "MutationTaskCtx": MutationFunction,
+    "SyncMutationTaskCtx": MutationFunction,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTask:
+    """A task with what its jobs run.
+
+    Attributes:
+        task: The task.
+        function: The function of its jobs.
+        options: What they are asked for.
+    """
+
+    task: ReactiveTask
+    function: AnyFunction
+    options: Options
+
+    def interest(self, dialect: Dialect) -> Interest:
+        """What the change feed is to capture for it."""
+        task, definition = self.task, self.task.definition
+        assert task.watch is not None  # noqa: S101 - a declared task has one
+        asked = None if task.condition is None else condition_sql(task.condition, definition, dialect, _ROW)
+        told = watch_sql(task.watch, definition, dialect, _ROW)
+        exact = (asked is None or asked.exact) and told.exact
+        again = () if exact or asked is None else asked.columns
+        own = tuple(column for column in (task.run_at, task.key) if column is not None)
+        after = tuple(dict.fromkeys((*told.columns, *again, *own)))
+        wants_row = not {"leave", "delete"}.isdisjoint(task.on)
+        watches = told.expressions if "change" in task.on else ()
+        if task.run_at is not None:
+            watches += (f"{_ROW}.{dialect.quote(task.run_at)}",)
+        return Interest(
+            name=interest_name(task.name),
+            table=definition.name,
+            key=(definition.key,),
+            matches=None if asked is None else asked.sql,
+            watches=watches,
+            before=tuple(column.name for column in definition.columns) if wants_row else () if exact else after,
+            after=after,
+            exact=exact,
+        )
+
+    def plan(self, dialect: Dialect) -> TaskPlan:
+        """What is kept of it."""
+        task = self.task
+        return TaskPlan(
+            name=task.name,
+            function=self.function.name,
+            kind=self.function.kind.value,
+            pool=task.pool,
+            priority=task.priority,
+            options=self.options,
+            resets=task.resets,
+            history=task.history,
+            version=task.version,
+            signature=task.signature,
+            spec=spec_of(task, exact=self.interest(dialect).exact),
+            on_version_change=task.on_version_change,
+            reconciles=task.reconciles,
+        )
+
+
+class ReactiveTasks:
+    """The reactive tasks of an app."""
+
+    def __init__(self, registry: Registry, pools: dict[str, Workpool]) -> None:
+        self._registry = registry
+        self._pools = pools
+        self._declared: dict[str, DeclaredTask] = {}
+
+    def __iter__(self) -> Any:
+        return iter(self._declared.values())
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+    def tables(self) -> list[type[Table]]:
+        """The tables that they are about."""
+        return [one.task.definition.table for one in self._declared.values()]
+
+    def reactive_task(
+        self,
+        table: type[T],
+        /,
+        *,
+        filter: RowFilter[T] | None = None,  # noqa: A002 - the word of the field
+        watch: Sequence[RowWatch[T]] | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> TaskDecorator[T]:
+        """Declare the handler below as a reactive task: it is run for the rows of a table, whenever they call for it.
+
+        Whoever writes the rows, with penstock or without, the last state of each row that matches is handled at least
+        once; a handler that takes a `MutationTaskCtx` handles each exactly once. Of one row only one run is under way
+        at a time, and changes that come meanwhile are one more run. Rows that are older than the task are run as well.
+
+        Args:
+            table: The table.
+            filter: Which rows it is about: a function of a row that compares and computes with its fields, such as
+                ``lambda order: order.status == "paid"``; all by default.
+            watch: What of a row has to change so that it is run again: names of fields, paths such as
+                ``"address.city"``, or functions of a row; anything by default. A row that begins to match is always
+                run.
+            **options: Any of these.
+                ``on``: which changes call for a run, by default the first two: ``"enter"``, a row begins to match;
+                ``"change"``, something watched has changed; ``"leave"``, it matches no more; ``"delete"``, it is gone,
+                having matched.
+                ``name``: by which it is kept; the name of its function by default. Another name is another task.
+                ``debounce``: for how long a row has to be left alone before it is run.
+                ``max_wait``: for how long at most further changes put a run off; for ever by default.
+                ``retry``: when it is run again after it raised: five attempts by default, None for one.
+                ``reset_retries_on_data_change``: whether attempts are counted anew when the row has changed.
+                ``timeout``: how long an attempt may take; as long as it takes by default.
+                ``pool``: the workpool whose limits it shares; none by default.
+                ``priority``: those with a higher one start first.
+                ``key``: a column: rows with the same value in it are run one at a time, in order. It takes a pool with
+                ``key_parallelism=1``.
+                ``run_at``: a column of points in time, at which rows are run, and which may change until then; a row
+                without one is not run.
+                ``history``: how many of its runs are kept with each row; five by default.
+                ``cleanup``: when what is kept of a row is forgotten: ``"source_deleted"``, once it is gone;
+                ``"source_deleted_or_no_longer_matching"``, also if it matches no more; or ``"never"``.
+                ``keep_for``: how long after that; a day by default.
+                ``version``: of the handler.
+                ``on_version_change``: what is run again when a higher version is declared: ``"none"``,
+                ``"reprocess_failed"`` or ``"reprocess_all"``.
+                ``reconcile_on_trigger_change``: whether all rows are looked at anew when filter or watch have changed.
+
+        Raises:
+            DeclarationError: At import: the filter or the watch cannot be translated, an option cannot be, there is
+                a task of this name, or the handler does not say by its ctx what it is.
+        """
+
+        def decorate(handler: Any) -> Any:
+            name = options.get("name") or name_of(handler)
+            definition, what = _definition(table, handler), f"Reactive task {name}"
+            task = ReactiveTask(
+                name=name,
+                definition=definition,
+                condition=None if filter is None else trace_filter(definition, filter, f"{what}: filter"),
+                watch=trace_watch(definition, None if watch is None else tuple(watch), f"{what}: watch"),
+                **given_of(options),
+            )
+            self._check(task, options.get("pool"))
+            return self._add(task, handler, job_options(options))
+
+        return decorate
+
+    # ----- steps
+
+    def _check(self, task: ReactiveTask, pool: Workpool | None) -> None:
+        if task.name in self._declared:
+            raise DeclarationError(f"There are two reactive tasks called {task.name!r}.", fix="Rename one of them.")
+        if pool is not None and self._pools.get(pool.name) is not pool:
+            raise DeclarationError(f"Reactive task {task.name!r}: pool {pool.name!r} is not one of this app.")
+        if task.key is not None and (pool is None or pool.definition.key_parallelism != 1):
+            raise DeclarationError(
+                f"Reactive task {task.name!r}: key= takes a pool that runs one job of a key at a time.",
+                fix="Declare app.workpool(…, key_parallelism=1), and pass it as pool=.",
+            )
+
+    def _add(self, task: ReactiveTask, handler: Any, options: Options) -> Any:
+        kind = _KINDS[_ctx_of(handler)]
+        function = kind(_runs(task, handler), public=False, name=name_of(handler))
+        self._registry.add(function)
+        self._declared[task.name] = DeclaredTask(task, function, options)
+        return handler
+
+
+def _runs(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
+    """The handler of the jobs of a task: it makes the ctx that the task's own handler takes."""
+    chosen: Callable[..., Any] = (_awaited if inspect.iscoroutinefunction(handler) else _in_thread)(task, handler)
+    chosen.__name__, chosen.__qualname__ = handler.__name__, handler.__qualname__
+    chosen.__module__, chosen.__doc__ = handler.__module__, handler.__doc__
+    return chosen
+
+
+def _awaited(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
+    async def run(
+        ctx: ActionCtx | MutationCtx, generation: int, key: str, change: Change, before: str | None, after: str | None
+    ) -> Any:
+        state = _begun(task, ctx._runner.engine, generation, key, change, before, after)  # noqa: SLF001 - its own ctx
+        if (held := _held(state)) is not None:
+            return held
+        made: Any = MutationTaskCtx(ctx, state) if isinstance(ctx, MutationCtx) else TaskCtx(ctx, state)
+        try:
+            await handler(made)
+        except Exception as error:
+            if (meant := state.raised(error)) is error:
+                raise
+            raise meant from error
+        return state.ended()
+
+    return run
+
+
+def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
+    def run(
+        ctx: SyncActionCtx | SyncMutationCtx,
+        generation: int,
+        key: str,
+        change: Change,
+        before: str | None,
+        after: str | None,
+    ) -> Any:
+        state = _begun(task, ctx._ctx._runner.engine, generation, key, change, before, after)  # noqa: SLF001 - as above
+        if (held := _held(state)) is not None:
+            return held
+        try:
+            handler(_sync_ctx(ctx, state))
+        except Exception as error:
+            if (meant := state.raised(error)) is error:
+                raise
+            raise meant from error
+        return state.ended()
+
+    return run
+
+
+def _begun(
+    task: ReactiveTask, engine: Engine, generation: int, key: str, change: Change, before: str | None, after: str | None
+) -> TaskRun:
+    return TaskRun(task, engine, engine.tasks[task.name].id, key, generation, change, before, after)
+
+
+def _held(run: TaskRun) -> Outcome | None:
+    """What becomes of a run whose task starts none now."""
+    wait = run.engine.holds.wait(run.number, run.engine.clock.now())
+    return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error="The task is held")
+
+
+def _sync_ctx(ctx: SyncActionCtx | SyncMutationCtx, run: TaskRun) -> Any:
+    if isinstance(ctx, SyncMutationCtx):
+        return SyncMutationTaskCtx(ctx, MutationTaskCtx(ctx._mutation, run), ctx._wait)  # noqa: SLF001 - its own ctx
+    return SyncTaskCtx(ctx, TaskCtx(ctx._ctx, run), ctx._wait)  # noqa: SLF001 - its own ctx
+
+
+def _ctx_of(handler: Any) -> str:
+    """The name of the type of a handler's ctx.
+
+    Raises:
+        DeclarationError: It is none of a reactive task, or does not fit an async or a plain function.
+    """
+    parameters = list(inspect.signature(handler).parameters.values())
+    annotation = parameters[0].annotation if len(parameters) == 1 else None
+    origin = getattr(annotation, "__origin__", annotation)
+    text = origin if isinstance(origin, str) else getattr(origin, "__name__", "")
+    name = text.strip("'\"").partition("[")[0].rpartition(".")[2]
+    if name not in _KINDS:
+        raise DeclarationError(
+            f"@app.reactive_task: {name_of(handler)} does not say what kind of task it is.",
+            fix="Write (ctx: TaskCtx[Order]) if it calls the outside world, (ctx: MutationTaskCtx[Order]) if it only "
+            "writes this database.",
+        )
+    if name.startswith("Sync") is inspect.iscoroutinefunction(handler):
+        raise DeclarationError(
+            f"@app.reactive_task: {name_of(handler)} takes a {name}.",
+            fix="async def takes TaskCtx or MutationTaskCtx, def takes SyncTaskCtx or SyncMutationTaskCtx.",
+        )
+    return name
+
+
+def _definition(table: Any, handler: Any) -> TableDefinition:
+    if not isinstance(table, type) or not issubclass(table, Table) or table is Table:
+        raise DeclarationError(f"@app.reactive_task: {name_of(handler)}: {table!r} is not a table.")
+    return definition_of(table)
+
+
+async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
+    """Make the tasks of a program known: the reader of planners first, then what is captured, then the tasks."""
+    store, now = engine.store, engine.clock.now()
+    if not len(tasks):
+        return
+    declared: list[DeclaredTask] = list(tasks)
+    await store.changes.register(READER, now)
+    known = {row.plan.name: row for row in await store.tasks.list()}
+    ours = [one for one in declared if _may_declare(one, known.get(one.task.name))]
+    await store.interests.declare([one.interest(store.dialect) for one in ours], now)
+    rows = await store.tasks.declare([one.plan(store.dialect) for one in declared], now)
+    engine.tasks = {row.plan.name: row for row in rows}
+    await _drop_older(engine, ours)
+
+
+def _may_declare(declared: DeclaredTask, known: TaskRow | None) -> bool:
+    return known is None or known.plan.version <= declared.task.version
+
+
+async def _drop_older(engine: Engine, declared: Sequence[DeclaredTask]) -> None:
+    """Let nothing be captured any more for what was declared of these tasks before."""
+    digests = {(one := task.interest(engine.store.dialect)).name: one.digest for task in declared}
+    older = [
+        row.id
+        for row in await engine.store.interests.list()
+        if row.interest.name in digests and row.interest.digest != digests[row.interest.name]
+    ]
+    await engine.store.interests.drop(older)

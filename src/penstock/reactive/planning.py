@@ -1,0 +1,175 @@
+"""What becomes of captured changes: of each row that a task has to do with, whether it is to be run, and why.
+
+Decides only. Changes of one row come in the order of its locks, so the last of a batch is how it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from penstock.changes.change import CapturedChange
+from penstock.reactive.evaluate import Values, holds, same, watched
+from penstock.reactive.expression import Condition, Expression
+from penstock.reactive.task import Change, TaskSpec, kinds_of
+from penstock.schema.fields import Kind
+
+Gone = Literal["left", "deleted"]
+Read = Callable[[Kind, Any], Any]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FARTHEST = datetime(9999, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_GONE: dict[str, Gone] = {"leave": "left", "delete": "deleted"}
+
+
+@dataclass(slots=True)
+class RowPlan:
+    """What is to be written about one row of a task.
+
+    Attributes:
+        task: The number of the task.
+        key: The key of the row.
+        runs: Whether it is to be run.
+        drops: If not: whether what was to be run for it need not be any more.
+        change: Why it is to be run.
+        before: What was captured of it before the last change.
+        after: The same after it.
+        partition: Rows with the same one are run one at a time; None for no such thing.
+        changed_at: When it was changed last.
+        due_at: When it is to be run, if nothing puts it off.
+        latest_at: Until when further changes may put it off; None for ever.
+        gone: Whether it is not there any more, for the task.
+    """
+
+    task: int
+    key: str
+    runs: bool
+    drops: bool
+    change: Change
+    before: str | None
+    after: str | None
+    partition: str | None
+    changed_at: datetime
+    due_at: datetime
+    latest_at: datetime | None
+    gone: Gone | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """A task as a planner has it ready.
+
+    Attributes:
+        number: Its number.
+        spec: What is kept of it.
+        condition: Its filter.
+        expressions: What it watches.
+        kinds: The kinds of the columns that these read.
+    """
+
+    number: int
+    spec: TaskSpec
+    condition: Condition | None
+    expressions: tuple[Expression, ...] | None
+    kinds: Mapping[str, Kind] = field(repr=False)
+
+    @classmethod
+    def of(cls, number: int, spec: TaskSpec) -> PlannedTask:
+        """A task from what is kept of it."""
+        condition, expressions = spec.condition(), spec.expressions()
+        parts = (*(() if condition is None else (condition,)), *(expressions or ()))
+        return cls(number, spec, condition, expressions, kinds_of(parts))
+
+
+def plan_rows(changes: Iterable[tuple[PlannedTask, CapturedChange]], now: datetime, read: Read) -> list[RowPlan]:
+    """What is to be written, of each row once.
+
+    Args:
+        changes: Changes of rows in their order, each with the task that wants to hear of it.
+        now: The time.
+        read: The value of a captured column of some kind.
+    """
+    plans: dict[tuple[int, str], RowPlan] = {}
+    for task, change in changes:
+        kind = change.kind if task.spec.exact else _kind(task, change, read)
+        if kind is None or change.key is None:
+            continue
+        place = task.number, change.key
+        known = plans.get(place)
+        plan = plans[place] = _plan(task, change, kind, now, read)
+        if known is not None:
+            _join(known, plan)
+    return list(plans.values())
+
+
+def due(spec: TaskSpec, captured: Mapping[str, Any], now: datetime, read: Read) -> datetime | None:
+    """When a row is to be run; None if it is not, as the time for it is not known."""
+    soon = now + timedelta(seconds=spec.debounce)
+    if spec.run_at is None:
+        return soon
+    moment = read(Kind.DATETIME, captured.get(spec.run_at))
+    return None if moment is None else max(soon, min(_EPOCH + moment * _MICROSECOND, _FARTHEST))
+
+
+def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, read: Read) -> RowPlan:
+    spec = task.spec
+    runs, at, partition = kind in spec.on, now + timedelta(seconds=spec.debounce), None
+    if runs and (spec.run_at is not None or spec.partition is not None):
+        captured = change.values("after" if change.after is not None else "before")
+        if spec.run_at is not None and kind not in _GONE:
+            found = due(spec, captured, now, read)
+            runs, at = found is not None, found or at
+        if spec.partition is not None:
+            partition = str(captured.get(spec.partition))[:200]
+    latest = None if spec.max_wait is None else now + timedelta(seconds=spec.max_wait)
+    return RowPlan(
+        task=task.number,
+        key=change.key or "",
+        runs=runs,
+        drops=not runs and (kind in _GONE or kind in spec.on),
+        change=kind,  # type: ignore[arg-type]  # only changes of rows come here
+        before=change.before,
+        after=change.after,
+        partition=partition,
+        changed_at=change.changed_at,
+        due_at=at,
+        latest_at=latest,
+        gone=_GONE.get(kind),
+    )
+
+
+def _join(known: RowPlan, plan: RowPlan) -> None:
+    """What is said of a row twice, said once: the last counts, but for a row that has only just entered."""
+    if known.runs and known.change == "enter" and plan.change == "change":
+        plan.change = "enter"
+    if plan.runs or plan.drops or not known.runs:
+        return
+    plan.runs, plan.change, plan.before = True, known.change, known.before
+
+
+def _kind(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
+    """Which kind of change it is, where triggers tell of more than is meant."""
+    sides = (_side(task, change.values(when), read) if text is not None else None
+             for when, text in (("before", change.before), ("after", change.after)))  # fmt: skip
+    before, after = sides
+    was, is_now = _means(task, before), _means(task, after)
+    if before is None or after is None:
+        return "delete" if was else "enter" if is_now else None
+    if was is not is_now:
+        return "enter" if is_now else "leave"
+    if not was:
+        return None
+    if task.expressions is None:
+        return "change"
+    looks = [watched(task.expressions, side) for side in (before, after)]
+    return None if same(*looks) else "change"
+
+
+def _side(task: PlannedTask, captured: Mapping[str, Any], read: Read) -> Values:
+    return {name: read(kind, captured.get(name)) for name, kind in task.kinds.items()}
+
+
+def _means(task: PlannedTask, values: Values | None) -> bool:
+    return values is not None and (task.condition is None or holds(task.condition, values))

@@ -1,0 +1,196 @@
+"""A reactive task as it is declared, and as it is kept: which changes of which rows call for work, and for what kind.
+
+Owns the declaration, its checks at the door, and the text in which planners of all processes read it. Leaves tracing
+filters to `tracing`, and what becomes of a change to `planning`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+from penstock.errors import DeclarationError
+from penstock.reactive.expression import Condition, Expression
+from penstock.reactive.expression import fields as fields_of
+from penstock.reactive.signature import read_signature, signature
+from penstock.reactive.tracing import Watch
+from penstock.schema.fields import Kind
+from penstock.schema.table import TableDefinition
+
+Cause = Literal["enter", "change", "leave", "delete"]
+Change = Literal["enter", "change", "leave", "delete", "manual", "reconcile"]
+Cleanup = Literal["source_deleted", "source_deleted_or_no_longer_matching", "never"]
+OnVersionChange = Literal["none", "reprocess_failed", "reprocess_all"]
+
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+_LONGEST_NAME = 100
+_LONGEST_WAIT = timedelta(days=366)
+_MOST_HISTORY = 100
+_INTEREST = "task:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReactiveTask:
+    """What a program declares of a reactive task.
+
+    Attributes:
+        name: By which it is kept; a task of another name is another task.
+        definition: The table.
+        condition: Which rows it is about; None for all.
+        watch: What of a row has to change; None for anything.
+        on: Which changes it wants to hear of.
+        debounce: For how long a row has to be left alone before it is run.
+        max_wait: For how long at most a run is put off by further changes.
+        run_at: The column that says when it is run; None for at once.
+        key: The column of whose values one row is run at a time, in order; None for no such thing.
+        pool: The pool of its jobs.
+        priority: The priority of its jobs.
+        history: How many of its runs are kept with each row.
+        cleanup: When the record of a row is forgotten, `keep_for` after.
+        keep_for: See `cleanup`.
+        version: Of its handler.
+        on_version_change: What is run again when a higher version is declared.
+        resets: Whether a change lets attempts count anew.
+        reconciles: Whether rows are looked at anew when `condition` or `watch` have changed.
+    """
+
+    name: str
+    definition: TableDefinition
+    condition: Condition | None = None
+    watch: Watch | None = None
+    on: tuple[Cause, ...] = ("enter", "change")
+    debounce: timedelta = timedelta(0)
+    max_wait: timedelta | None = None
+    run_at: str | None = None
+    key: str | None = None
+    pool: str
+    priority: int = 0
+    history: int = 5
+    cleanup: Cleanup = "source_deleted"
+    keep_for: timedelta = timedelta(days=1)
+    version: int = 1
+    on_version_change: OnVersionChange = "none"
+    resets: bool = True
+    reconciles: bool = True
+
+    def __post_init__(self) -> None:
+        self._check_words()
+        for word in ("debounce", "max_wait", "keep_for"):
+            value: Any = getattr(self, word)
+            if value is not None and not (isinstance(value, timedelta) and timedelta(0) <= value <= _LONGEST_WAIT):
+                self._refuse(f"{word} is a timedelta from 0 to a year, not {value!r}")
+        if self.max_wait is not None and self.max_wait < self.debounce:
+            self._refuse("max_wait is shorter than debounce")
+        for word, least, most in (("history", 0, _MOST_HISTORY), ("version", 0, 2**31 - 1)):
+            value = getattr(self, word)
+            if type(value) is not int or not least <= value <= most:
+                self._refuse(f"{word} is an integer from {least} to {most}, not {value!r}")
+        for word in ("run_at", "key"):
+            column = getattr(self, word)
+            if column is not None and column not in self.definition.positions:
+                self._refuse(f"{word}: the table has no column {column!r}")
+        if self.run_at is not None and self.definition.column(self.run_at).kind is not Kind.DATETIME:
+            self._refuse(f"run_at: {self.run_at} is no column of points in time")
+
+    def _check_words(self) -> None:
+        name: Any = self.name
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+            self._refuse(f"a task's name has 1 to {_LONGEST_NAME} printable characters")
+        on: Any = self.on
+        if not isinstance(on, tuple) or not on or len(set(on)) < len(on) or not set(on) <= set(CAUSES):
+            self._refuse(f"on is a tuple of {', '.join(map(repr, CAUSES))}, not {on!r}")
+        for word, choices in (("cleanup", get_args(Cleanup)), ("on_version_change", get_args(OnVersionChange))):
+            if getattr(self, word) not in choices:
+                self._refuse(f"{word} is one of {', '.join(map(repr, choices))}, not {getattr(self, word)!r}")
+
+    def _refuse(self, why: str) -> None:
+        raise DeclarationError(f"Reactive task {self.name!r}: {why}.")
+
+    @property
+    def signature(self) -> str:
+        """What tells whether rows have to be looked at anew: the filter and what is watched."""
+        condition = "" if self.condition is None else signature(self.condition)
+        watch = "" if self.watch is None else self.watch.signature
+        return json.dumps([self.definition.name, condition, watch, self.run_at, sorted(self.on)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """What planners have to know of a task, whatever program they run in.
+
+    Attributes:
+        table: The table.
+        key: The columns that tell its rows apart.
+        exact: Whether triggers tell of no more than is meant.
+        filter: The filter as `reactive.signature` writes it; None for none.
+        watch: What is watched, in the same way; None for anything.
+        debounce: In seconds.
+        max_wait: In seconds, or None.
+        partition: The column of whose values one row is run at a time.
+        keep_for: In seconds.
+    """
+
+    table: str
+    key: tuple[str, ...]
+    on: tuple[Cause, ...]
+    exact: bool
+    filter: str | None
+    watch: tuple[str, ...] | None
+    debounce: float
+    max_wait: float | None
+    run_at: str | None
+    partition: str | None
+    cleanup: Cleanup
+    keep_for: float
+
+    def text(self) -> str:
+        """The same as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> TaskSpec:
+        """A spec from its text. What another version has written beside what is known here is left out."""
+        given = json.loads(text)
+        known = {field.name: given[field.name] for field in fields(cls) if field.name in given}
+        for name in ("key", "on", "watch"):
+            known[name] = None if known[name] is None else tuple(known[name])
+        return cls(**known)
+
+    def condition(self) -> Condition | None:
+        """The filter."""
+        return None if self.filter is None else read_signature(self.filter)
+
+    def expressions(self) -> tuple[Expression, ...] | None:
+        """What is watched."""
+        return None if self.watch is None else tuple(map(read_signature, self.watch))
+
+
+def spec_of(task: ReactiveTask, *, exact: bool) -> TaskSpec:
+    """What is kept of a task for planners."""
+    return TaskSpec(
+        table=task.definition.name,
+        key=(task.definition.key,),
+        on=task.on,
+        exact=exact,
+        filter=None if task.condition is None else signature(task.condition),
+        watch=None if task.watch is None else tuple(map(signature, task.watch.expressions)),
+        debounce=task.debounce.total_seconds(),
+        max_wait=None if task.max_wait is None else task.max_wait.total_seconds(),
+        run_at=task.run_at,
+        partition=task.key,
+        cleanup=task.cleanup,
+        keep_for=task.keep_for.total_seconds(),
+    )
+
+
+def interest_name(task: str) -> str:
+    """What the interest of a task is called."""
+    return f"{_INTEREST}{task}"
+
+
+def kinds_of(expressions: Sequence[Expression]) -> dict[str, Kind]:
+    """The columns that expressions read, and their kinds."""
+    return {name: kind for one in expressions for name, kind in fields_of(one).items()}

@@ -1,0 +1,145 @@
+"""The planner: turns the changes of rows into jobs of reactive tasks. Any number of processes run one, and one plans.
+
+It plans for all tasks that the database knows, whatever its own program declares. Owns its lease, and where it is in
+the change feed. What becomes of a change is decided by `reactive/planning`; the decision and how far the feed is read
+are written together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+from typing import Any
+
+from penstock.calls.run import Runner
+from penstock.calls.tasks import READER
+from penstock.changes.change import CapturedChange
+from penstock.changes.position import Position
+from penstock.errors import DatabaseUnavailable, TryAgain
+from penstock.observe import points
+from penstock.observe.logs import event as log_event
+from penstock.reactive.planning import PlannedTask, plan_rows
+from penstock.schema.fields import Kind
+from penstock.services.service import Service
+from penstock.store.tasks import Move
+from penstock.store.values import captured_value
+
+_AT_ONCE = 2000
+_LOOK_EVERY = 0.1  # seconds; who writes with penstock wakes it at once
+_STAND_BY = 1.0
+_NOTHING = 5.0
+_TASKS_EVERY = 5.0
+_MOVE_EVERY = 5.0  # without changes, so that the feed can be emptied
+_HOLDS_PART, _RENEW_PART, _TICK_PART = 0.75, 0.25, 0.25  # of the setting `lease`
+
+
+class Planner(Service):
+    """Plans runs of reactive tasks.
+
+    Args:
+        runner: Runs functions.
+        name: How this process is called in its lease.
+    """
+
+    name = "planner"
+
+    def __init__(self, runner: Runner, name: str) -> None:
+        super().__init__(runner.engine.clock)
+        self._store = runner.engine.store
+        self._label = f"planner {name}"
+        self._bound = runner.engine.config.lease
+        self._ttl = timedelta(seconds=self._bound * _HOLDS_PART)
+        self._lease: int | None = None
+        self._renewed_at = self._moved_at = self._listed_at = -1e9
+        self._position: Position | None = None
+        self._tasks: dict[int, PlannedTask] = {}
+
+    async def tick(self) -> float:
+        """Plan one piece; seconds until the next look."""
+        try:
+            async with asyncio.timeout(self._bound * _TICK_PART):
+                return await self._tick()
+        except TimeoutError as error:
+            raise DatabaseUnavailable("The database did not answer in time to plan.") from error
+
+    async def finish(self) -> None:
+        """Give the lease back, so that another goes on at once."""
+        if self._lease is not None:
+            lease, self._lease, self._position = self._lease, None, None
+            try:
+                await self._store.leases.give_back(lease)
+            except TryAgain as error:
+                log_event("planner.lease_kept", logging.WARNING, lease=lease, error=error)
+            self._store.signals.notify()
+
+    # ----- steps
+
+    async def _tick(self) -> float:
+        await self._list()
+        if not self._tasks:
+            return _NOTHING
+        await self._keep_lease()
+        if self._position is None and not await self._take():
+            return _STAND_BY
+        assert self._position is not None  # noqa: S101 - it was taken
+        batch = await self._store.changes.read(self._position, _AT_ONCE)
+        if points.armed and batch.changes:
+            await points.reach("planner.read", changes=batch.changes)
+        if not batch.changes and self.clock.monotonic() - self._moved_at < _MOVE_EVERY:
+            return _LOOK_EVERY
+        await self._plan(batch.changes, batch.position)
+        return _LOOK_EVERY if batch.complete else 0.0
+
+    async def _list(self, *, at_once: bool = False) -> None:
+        """Read which tasks there are, from time to time."""
+        now = self.clock.monotonic()
+        if at_once or now - self._listed_at >= _TASKS_EVERY:
+            rows = await self._store.tasks.list()
+            self._tasks = {number: PlannedTask.of(row.id, row.plan.spec) for row in rows for number in row.interests}
+            self._listed_at = now
+
+    async def _keep_lease(self) -> None:
+        now = self.clock.monotonic()
+        if self._lease is None:
+            self._lease = await self._store.leases.take(self._label, self._ttl, self.clock.now())
+            self._renewed_at = now
+        elif now - self._renewed_at >= self._bound * _RENEW_PART:
+            await self._store.synchronize()
+            if await self._store.leases.renew(self._lease, self._ttl, self.clock.now()):
+                self._renewed_at = now
+            else:
+                log_event("planner.lease_lost", logging.WARNING, lease=self._lease)
+                self._lease = self._position = None
+                await self._keep_lease()
+
+    async def _take(self) -> bool:
+        """Become the one who plans; False if another is."""
+        assert self._lease is not None  # noqa: S101 - it was kept
+        self._position = await self._store.changes.take(READER, self._lease)
+        if self._position is not None:
+            log_event("planner.started", lease=self._lease, planner=self._label)
+        return self._position is not None
+
+    async def _plan(self, changes: list[CapturedChange], after: Position) -> None:
+        """Write what changes call for, and that they are read."""
+        assert self._position is not None and self._lease is not None  # noqa: PT018, S101 - it plans
+        if any(change.interest not in self._tasks for change in changes):
+            await self._list(at_once=True)
+        ours = [(self._tasks[change.interest], change) for change in changes if change.interest in self._tasks]
+        now = self.clock.now()
+        rows = plan_rows(ours, now, self._read)
+        move = Move(READER, self._lease, self._position, after)
+        if points.armed and rows:
+            await points.reach("planner.planned", rows=rows)
+        launched = await self._store.tasks.plan(rows, move, now)
+        if launched is None:
+            log_event("planner.reader_lost", logging.WARNING, lease=self._lease)
+            self._position = None
+            return
+        self._position, self._moved_at = after, self.clock.monotonic()
+        if rows:
+            self._store.signals.notify()
+
+    def _read(self, kind: Kind, value: Any) -> Any:
+        return captured_value(self._store.dialect, kind, value)

@@ -1,0 +1,124 @@
+-- add: make a task known, if none of its name is; all of its rows are to be looked at.
+insert into penstock.task
+    (name, function, kind, pool, priority, options, resets, history, version, signature, spec, declared_at, reconciling)
+values (:name, :function, :kind, :pool, :priority, :options, :resets, :history, :version, :signature, :spec, :now, :reconciling)
+on conflict (name) do nothing returning id;
+
+-- declare: what is declared of a task now; one of which a higher version was declared stays as it is.
+update penstock.task set
+    function = :function, kind = :kind, pool = :pool, priority = :priority, options = :options, resets = :resets,
+    history = :history, version = :version, signature = :signature, spec = :spec, declared_at = :now,
+    reconciling = coalesce(:reconciling, reconciling)
+where name = :name and version <= :version;
+
+-- list: all tasks by name, with the numbers of their interests, of earlier declarations too.
+-- Unbounded: it reads them all.
+select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets, t.history, t.version, t.signature, t.spec,
+       array(select i.id from penstock.interest i where i.name = 'task:' || t.name order by i.id) as interests,
+       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at
+from penstock.task t order by t.name;
+
+-- record: write what rows have changed, of each once; those to be run have one generation more. What is only gone is
+-- written where there is a record. The records are locked in the order of their keys, here and wherever they are.
+-- Differs: one statement for any number of rows.
+insert into penstock.task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
+    changed_at, due_at, latest_at, gone, gone_at)
+select g.task, g.key, g.id, 1, g.runs, g.runs, g.change, g.before, g.after, g.partition, g.changed_at, g.due_at, g.latest_at,
+       g.gone, case when g.gone is not null then g.changed_at end
+from unnest(
+    :tasks::integer[], :keys::text[], :ids::uuid[], :runs::boolean[], :changes::text[], :befores::text[], :afters::text[],
+    :partitions::text[], :changed_ats::timestamptz[], :due_ats::timestamptz[], :latest_ats::timestamptz[], :gones::text[]
+) as g (task, key, id, runs, change, before, after, partition, changed_at, due_at, latest_at, gone)
+where g.runs or exists (select from penstock.task_record o where o.task = g.task and o.key = g.key)
+order by g.task, g.key collate "C"
+on conflict (task, key) do update set
+    generation = r.generation + excluded.live::integer,
+    live = r.live or excluded.live,
+    idle = not r.live,
+    change = case when excluded.live then excluded.change else r.change end,
+    before = case when excluded.live then excluded.before else r.before end,
+    after = case when excluded.live then excluded.after else r.after end,
+    concurrency_key = case when excluded.live then excluded.concurrency_key else r.concurrency_key end,
+    changed_at = case when excluded.live then excluded.changed_at else r.changed_at end,
+    due_at = case when not excluded.live then r.due_at
+                  when r.live then least(excluded.due_at, r.latest_at) else excluded.due_at end,
+    latest_at = case when excluded.live and not r.live then excluded.latest_at else r.latest_at end,
+    gone = excluded.gone,
+    gone_at = case when excluded.gone is not null then coalesce(r.gone_at, excluded.gone_at) end
+returning r.task, r.key, r.id, r.idle, r.live;
+
+-- launch: see to it that there is a pending job for the last generation of some rows: a new one for those that are idle;
+-- that of the others learns what has changed since, unless it runs, and so learns at its end. What a worker or who cancels
+-- has in hand is passed by: they look at the record when they are done.
+-- Differs: one statement for any number of rows.
+with given as materialized (
+    select j.id, k.idle, j.due_at, j.resets, j.args, j.rank
+    from unnest(:tasks::integer[], :keys::text[], :idles::boolean[]) as k (task, key, idle)
+    join penstock.task_job j on j.task = k.task and j.key = k.key
+), informed as (
+    update penstock.ready_job j set args = g.args, attempt = case when g.resets then 0 else j.attempt end
+    from given g
+    where j.id = g.id and not g.idle and j.id in (
+        select q.id from penstock.ready_job q where q.id = any(array(select id from given where not idle)) for update skip locked
+    )
+), put_off as (
+    update penstock.scheduled_job j
+    set args = g.args, attempt = case when g.resets then 0 else j.attempt end,
+        run_at = case when j.waiting then j.run_at else g.due_at end, rank = case when j.waiting then j.rank else g.rank end
+    from given g
+    where j.id = g.id and not g.idle and j.id in (
+        select q.id from penstock.scheduled_job q where q.id = any(array(select id from given where not idle)) for update skip locked
+    )
+), new as materialized (
+    select j.* from unnest(:tasks, :keys, :idles) as k (task, key, idle)
+    join penstock.task_job j on j.task = k.task and j.key = k.key where k.idle
+), forgotten as (
+    delete from penstock.finished_job f where f.id = any(array(select id from new)) and f.slot = -1
+), due as (
+    insert into penstock.ready_job
+        (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, attempts)
+    select id, pool, function, kind, args, priority, rank, due_at, options, 0, :now::timestamptz, attempts
+    from new where due_at <= :now and gate is null order by rank
+)
+insert into penstock.scheduled_job
+    (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, attempts, gated, waiting,
+     concurrency_key)
+select id, pool, function, kind, args, priority, rank, due_at, options, 0, :now, attempts, gate is not null,
+       gate is not null and due_at <= :now, coalesce(gate, '')
+from new where due_at > :now or gate is not null;
+
+-- pending: which of some jobs are pending, in the order of their ids.
+-- Differs: holds them against other workers, and passes by what these have in hand.
+with ready as (
+    select j.id from penstock.ready_job j where j.id = any(:ids::uuid[]) for update skip locked
+), scheduled as (
+    select j.id from penstock.scheduled_job j where j.id = any(:ids) for update skip locked
+)
+select id from ready union all select id from scheduled;
+
+-- ended: jobs of tasks have ended, or are to run again: those whose rows have changed since they began; `finished` says of
+-- each whether it had ended. For the others that have ended there is no job any more.
+-- Differs: one statement for any number of rows, which are locked in the order of their keys.
+with given as materialized (
+    select * from unnest(:tasks::integer[], :keys::text[], :generations::bigint[], :finished::boolean[])
+        as g (task, key, generation, finished)
+), locked as materialized (
+    select r.task, r.key, g.finished, r.generation > g.generation as changed
+    from penstock.task_record r join given g on g.task = r.task and g.key = r.key
+    order by r.task, r.key for no key update of r
+), done as (
+    update penstock.task_record r set live = false from locked l
+    where r.task = l.task and r.key = l.key and l.finished and not l.changed
+)
+select task, key, finished from locked where changed;
+
+-- find: the record of a row.
+select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
+from penstock.task_record where task = :task and key = :key;
+
+-- hold: let none of a task's jobs start until a time, or until a later one that was set before.
+update penstock.task set held_until = greatest(held_until, :until) where id = :task;
+
+-- held: the tasks of which no jobs start now, and until when.
+-- Unbounded: it reads them all.
+select id, paused, held_until from penstock.task where paused or held_until > :now;

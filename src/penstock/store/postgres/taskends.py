@@ -1,0 +1,74 @@
+"""The ends of jobs of reactive tasks on PostgreSQL: whoever ends one looks whether its row has changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from penstock.jobs.job import Mark, Settlement
+from penstock.jobs.settle import FOR_EVER
+from penstock.jobs.states import FINISHED, JobState
+from penstock.store.contract import OpenTransaction, Row
+from penstock.store.jobrows import LONG_SLOT
+from penstock.store.queries import load_queries
+
+_LAST = 2**62  # no row has changed so often
+Launch = tuple[int, str, bool]  # a task, the key of a row, and whether there is no job for it
+
+
+class PostgresTaskEnds:
+    """Ends jobs of tasks, and begins new ones, in the transactions of others."""
+
+    def __init__(self) -> None:
+        self._queries = load_queries("penstock.store.postgres", "tasks", "$")
+        self._settle_pending = load_queries("penstock.store.postgres", "jobs", "$")["settle_pending"]
+
+    async def ended(self, session: OpenTransaction, settlements: Iterable[Settlement]) -> None:
+        """Look whether the rows of jobs have changed that have ended, or are to run again; then begin anew."""
+        ours = [(item.mark, item.state in FINISHED, item.finished_at) for item in settlements if item.mark is not None]
+        if ours:
+            await self._end(session, [mark for mark, _, _ in ours], [one for _, one, _ in ours], ours[0][2])
+
+    async def launch(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
+        """See to it that there is a pending job for the last generation of rows."""
+        tasks, keys, idles = ([row[place] for row in rows] for place in range(3))
+        await self._fetch(session, "launch", tasks=tasks, keys=keys, idles=idles, now=now)
+
+    async def skip(self, session: OpenTransaction, rows: Sequence[tuple[int, str, UUID]], now: datetime) -> None:
+        """Let the pending jobs of rows end, as there is nothing to do any more; those that run go on."""
+        found = {row[0] for row in await self._fetch(session, "pending", ids=[row[2] for row in rows])}
+        skipped = [row for row in rows if row[2] in found]
+        if not skipped:
+            return
+        ids = [row[2] for row in skipped]
+        values: dict[str, Any] = {
+            "ids": ids,
+            "states": [JobState.SKIPPED.value] * len(ids),
+            "finished_ats": [now] * len(ids),
+            "expires_ats": [now + FOR_EVER] * len(ids),
+            "slots": [LONG_SLOT] * len(ids),
+            "endings": None,
+            "freed": None,
+        }
+        await session.fetch(self._settle_pending.statement, self._settle_pending.args(values))
+        await self._end(session, [Mark(task, key, _LAST) for task, key, _ in skipped], [True] * len(ids), now)
+
+    async def _end(
+        self, session: OpenTransaction, marks: Sequence[Mark], finished: Sequence[bool], now: datetime
+    ) -> None:
+        changed = await self._fetch(
+            session,
+            "ended",
+            tasks=[mark.task for mark in marks],
+            keys=[mark.key for mark in marks],
+            generations=[mark.generation for mark in marks],
+            finished=finished,
+        )
+        if changed:
+            await self.launch(session, [(row[0], row[1], row[2]) for row in changed], now)
+
+    async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
+        query = self._queries[name]
+        return await session.fetch(query.statement, query.args(values))

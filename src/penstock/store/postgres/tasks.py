@@ -1,0 +1,118 @@
+"""Reactive tasks on PostgreSQL: records are written, and their jobs made, by one statement each for many rows.
+
+Both are needed: who has waited for a record reads its job as it is only in the next statement.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from penstock.clock import Clock
+from penstock.reactive.planning import RowPlan
+from penstock.store.contract import OpenTransaction
+from penstock.store.postgres.changes import PostgresChanges
+from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.jobs import run
+from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
+from penstock.store.postgres.taskends import PostgresTaskEnds
+from penstock.store.queries import load_queries
+from penstock.store.taskrows import newly, plan_values, record_of, task_of
+from penstock.store.tasks import Move, RecordRow, TaskPlan, TaskRow
+
+
+class PostgresTasks:
+    """See `store.tasks.Tasks`."""
+
+    def __init__(
+        self, connections: Connections, changes: PostgresChanges, ends: PostgresTaskEnds, clock: Clock
+    ) -> None:
+        self._connections = connections
+        self._changes = changes
+        self._ends = ends
+        self._clock = clock
+        self._queries = load_queries("penstock.store.postgres", "tasks", "$")
+
+    async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
+        """Make the tasks of a program known."""
+        known = {row.plan.name: row for row in await self.list()} if plans else {}
+        for plan in sorted(plans, key=lambda plan: plan.name):
+            new, reconciling = newly(plan, known.get(plan.name))
+            if not new:  # who finds all as it is needs no right to write
+                continue
+            values = {"now": now, "reconciling": None if reconciling is None else reconciling.text()}
+            row = known.get(plan.name)
+            if row is None:
+                await run(self._connections, self._queries["add"], plan_values(plan, None) | values)
+                row = next(one for one in await self.list() if one.plan.name == plan.name)
+            await run(self._connections, self._queries["declare"], plan_values(plan, row.id) | values)
+        names = {plan.name for plan in plans}
+        return [row for row in await self.list() if row.plan.name in names] if plans else []
+
+    async def list(self) -> builtins.list[TaskRow]:
+        """All tasks by name."""
+        rows = await run(self._connections, self._queries["list"], {})
+        return [task_of(row, row[12], row[13], row[15], row[17]) for row in rows]
+
+    async def plan(self, rows: Sequence[RowPlan], move: Move | None, now: datetime) -> int | None:
+        """Write what is planned, and move the reader on with it; how many jobs there are more."""
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            launched = await self._plan(session, rows, now) if rows else 0
+            if move is not None and not await self._changes.move(
+                session, move.reader, move.lease, move.before, move.after, now
+            ):
+                return None
+            await session.commit()
+        finally:
+            await session.rollback()
+        return launched
+
+    async def hold(self, task: int, until: datetime) -> None:
+        """Let none of a task's jobs start until a time."""
+        await run(self._connections, self._queries["hold"], {"task": task, "until": until})
+
+    async def held(self, now: datetime) -> dict[int, datetime | None]:
+        """The tasks of which no jobs start."""
+        rows = await run(self._connections, self._queries["held"], {"now": now})
+        return {row[0]: None if row[1] else row[2] for row in rows}
+
+    async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
+        """The record of a row; None if there is none."""
+        query = self._queries["find"]
+        rows = await session.fetch(query.statement, query.args({"task": task, "key": key}))
+        return record_of(rows[0], rows[0][2], rows[0][8], rows[0][9]) if rows else None
+
+    # ----- steps
+
+    async def _plan(self, session: PostgresSession, plans: Sequence[RowPlan], now: datetime) -> int:
+        query = self._queries["record"]
+        rows = await session.fetch(query.statement, query.args(self._arrays(plans)))
+        drops = {(plan.task, plan.key) for plan in plans if plan.drops}
+        runs = {(plan.task, plan.key) for plan in plans if plan.runs}
+        launched = [(row[0], row[1], row[3]) for row in rows if (row[0], row[1]) in runs]
+        if launched:
+            await self._ends.launch(session, launched, now)
+        dropped = [(row[0], row[1], row[2]) for row in rows if (row[0], row[1]) in drops and row[4]]
+        if dropped:
+            await self._ends.skip(session, dropped, now)
+        return sum(idle for _, _, idle in launched)
+
+    def _arrays(self, plans: Sequence[RowPlan]) -> dict[str, Any]:
+        return {
+            "tasks": [plan.task for plan in plans],
+            "keys": [plan.key for plan in plans],
+            "ids": [UUID(int=self._clock.uuid7()) for _ in plans],
+            "runs": [plan.runs for plan in plans],
+            "changes": [plan.change for plan in plans],
+            "befores": [plan.before for plan in plans],
+            "afters": [plan.after for plan in plans],
+            "partitions": [plan.partition for plan in plans],
+            "changed_ats": [plan.changed_at for plan in plans],
+            "due_ats": [plan.due_at for plan in plans],
+            "latest_ats": [plan.latest_at for plan in plans],
+            "gones": [plan.gone for plan in plans],
+        }

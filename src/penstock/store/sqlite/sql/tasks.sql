@@ -1,0 +1,110 @@
+-- add: make a task known, if none of its name is; all of its rows are to be looked at.
+insert into penstock_task
+    (name, function, kind, pool, priority, options, resets, history, version, signature, spec, declared_at, reconciling)
+values (:name, :function, :kind, :pool, :priority, :options, :resets, :history, :version, :signature, :spec, :now, :reconciling)
+on conflict (name) do nothing returning id;
+
+-- declare: what is declared of a task now; one of which a higher version was declared stays as it is.
+update penstock_task set
+    function = :function, kind = :kind, pool = :pool, priority = :priority, options = :options, resets = :resets,
+    history = :history, version = :version, signature = :signature, spec = :spec, declared_at = :now,
+    reconciling = coalesce(:reconciling, reconciling)
+where name = :name and version <= :version;
+
+-- list: all tasks by name, with the numbers of their interests, of earlier declarations too.
+-- Unbounded: it reads them all.
+select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets, t.history, t.version, t.signature, t.spec,
+       (select json_group_array(i.id) from penstock_interest i where i.name = 'task:' || t.name) as interests,
+       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at
+from penstock_task t order by t.name;
+
+-- record: write what rows have changed, of each once; those to be run have one generation more. What is only gone is
+-- written where there is a record.
+-- Differs: the rows are one parameter, as JSON.
+insert into penstock_task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
+    changed_at, due_at, latest_at, gone, gone_at)
+select g.value ->> 0, g.value ->> 1, penstock_bytes(g.value ->> 2), 1, g.value ->> 3, g.value ->> 3, g.value ->> 4,
+       g.value ->> 5, g.value ->> 6, g.value ->> 7, g.value ->> 8, g.value ->> 9, g.value ->> 10, g.value ->> 11,
+       case when g.value ->> 11 is not null then g.value ->> 8 end
+from json_each(:rows) g
+where g.value ->> 3 or exists (
+    select 1 from penstock_task_record o where o.task = g.value ->> 0 and o.key = g.value ->> 1
+)
+on conflict (task, key) do update set
+    generation = r.generation + excluded.live,
+    live = r.live or excluded.live,
+    idle = not r.live,
+    change = case when excluded.live then excluded.change else r.change end,
+    before = case when excluded.live then excluded.before else r.before end,
+    after = case when excluded.live then excluded.after else r.after end,
+    concurrency_key = case when excluded.live then excluded.concurrency_key else r.concurrency_key end,
+    changed_at = case when excluded.live then excluded.changed_at else r.changed_at end,
+    due_at = case when not excluded.live then r.due_at
+                  when r.live then min(excluded.due_at, coalesce(r.latest_at, excluded.due_at)) else excluded.due_at end,
+    latest_at = case when excluded.live and not r.live then excluded.latest_at else r.latest_at end,
+    gone = excluded.gone,
+    gone_at = case when excluded.gone is not null then coalesce(r.gone_at, excluded.gone_at) end
+returning task, key, id, idle, live;
+
+-- informed: jobs in ready learn what has changed since of their rows (SQLite only: part of launch).
+update penstock_ready_job as j set args = g.args, attempt = case when g.resets then 0 else j.attempt end
+from json_each(:rows) k join penstock_task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
+where not k.value ->> 2 and j.id = g.id;
+
+-- put_off: scheduled jobs learn what has changed since of their rows, and when they are due (SQLite only: part of launch).
+update penstock_scheduled_job as j
+set args = g.args, attempt = case when g.resets then 0 else j.attempt end,
+    rank = case when j.waiting then j.rank else g.rank end, run_at = case when j.waiting then j.run_at else g.due_at end
+from json_each(:rows) k join penstock_task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
+where not k.value ->> 2 and j.id = g.id;
+
+-- launch: see to it that there is a pending job for the last generation of some rows: a new one for those that are idle.
+-- Differs: takes rows as JSON, and makes those jobs only that are due later, or pass a gate.
+insert into penstock_scheduled_job
+    (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, attempts, gated, waiting,
+     concurrency_key)
+select j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.due_at, j.options, 0, :now, j.attempts,
+       j.gate is not null, j.gate is not null and j.due_at <= :now, coalesce(j.gate, '')
+from json_each(:rows) k join penstock_task_job j on j.task = k.value ->> 0 and j.key = k.value ->> 1
+where k.value ->> 2 and (j.due_at > :now or j.gate is not null);
+
+-- launch_due: the same for those that are due (SQLite only: part of launch).
+insert into penstock_ready_job
+    (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, attempts)
+select j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.due_at, j.options, 0, :now, j.attempts
+from json_each(:rows) k join penstock_task_job j on j.task = k.value ->> 0 and j.key = k.value ->> 1
+where k.value ->> 2 and j.due_at <= :now and j.gate is null order by j.rank;
+
+-- forgotten: the last ends of jobs that begin anew are a part of their history (SQLite only: part of launch).
+delete from penstock_finished_job where id in (
+    select r.id from json_each(:rows) k
+    join penstock_task_record r on r.task = k.value ->> 0 and r.key = k.value ->> 1 where k.value ->> 2
+);
+
+-- pending: which of some jobs are pending.
+-- Differs: there is one writer, who holds them all.
+select id from penstock_ready_job where id in (select penstock_bytes(value) from json_each(:ids))
+union all
+select id from penstock_scheduled_job where id in (select penstock_bytes(value) from json_each(:ids));
+
+-- ended: jobs of tasks have ended, or are to run again: those whose rows have changed since they began.
+-- Differs: takes rows as JSON; `idle` is the other half.
+select r.task, r.key, g.value ->> 3
+from json_each(:rows) g join penstock_task_record r on r.task = g.value ->> 0 and r.key = g.value ->> 1
+where r.generation > g.value ->> 2;
+
+-- idle: for rows whose jobs have ended, and which have not changed since, there is none any more (SQLite only: part of
+-- ended).
+update penstock_task_record as r set live = 0 from json_each(:rows) g
+where r.task = g.value ->> 0 and r.key = g.value ->> 1 and g.value ->> 3 and r.generation <= g.value ->> 2;
+
+-- find: the record of a row.
+select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
+from penstock_task_record where task = :task and key = :key;
+
+-- hold: let none of a task's jobs start until a time, or until a later one that was set before.
+update penstock_task set held_until = max(coalesce(held_until, ''), :until) where id = :task;
+
+-- held: the tasks of which no jobs start now, and until when.
+-- Unbounded: it reads them all.
+select id, paused, held_until from penstock_task where paused or held_until > :now;

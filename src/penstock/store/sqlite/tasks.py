@@ -1,0 +1,163 @@
+"""Reactive tasks on SQLite: whoever writes a record and its job is the only one who writes."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from penstock.clock import Clock
+from penstock.jobs.job import Mark, Settlement
+from penstock.jobs.settle import FOR_EVER
+from penstock.jobs.states import JobEvent, JobState
+from penstock.reactive.planning import RowPlan
+from penstock.store.contract import OpenTransaction, Row, Session
+from penstock.store.queries import load_queries
+from penstock.store.sqlite.changes import SqliteChanges
+from penstock.store.sqlite.dialect import encode_datetime
+from penstock.store.sqlite.jobrows import time_of
+from penstock.store.sqlite.jobs import SqliteJobs
+from penstock.store.sqlite.session import Begin, reading, writing
+from penstock.store.sqlite.taskends import SqliteTaskEnds
+from penstock.store.taskrows import newly, plan_values, record_of, task_of
+from penstock.store.tasks import Move, RecordRow, TaskPlan, TaskRow
+
+_LAST = 2**62  # no row has changed so often
+
+
+class SqliteTasks:
+    """See `store.tasks.Tasks`."""
+
+    def __init__(
+        self,
+        begin_read: Begin,
+        begin_write: Begin,
+        changes: SqliteChanges,
+        jobs: SqliteJobs,
+        ends: SqliteTaskEnds,
+        clock: Clock,
+    ) -> None:
+        self._begin_read = begin_read
+        self._begin_write = begin_write
+        self._changes = changes
+        self._jobs = jobs
+        self._ends = ends
+        self._clock = clock
+        self._queries = load_queries("penstock.store.sqlite", "tasks", "?")
+
+    async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
+        """Make the tasks of a program known."""
+        if not plans:
+            return []
+        known = {row.plan.name: row for row in await self.list()}
+        if any(newly(plan, known.get(plan.name))[0] for plan in plans):  # who finds all as it is takes no lock
+            async with writing(self._begin_write) as session:
+                known = {row.plan.name: row for row in await self._list(session)}
+                for plan in plans:
+                    await self._declare(session, plan, known.get(plan.name), now)
+        names = {plan.name for plan in plans}
+        return [row for row in await self.list() if row.plan.name in names]
+
+    async def list(self) -> builtins.list[TaskRow]:
+        """All tasks by name."""
+        async with reading(self._begin_read) as session:
+            return await self._list(session)
+
+    async def plan(self, rows: Sequence[RowPlan], move: Move | None, now: datetime) -> int | None:
+        """Write what is planned, and move the reader on with it; how many jobs there are more."""
+        session = await self._begin_write()
+        try:
+            launched = await self._plan(session, rows, now) if rows else 0
+            if move is not None and not await self._changes.move(
+                session, move.reader, move.lease, move.before, move.after, now
+            ):
+                return None
+            await session.commit()
+        finally:
+            await session.rollback()
+        return launched
+
+    async def hold(self, task: int, until: datetime) -> None:
+        """Let none of a task's jobs start until a time."""
+        async with writing(self._begin_write) as session:
+            await self._execute(session, "hold", task=task, until=encode_datetime(until))
+
+    async def held(self, now: datetime) -> dict[int, datetime | None]:
+        """The tasks of which no jobs start."""
+        async with reading(self._begin_read) as session:
+            rows = await self._fetch(session, "held", now=encode_datetime(now))
+        return {row[0]: None if row[1] else time_of(row[2]) for row in rows}
+
+    async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
+        """The record of a row; None if there is none."""
+        rows = await self._fetch(session, "find", task=task, key=key)
+        return record_of(rows[0], UUID(bytes=rows[0][2]), *map(datetime.fromisoformat, rows[0][8:10])) if rows else None
+
+    # ----- steps
+
+    async def _list(self, session: OpenTransaction) -> builtins.list[TaskRow]:
+        rows = await self._fetch(session, "list")
+        return [
+            task_of(
+                row, sorted(json.loads(row[12])), datetime.fromisoformat(row[13]), time_of(row[15]), time_of(row[17])
+            )
+            for row in rows
+        ]
+
+    async def _declare(self, session: Session, plan: TaskPlan, known: TaskRow | None, now: datetime) -> None:
+        new, reconciling = newly(plan, known)
+        if not new:
+            return
+        values = {"now": encode_datetime(now), "reconciling": None if reconciling is None else reconciling.text()}
+        number = None if known is None else known.id
+        if number is None:
+            ((number,),) = await self._fetch(session, "add", **plan_values(plan, None), **values)
+        await self._execute(session, "declare", **plan_values(plan, number), **values)
+
+    async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
+        rows = await self._fetch(session, "record", rows=json.dumps([self._row(plan) for plan in plans]))
+        drops = {(plan.task, plan.key) for plan in plans if plan.drops}
+        runs = {(plan.task, plan.key) for plan in plans if plan.runs}
+        launched = [(row[0], row[1], bool(row[3])) for row in rows if (row[0], row[1]) in runs]
+        if launched:
+            await self._ends.launch(session, launched, now)
+        await self._skip(session, [row for row in rows if (row[0], row[1]) in drops and row[4]], now)
+        return sum(idle for _, _, idle in launched)
+
+    async def _skip(self, session: Session, rows: Sequence[Row], now: datetime) -> None:
+        """Let the pending jobs of rows end, as there is nothing to do any more; those that run go on."""
+        if not rows:
+            return
+        ids = json.dumps([row[2].hex() for row in rows])
+        pending = {row[0] for row in await self._fetch(session, "pending", ids=ids)}
+        for task, key, job_id, *_ in rows:
+            if job_id in pending:
+                skipped = Settlement(
+                    id=UUID(bytes=job_id),
+                    state=JobState.SKIPPED,
+                    event=JobEvent.SKIPPED,
+                    attempt=0,
+                    run_at=now,
+                    finished_at=now,
+                    expires_at=now + FOR_EVER,
+                    mark=Mark(task, key, _LAST),
+                )
+                await self._jobs.settle_pending(session, skipped)
+
+    def _row(self, plan: RowPlan) -> tuple[Any, ...]:
+        times = (plan.changed_at, plan.due_at, plan.latest_at)
+        changed_at, due_at, latest_at = (None if time is None else encode_datetime(time) for time in times)
+        job_id = UUID(int=self._clock.uuid7()).hex
+        texts = (plan.change, plan.before, plan.after, plan.partition)
+        return (plan.task, plan.key, job_id, plan.runs, *texts, changed_at, due_at, latest_at, plan.gone)
+
+    async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
+        query = self._queries[name]
+        return await session.fetch(query.statement, query.args(values))
+
+    async def _execute(self, session: OpenTransaction, name: str, /, **values: Any) -> None:
+        query = self._queries[name]
+        await session.execute(query.statement, query.args(values))

@@ -1,0 +1,87 @@
+"""Tasks and their records as rows: the conversion that both stores share, and what a declaration changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from penstock.reactive.reconciling import Reconciling
+from penstock.reactive.task import TaskSpec
+from penstock.store.jobrows import options_of, options_text
+from penstock.store.tasks import RecordRow, TaskPlan, TaskRow
+
+
+def plan_values(plan: TaskPlan, number: int | None) -> dict[str, Any]:
+    """A task as the values of the queries that declare it."""
+    return {
+        "name": plan.name,
+        "function": plan.function,
+        "kind": plan.kind,
+        "pool": plan.pool,
+        "priority": plan.priority,
+        "options": options_text(replace(plan.options, task=number)) or "",
+        "resets": plan.resets,
+        "history": plan.history,
+        "version": plan.version,
+        "signature": plan.signature,
+        "spec": plan.spec.text(),
+    }
+
+
+def task_of(
+    row: Sequence[Any],
+    interests: Sequence[int],
+    declared_at: datetime,
+    held_until: datetime | None,
+    reconciled_at: datetime | None,
+) -> TaskRow:
+    """A task from its row, with what stores write in ways of their own."""
+    number, name, function, kind, pool, priority, options, resets, history, version, signature, spec = row[:12]
+    plan = TaskPlan(
+        name=name,
+        function=function,
+        kind=kind,
+        pool=pool,
+        priority=priority,
+        options=replace(options_of(options), task=None),
+        resets=bool(resets),
+        history=history,
+        version=version,
+        signature=signature,
+        spec=TaskSpec.parse(spec),
+    )
+    return TaskRow(
+        id=number,
+        plan=plan,
+        interests=tuple(interests),
+        declared_at=declared_at,
+        paused=bool(row[14]),
+        held_until=held_until,
+        reconciling=None if row[16] is None else Reconciling.parse(row[16]),
+        reconciled_at=reconciled_at,
+    )
+
+
+def record_of(row: Sequence[Any], job: UUID, changed_at: datetime, due_at: datetime) -> RecordRow:
+    """A record from its row."""
+    task, key, _id, generation, live, change, before, after, *_times, gone = row
+    return RecordRow(task, key, job, generation, bool(live), change, before, after, changed_at, due_at, gone)
+
+
+def newly(plan: TaskPlan, known: TaskRow | None) -> tuple[bool, Reconciling | None]:
+    """Whether a declaration says anything new of a task, and which of its rows are to be looked at for that."""
+    if known is None:
+        return True, Reconciling()
+    if known.plan.version > plan.version or known.plan == plan:
+        return False, None
+    reprocess = plan.on_version_change if plan.version > known.plan.version else "none"
+    if reprocess == "none" and (known.plan.signature == plan.signature or not plan.reconciles):
+        return True, None
+    again = known.reconciling or Reconciling()
+    return True, replace(again.begun(), reprocess=max(reprocess, again.reprocess, key=_REPROCESSES.index))
+
+
+_REPROCESSES = ("none", "reprocess_failed", "reprocess_all")

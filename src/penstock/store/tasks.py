@@ -1,0 +1,145 @@
+"""The promises of a store about reactive tasks; a part of `store.contract`, in a file of its own for its length."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
+
+from penstock.changes.position import Position
+from penstock.jobs.job import Options
+from penstock.reactive.planning import RowPlan
+from penstock.reactive.reconciling import Reconciling
+from penstock.reactive.task import Change, OnVersionChange, TaskSpec
+
+if TYPE_CHECKING:
+    from penstock.store.contract import OpenTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """A task as a program declares it to the store.
+
+    Attributes:
+        name: Its name.
+        function: The name of the function that its jobs run.
+        kind: What kind of function that is.
+        pool: The pool of its jobs.
+        priority: Their priority.
+        options: What they are asked for beside; the number of the task is added.
+        resets: Whether a change lets attempts count anew.
+        history: How many runs are kept with each row.
+        version: Of its handler.
+        signature: Its filter and watch, as text.
+        spec: What planners have to know.
+        on_version_change: What is run again if the version is higher than the one before.
+        reconciles: Whether rows are looked at anew if the signature is another.
+    """
+
+    name: str
+    function: str
+    kind: str
+    pool: str
+    priority: int
+    options: Options
+    resets: bool
+    history: int
+    version: int
+    signature: str
+    spec: TaskSpec
+    on_version_change: OnVersionChange = field(default="none", compare=False)
+    reconciles: bool = field(default=True, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task as it is kept.
+
+    Attributes:
+        id: Its number, by which its jobs name it.
+        plan: What was declared of it last.
+        interests: The numbers of its interests, those of earlier declarations too.
+        declared_at: When that was.
+        paused: Whether none of its jobs starts.
+        held_until: Until when none does; None for no such time.
+        reconciling: What is left of looking at all rows; None if that is done.
+        reconciled_at: When it was done last.
+    """
+
+    id: int
+    plan: TaskPlan
+    interests: tuple[int, ...]
+    declared_at: datetime
+    paused: bool
+    held_until: datetime | None
+    reconciling: Reconciling | None
+    reconciled_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRow:
+    """What is kept of one row of a task.
+
+    Attributes:
+        task: The number of the task.
+        key: The key of the row, as the change feed spells it.
+        job: The id of its job.
+        generation: How many changes it had that the task wanted to hear of.
+        live: Whether there is a job that has not ended.
+        change: The last of these.
+        before: What was captured of it before that.
+        after: The same after it.
+        changed_at: When that was.
+        due_at: When it was to be run then.
+        gone: ``left`` if it does not match any more, ``deleted`` if there is no such row; None if it is there.
+    """
+
+    task: int
+    key: str
+    job: UUID
+    generation: int
+    live: bool
+    change: Change
+    before: str | None
+    after: str | None
+    changed_at: datetime
+    due_at: datetime
+    gone: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """How a reader of the change feed moves on with what it has planned; see `store.changes.Changes.move`."""
+
+    reader: str
+    lease: int
+    before: Position
+    after: Position
+
+
+class Tasks(Protocol):
+    """Reactive tasks at rest, and the records of their rows. Jobs are made of these, and end with them."""
+
+    async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
+        """Make the tasks of a program known: as they were kept before, or as they are kept now if they are new.
+
+        A task of which a higher version was declared stays as it is.
+        """
+
+    async def list(self) -> builtins.list[TaskRow]:
+        """All tasks by name."""
+
+    async def plan(self, rows: Sequence[RowPlan], move: Move | None, now: datetime) -> int | None:
+        """Write what is planned, and move the reader on with it; how many jobs there are more. None if it was lost."""
+
+    async def hold(self, task: int, until: datetime) -> None:
+        """Let none of a task's jobs start until a time."""
+
+    async def held(self, now: datetime) -> dict[int, datetime | None]:
+        """The tasks of which no jobs start: until when, or None for those that are paused."""
+
+    async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
+        """The record of a row; None if there is none."""
