@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -26,7 +27,7 @@ from penstock import (
     ValueInvalid,
 )
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
-from penstock.store.locks import LockRow
+from penstock.store.locks import LOCK_KEPT, LockRow
 from penstock.testing import TestApp, TestClock
 
 app = App()
@@ -330,6 +331,18 @@ async def test_a_killed_backend_leaves_its_locks(database_url: str) -> None:
         assert await is_free(second)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_pruner_forgets_what_nobody_gave_back(database_url: str) -> None:
+    async with two(database_url) as (first, _, clock):
+        await first.engine.store.locks.take("k", UUID(int=1), "gone", LEASE, clock.now())
+        pruner = first.make_service("pruner")
+        clock.advance(LEASE)
+        await pruner.tick()
+        assert len(await held(first)) == 1, "it can be seen for a while"
+        clock.advance(LOCK_KEPT)
+        await pruner.tick()
+        assert await held(first) == []
 
 
 # ----- waiting

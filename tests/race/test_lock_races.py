@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from stage import ledger
@@ -198,6 +199,48 @@ async def test_a_lock_that_was_given_back_and_nobody_heard_of_it_was_not_lost(
 
 async def answer(true: bool) -> bool:
     return true
+
+
+SLOW = """
+create function slow() returns trigger language plpgsql as $$
+begin
+    if new.holder = 'slow' then perform pg_advisory_xact_lock(42); end if;
+    return new;
+end $$;
+create trigger slow before insert on penstock.lock for each row execute function slow();
+"""
+
+
+async def test_who_drew_a_number_and_came_late_is_not_behind_one_with_a_greater_one(postgres_url: str) -> None:
+    async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
+        locks, now = backend.engine.store.locks, backend.engine.clock.now()
+        await admin.execute(SLOW)
+        await admin.fetch("select pg_advisory_lock(42)")
+
+        async def are_waiting(count: int) -> bool:
+            waiting = await admin.fetchval("select count(*) from pg_locks where locktype = 'advisory' and not granted")
+            return bool(waiting >= count)
+
+        fences: list[int] = []
+
+        async def use(number: int, holder: str) -> None:
+            row = await locks.take("k", UUID(int=number), holder, LEASE, now)
+            if row.holder == holder:
+                fences.append(row.fence)
+                await locks.release("k", row.fence)
+
+        slow = asyncio.create_task(use(1, "slow"))
+        await until(lambda: are_waiting(1))
+        quick = asyncio.create_task(use(2, "quick"))
+        await until(lambda: either(quick.done(), are_waiting(2)))
+        await admin.fetch("select pg_advisory_unlock(42)")
+        await asyncio.gather(slow, quick)
+        assert fences, "somebody had it"
+        assert fences == sorted(fences)
+
+
+async def either(true: bool, other: Awaitable[bool]) -> bool:
+    return await other or true
 
 
 # ----- moments

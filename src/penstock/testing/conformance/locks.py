@@ -8,6 +8,7 @@ import itertools
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from penstock.clock import SystemClock
 from penstock.errors import Conflict
 from penstock.store.contract import Store
 from penstock.store.locks import LOCK_KEPT, LockRow
@@ -147,14 +148,14 @@ class Locks(Suite):
         """Each takes it and gives it back at once, side by side: nobody has a lower number than who was before."""
         stores = [bench.store, await bench.another(), await bench.another()]
         fences: list[int] = []
-        inside = 0
+        inside, machine = 0, SystemClock()
 
         async def use(store: Store) -> None:
             nonlocal inside
             for _ in range(12):
                 attempt = new_attempt()
                 while (row := await store.locks.take("k", attempt, "h", LEASE, NOW)).attempt != attempt:
-                    pass
+                    await machine.sleep(0)
                 inside += 1
                 assert inside == 1
                 fences.append(row.fence)
