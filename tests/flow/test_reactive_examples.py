@@ -44,5 +44,7 @@ def test_a_receiver_that_refuses_is_left_alone_for_a_while(database_url: str) ->
 def test_a_crm_that_was_down_gets_each_customer_once_as_it_is(database_url: str) -> None:
     said = run("crm", database_url)
     assert "and has 0 customers." in said
-    assert "It is back: it took 15 calls, and has 15 customers as they are now." in said
+    took = re.search(r"It is back: it took (\d+) calls, and has 15 customers as they are now.", said)
+    assert took is not None
+    assert 15 <= int(took[1]) < 30, "one each, unless it was back before the last change of one was known"
     assert "It was told that customer 0 has left; 14 are there." in said
