@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.calls.context import ActionCtx
-from penstock.calls.job import failure, raised, result_text, time_limit
+from penstock.calls.job import failure, log_lost, raised, result_text, time_limit
+from penstock.calls.marks import end_of_marked
 from penstock.calls.run import Runner
 from penstock.calls.syncctx import SyncActionCtx
 from penstock.calls.work import Cancellation, Running
+from penstock.errors import LeaseLost
 from penstock.functions.batch import Batch
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Outcome
@@ -88,8 +90,14 @@ class Batches:
             if self._gathering.get(key) is gathering:
                 del self._gathering[key]
         outcomes = await self._outcomes(gathering)
+        outcomes.sort(key=lambda one: one[0].doubtful)  # for which the others need not wait
         for running, outcome in outcomes:
-            await self._ended(running, outcome)
+            try:
+                ended = await end_of_marked(self._runner, running, outcome)
+            except LeaseLost:
+                log_lost(running)
+                ended = None
+            await self._ended(running, ended)
 
     async def _outcomes(self, gathering: _Gathering) -> list[tuple[Running, Outcome]]:
         """Run the handler once; what became of each job."""

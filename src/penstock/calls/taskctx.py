@@ -7,10 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar, cast
 
 from penstock.calls.context import ActionCtx, MutationCtx
+from penstock.calls.marks import mark_completed
 from penstock.calls.syncctx import Bridge, SyncActionCtx, SyncMutationCtx
 from penstock.calls.taskrun import TaskRun
 from penstock.reactive.task import Change
 from penstock.schema.table import Table
+from penstock.store.guest.session import finish, guest_session
 from penstock.transaction.rows import read_row
 
 T = TypeVar("T", bound=Table)
@@ -113,6 +115,24 @@ class TaskCtx(_OfTask[T], ActionCtx):
         """
         return self._calls.track(self._get_document(fields))
 
+    def mark_completed(self, connection: Any = None) -> Coroutine[Any, Any, None]:
+        """Complete this run, whatever comes after: at once, or as part of a transaction of your own.
+
+        On a connection of yours (of any library that pools take), it is completed if that transaction commits, and with
+        it: exactly once. If the transaction is rolled back, it was not said, and may be said again. Whatever the handler
+        does after the commit, raising included, the run ends as success when the handler ends. A transaction that is
+        still open by then is waited for.
+
+        Args:
+            connection: An open connection; by default it is completed at once.
+
+        Raises:
+            LeaseLost: The run is not this worker's any more, as another has taken over: let it raise, so that your
+                transaction is rolled back.
+            ContextError: The connection cannot be used, or leads to another kind of database.
+        """
+        return self._calls.track(mark_completed(self._runner, self._attempt, connection))
+
     async def _get_document(self, fields: Sequence[str] | None) -> T:
         engine, run = self._run.engine, self._run
         statements = engine.statements.of(run.task.definition.table, run.task.definition)
@@ -171,6 +191,14 @@ class SyncTaskCtx(_OfTask[T], SyncActionCtx):
     def get_document(self, fields: Sequence[str] | None = None) -> T:
         """See `TaskCtx.get_document`."""
         return self._waiter(self._task.get_document(fields))
+
+    def mark_completed(self, connection: Any = None) -> None:
+        """See `TaskCtx.mark_completed`; a connection is one without ``await``."""
+        if connection is None:
+            self._waiter(self._task.mark_completed())
+            return
+        guest_session(connection).sync()  # which refuses one that nobody can await here
+        finish(self._task.mark_completed(connection))
 
 
 class SyncMutationTaskCtx(_OfTask[T], SyncMutationCtx):

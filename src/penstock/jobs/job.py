@@ -169,6 +169,7 @@ class Job:
         enqueued_at: When the transaction that enqueued it ran.
         ending: How it ends, if only its on_complete is left to run.
         failed: Its attempt that has just failed, until that is stored with the job.
+        marked: Whether its handler has said that it is done, so that it ends as success whatever comes after.
     """
 
     id: UUID
@@ -185,6 +186,7 @@ class Job:
     enqueued_at: datetime
     started_at: datetime
     failed: Attempt | None = None
+    marked: bool = False
 
 
 @dataclass(slots=True)  # not frozen: see above

@@ -106,9 +106,10 @@ class Worker(Service):
                 async with asyncio.timeout(grace):
                     await self._let_jobs_end()
         stopped = await self._under_way.stop(self._bound * _END_PART)
-        self._under_way.outcomes += [(one.job, one.outcome) for one in stopped if one.outcome is not None]
         ended: Counter[JobEvent] = Counter()
         try:
+            stopped = await self._known(stopped)
+            self._under_way.outcomes += [(one.job, one.outcome) for one in stopped if one.outcome is not None]
             won = await self._settle_outcomes()
             ended.update(one.outcome.event for one in stopped if one.outcome is not None and one.job.id in won)
             if self.lease is not None:
@@ -210,6 +211,19 @@ class Worker(Service):
         # What becomes of them is nothing to this worker any more.
         self._under_way.outcomes.clear()
         await self._under_way.stop(self._bound * _END_PART)
+
+    async def _known(self, stopped: list[Running]) -> list[Running]:
+        """Of jobs that were stopped those of which it is known whether they are done, though their handlers said so.
+
+        Of the others a transaction has not ended yet. They are left to whoever takes over.
+        """
+        doubtful = [one.job.id for one in stopped if one.doubtful]
+        if not doubtful or self.lease is None:
+            return stopped
+        marked = await self._store.tasks.marked(self.lease, doubtful)
+        for one in stopped:
+            one.job.marked |= bool(marked.get(one.job.id))
+        return [one for one in stopped if marked.get(one.job.id, False) is not None]
 
     # ----- settle
 

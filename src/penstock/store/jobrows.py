@@ -102,7 +102,7 @@ def filter_values(where: JobFilter) -> dict[str, Any]:
 def job_of(row: Sequence[Any]) -> Job:
     """A job from its row, in the order of the query `running`."""
     uuid, function, kind, args, run_at, pool, priority, options, on_complete, ending, *rest = row
-    attempt, enqueued_at, started_at = rest
+    attempt, enqueued_at, started_at, *marked = rest
     return Job(
         uuid,
         function,
@@ -117,6 +117,7 @@ def job_of(row: Sequence[Any]) -> Job:
         attempt,
         enqueued_at,
         started_at,
+        marked=bool(marked and marked[0]),
     )
 
 
