@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
     from penstock.calls.crons import CronStatus
     from penstock.calls.ratelimits import RateLimiter, RateStatus
+    from penstock.calls.taskbatch import SyncTaskBatchCtx, SyncTaskBatchRun, TaskBatchCtx, TaskBatchRun
     from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
     from penstock.calls.work import ActionWork
     from penstock.calls.workpool import Workpool
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
         WorkResult,
         WorkStatus,
     )
+    from penstock.reactive.breaker import CircuitBreaker
     from penstock.reactive.words import contains, has, in_, is_none, known, length, matches
     from penstock.schema.ids import Id
     from penstock.schema.index import Index
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
+    "penstock.calls.taskbatch": ("SyncTaskBatchCtx", "SyncTaskBatchRun", "TaskBatchCtx", "TaskBatchRun"),
     "penstock.calls.taskctx": ("MutationTaskCtx", "SyncMutationTaskCtx", "SyncTaskCtx", "TaskCtx"),
     "penstock.calls.crons": ("CronStatus",),
     "penstock.calls.work": ("ActionWork",),
@@ -159,6 +162,7 @@ _HOMES = {
         "WorkResult",
         "WorkStatus",
     ),
+    "penstock.reactive.breaker": ("CircuitBreaker",),
     "penstock.reactive.words": ("contains", "has", "in_", "is_none", "known", "length", "matches"),
     "penstock.schema.ids": ("Id",),
     "penstock.schema.index": ("Index",),
@@ -179,6 +183,7 @@ __all__ = [
     "Backend",
     "CallTimeout",
     "Canceled",
+    "CircuitBreaker",
     "Completion",
     "Config",
     "ConfigError",
@@ -232,8 +237,12 @@ __all__ = [
     "Snooze",
     "Success",
     "SyncMutationTaskCtx",
+    "SyncTaskBatchCtx",
+    "SyncTaskBatchRun",
     "SyncTaskCtx",
     "Table",
+    "TaskBatchCtx",
+    "TaskBatchRun",
     "TaskConditionFailed",
     "TaskCtx",
     "TokenBucket",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from stage.guests import KINDS, Kind, Visit, play

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 from penstock import App
 from penstock.jobs.job import JobStatus
@@ -17,16 +17,16 @@ class TaskApp(TestApp):
 
     planner: Planner
 
-    async def __aenter__(self) -> TaskApp:
+    async def __aenter__(self) -> Self:
         await super().__aenter__()
         planner = self.make_service("planner")
         assert isinstance(planner, Planner)
         self.planner = planner
         return self
 
-    async def __aexit__(self, *error: Any) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.planner.finish()
-        await super().__aexit__(*error)
+        await super().__aexit__(*error)  # type: ignore[arg-type]  # what it was given
 
     async def plan(self) -> None:
         """Plan all that has changed."""

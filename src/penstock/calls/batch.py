@@ -110,7 +110,8 @@ class Batches:
                 ended.append((running, Outcome(JobEvent.CANCELED)))
                 continue
             try:
-                items.append(batch.item(function.name, function.signature.check_json(running.job.args)))
+                item = batch.item(function.name, function.signature.check_json(running.job.args))
+                items.append((item, running) if batch.with_attempts else item)
             except Exception as error:  # noqa: BLE001 - what cannot be called fails by itself
                 ended.append((running, failure(error)))
             else:
@@ -154,6 +155,8 @@ class Batches:
         return answer
 
     def _outcome(self, function: AnyFunction, running: Running, result: Any) -> Outcome:
+        if isinstance(result, Outcome):  # of a reactive task
+            return result
         if isinstance(result, Exception):
             return raised(self._runner, running.job, result, running.cancelled)
         try:

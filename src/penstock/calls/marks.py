@@ -1,4 +1,4 @@
-"""`mark_completed`: a handler of a reactive task says that its run is done, in a transaction of the user's own or at once.
+"""`mark_completed`: a handler of a reactive task says that its run is done, at once or in a transaction of the user's.
 
 Owns the word, and what it means for the end of the run. What is written is a mark on the running job, under the lease:
 the lease's loss and the transaction exclude each other. So nothing else of penstock waits for that transaction, and the

@@ -163,4 +163,4 @@ class Tasks(Protocol):
         """Note that attempts of a task have failed; the times of the last ones on all machines."""
 
     async def open(self, task: int, until: datetime) -> bool:
-        """Let none of a task's jobs start until a time, and forget what has failed; False if another one was quicker."""
+        """Let none of a task's jobs start until a time, and forget what failed; False if another one was quicker."""
