@@ -18,7 +18,7 @@ READY = (
 )  # fmt: skip
 CLAIMED = (
     "id", "function", "kind", "args", "run_at", "pool", "priority", "options", "on_complete", "ending", "attempt",
-    "enqueued_at", "error", "rank", "attempts", "concurrency_key",
+    "enqueued_at", "error", "rank", "attempts", "failing_since", "concurrency_key",
 )  # fmt: skip
 TAKEN = (
     "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "enqueued_at",
@@ -36,7 +36,7 @@ RETRIED = (
 def claimed_job(row: Sequence[Any], now: datetime) -> Job:
     """A job from its row of the query `claim`."""
     run_at, enqueued_at = datetime.fromisoformat(row[6]), datetime.fromisoformat(row[13])
-    return job_of((UUID(bytes=row[2]), *row[3:6], run_at, *row[7:13], enqueued_at, now))
+    return job_of((UUID(bytes=row[2]), *row[3:6], run_at, *row[7:13], enqueued_at, now, row[14]))
 
 
 def by_rank(row: Sequence[Any]) -> tuple[int, int]:

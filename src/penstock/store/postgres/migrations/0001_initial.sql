@@ -139,6 +139,20 @@ create table penstock.lease (
 insert into penstock.lease (id, worker, started_at, expires_at) overriding system value
 values (0, 'outside', '2000-01-01T00:00:00Z', '9999-12-31T00:00:00Z');
 
+-- Locks that are held, or have run out. `fence` is the number of a holder: it rises with each one, and none is given twice.
+-- It is a key of the table, so that whoever makes sure of it in a transaction keeps others from taking the lock over until
+-- that ends, and does not keep its holder from renewing it. `attempt` is who asked, should the answer be lost; `wanted` is
+-- whether somebody waits. Written by whoever takes, renews, waits for or gives back a lock, and by the pruner; read by these.
+create table penstock.lock (
+    fence bigint generated always as identity primary key,
+    key text collate "C" not null unique,
+    attempt uuid not null,
+    holder text not null,
+    taken_at timestamptz not null,
+    expires_at timestamptz not null,
+    wanted boolean not null default false
+);
+
 -- Tokens with which outside systems complete jobs, as hashes; `told` is what came of one. Written by workers for
 -- actions that ask for one, and by whoever brings one; read by these, and by workers for those whose time is over.
 create table penstock.token (
@@ -268,7 +282,8 @@ create table penstock.task (
 
 -- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each
 -- of these; a job for the row is `live` until it has ended for the last generation, and `idle` tells the planner whether
--- there was none. The job is one of the tables above, with the id of the record. Written by planners, and by workers and
+-- there was none. The job is in one of the tables above, with the id of the record. From
+-- `forget_at` on the record is forgotten. Written by planners, and by workers and
 -- mutations that end such jobs; read by these.
 create table penstock.task_record (
     task integer not null,
@@ -285,10 +300,10 @@ create table penstock.task_record (
     due_at timestamptz not null,
     latest_at timestamptz,
     gone text check (gone in ('left', 'deleted')),
-    gone_at timestamptz,
+    forget_at timestamptz,
     primary key (task, key)
 ) with (fillfactor = 80);
-create index task_record_gone_at on penstock.task_record (gone_at) where gone_at is not null;
+create index task_record_forget_at on penstock.task_record (forget_at) where forget_at is not null;
 
 -- The job that is to be for the last generation of each record: its arguments, its rank as jobs/order.py says, the key of
 -- the gate that it passes if it passes one, and the attempts of the last ones as its history. Read by planners, and by
