@@ -21,6 +21,7 @@ from penstock.testing.conformance.retries import Retries
 from penstock.testing.conformance.sessions import Sessions
 from penstock.testing.conformance.settlements import Settlements
 from penstock.testing.conformance.signals import Signals
+from penstock.testing.conformance.tasks import Tasks
 from penstock.testing.conformance.tokens import Tokens
 
 
@@ -39,6 +40,7 @@ class StoreSuite(
     Crons,
     Interests,
     Changes,
+    Tasks,
     Leases,
     Tokens,
     Signals,
