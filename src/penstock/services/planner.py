@@ -96,7 +96,11 @@ class Planner(Service):
         now = self.clock.monotonic()
         if at_once or now - self._listed_at >= _TASKS_EVERY:
             rows = await self._store.tasks.list()
-            self._tasks = {number: PlannedTask.of(row.id, row.plan.spec) for row in rows for number in row.interests}
+            self._tasks = {
+                number: PlannedTask.of(row.id, row.plan.spec, current=number == max(row.interests))
+                for row in rows
+                for number in row.interests
+            }
             self._listed_at = now
 
     async def _keep_lease(self) -> None:
@@ -124,7 +128,7 @@ class Planner(Service):
     async def _plan(self, changes: list[CapturedChange], after: Position) -> None:
         """Write what changes call for, and that they are read."""
         assert self._position is not None and self._lease is not None  # noqa: PT018, S101 - it plans
-        if any(change.interest not in self._tasks for change in changes):
+        if changes:  # whoever has declared another filter since they were read looks at all rows after them
             await self._list(at_once=True)
         ours = [(self._tasks[change.interest], change) for change in changes if change.interest in self._tasks]
         now = self.clock.now()
