@@ -74,6 +74,8 @@ class Options:
         until_start: Whether another job may have its key as soon as it starts, and not only when it has ended.
         trace: The trace that it belongs to and the span that enqueued it, as W3C writes them.
         task: The number of the reactive task that it belongs to; its arguments then begin with those of `Mark`.
+        unread: What another version has stored that this one cannot read, as JSON. A worker leaves such a job to those
+            that can.
     """
 
     retry: Retry | None = None
@@ -87,6 +89,7 @@ class Options:
     until_start: bool | None = None
     trace: str | None = None
     task: int | None = None
+    unread: str | None = None
 
 
 NO_OPTIONS = Options()
@@ -103,6 +106,7 @@ class Ending:
         traceback: For failed: where.
         finished_at: When its last attempt ended.
         calls: How often on_complete has raised so far.
+        failing_since: When it did for the first time.
     """
 
     state: JobState
@@ -111,6 +115,7 @@ class Ending:
     error: str | None = None
     traceback: str | None = None
     calls: int = 0
+    failing_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,8 @@ class Attempt:
             and abandoned if no further attempt was left.
         error: Type and message of the error; its beginning, if it is very long.
         traceback: Where it was raised; its end, if it is long.
+        failing_since: When the first attempt failed of those that are counted with it. It is kept if the retry policy
+            has a max_duration.
     """
 
     number: int
@@ -133,6 +140,7 @@ class Attempt:
     what: str
     error: str | None = None
     traceback: str | None = None
+    failing_since: datetime | None = None
 
 
 @dataclass(slots=True)  # not frozen: see above
@@ -168,6 +176,7 @@ class Job:
         attempt: Which attempt this is, from 1.
         enqueued_at: When the transaction that enqueued it ran.
         ending: How it ends, if only its on_complete is left to run.
+        failing_since: When its first attempt failed, if that matters to its retry policy.
         failed: Its attempt that has just failed, until that is stored with the job.
     """
 
@@ -184,6 +193,7 @@ class Job:
     attempt: int
     enqueued_at: datetime
     started_at: datetime
+    failing_since: datetime | None = None
     failed: Attempt | None = None
 
 

@@ -13,7 +13,7 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import Position
 
 if TYPE_CHECKING:
-    from penstock.store.contract import Session
+    from penstock.store.contract import OpenTransaction, Session, Statement
 
 State = Literal["ok", "missing", "disabled", "altered", "gone"]
 
@@ -35,6 +35,24 @@ class InterestRow:
     declared_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How the rows are read that an interest is about, spelled as its triggers spell them.
+
+    Attributes:
+        first: Rows in the order of their keys, with the parameter of how many: key, captured columns as they are,
+            captured columns as they were.
+        following: The same after a key: its first parameter, as the feed spells it.
+        among: Those of some keys: a JSON array of keys, of which each is spelled like that.
+        keys: Which of some keys are those of any row of the table.
+    """
+
+    first: Statement
+    following: Statement
+    among: Statement
+    keys: Statement
+
+
 class Interests(Protocol):
     """Interests at rest, and the triggers that capture what they want."""
 
@@ -53,6 +71,9 @@ class Interests(Protocol):
 
     async def list(self) -> builtins.list[InterestRow]:
         """All interests by number, and whether each still captures."""
+
+    async def source(self, number: int) -> Source | None:
+        """How the rows are read that an interest is about; None if there is no such interest, or no such table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +176,12 @@ class Changes(Protocol):
 
     async def forget(self, name: str) -> bool:
         """Drop a reader, so that nothing is kept for it; False if there is none."""
+
+    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
+        """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
+
+        Changes of whole tables have no keys, and count as more.
+        """
 
     async def rotate(self, now: datetime, limit: int) -> Rotation:
         """Make room: drop what all readers have passed, in one bounded step, and waiting for nobody."""

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
+from penstock.store.changes import Source
+from penstock.store.contract import Statement
 from penstock.store.postgres.dialect import POSTGRES
 
 _UNLIKE = "pg_catalog.record_image_ne"
@@ -187,6 +189,24 @@ def _guarded(append: str, read: Mapping[str, str]) -> str:
     """Read a row; if that fails, tell that a change was lost."""
     steps = " ".join(f"{name} := {value};" for name, value in read.items() if value)
     return _GUARDED.format(read=steps, append=append)
+
+
+def source(interest: Interest, types: Mapping[str, str]) -> Source:
+    """How the rows are read that an interest is about. Of a session with other settings they are spelled alike."""
+    (key,) = interest.key  # of more than one column rows are not read yet
+    asked = conditions_of(interest).matches("r")
+    table, column, kind = POSTGRES.table(interest.table), f"r.{POSTGRES.quote(key)}", types[key]
+    spelled = _array("r", interest.key, types)
+    values = [spelled, *(_object("r", side, types) or "null" for side in (interest.after, interest.before))]
+    select = f"select {', '.join(values)} from {table} r where "
+    order, also = f"order by {column} limit", f"{asked} and " if asked else ""
+    among = f"{column} in (select (k.value ->> 0)::{kind} from json_array_elements($1::json) as k (value))"
+    return Source(
+        first=Statement(f"{select}{asked or 'true'} {order} $1"),
+        following=Statement(f"{select}{also}{column} > ($1::json ->> 0)::{kind} {order} $2"),
+        among=Statement(f"{select}{also}{among}"),
+        keys=Statement(f"select {spelled} from {table} r where {among}"),
+    )
 
 
 def _before(interest: Interest, types: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from penstock.changes.position import ERA, Position, Snapshot
 from penstock.changes.rotation import Slots
 from penstock.errors import Conflict, DatabaseBusy
 from penstock.store.changes import Batch, Lag, ReaderRow, Rotation
-from penstock.store.contract import Row, Session, Statement
+from penstock.store.contract import OpenTransaction, Row, Session, Statement
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
@@ -107,6 +107,13 @@ class PostgresChanges:
         return bool(await self._run("forget", name=name))
 
     # ----- room
+
+    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
+        """The keys of rows with changes after a position, as a session sees them; None if there are more."""
+        query = self._queries["unread"]
+        values = position.bounds() | {"interest": interest, "limit": limit + 1}
+        rows = await session.fetch(query.statement, query.args(values))
+        return None if len(rows) > limit or any(row[0] is None for row in rows) else {row[0] for row in rows}
 
     async def rotate(self, now: datetime, limit: int) -> Rotation:
         """Truncate up to `limit` slots that all readers have passed, and go on to the next one when it is time."""

@@ -10,10 +10,10 @@ from typing import Any
 
 from penstock.changes.interest import Interest
 from penstock.errors import DataError, DeclarationError, PenstockError
-from penstock.store.changes import InterestRow, State
+from penstock.store.changes import InterestRow, Source, State
 from penstock.store.contract import Change, SchemaLock
 from penstock.store.interestrows import Known, check_columns, known_state
-from penstock.store.postgres.capture import EVENTS, function_name, install, triggers
+from penstock.store.postgres.capture import EVENTS, function_name, install, source, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
@@ -55,6 +55,11 @@ class PostgresInterests:
         """All interests by number, and whether each still captures."""
         known = (await self._known()).values()
         return [InterestRow(one.id, one.interest, _state(one), one.declared_at) for one in known]
+
+    async def source(self, number: int) -> Source | None:
+        """How the rows are read that an interest is about."""
+        one = next((one for one in (await self._known()).values() if one.id == number), None)
+        return None if one is None or one.found is None else source(one.interest, one.found["columns"])
 
     # ----- steps
 

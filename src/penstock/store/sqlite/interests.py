@@ -17,11 +17,11 @@ from typing import Any
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
 from penstock.schema.fields import Kind
-from penstock.store.changes import InterestRow, State
+from penstock.store.changes import InterestRow, Source, State
 from penstock.store.contract import OpenTransaction, Session, Statement
 from penstock.store.interestrows import Known, check_columns, known_state
 from penstock.store.queries import load_queries
-from penstock.store.sqlite.capture import triggers
+from penstock.store.sqlite.capture import source, triggers
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobs import fetch
 from penstock.store.sqlite.session import Begin, reading, writing
@@ -64,6 +64,12 @@ class SqliteInterests:
         async with reading(self._begin_read) as session:
             known = await self._known(session)
         return [InterestRow(one.id, one.interest, _state(one), one.declared_at) for one in known.values()]
+
+    async def source(self, number: int) -> Source | None:
+        """How the rows are read that an interest is about."""
+        async with reading(self._begin_read) as session:
+            one = next((one for one in (await self._known(session)).values() if one.id == number), None)
+        return None if one is None or one.found is None else source(one.interest)
 
     # ----- steps
 

@@ -302,7 +302,7 @@ class SqliteJobs:
             values |= {"lease": lease, "started_at": started_at, "gated": True}
             values["attempt"] += values["ending"] is None
             await self._execute(session, "start_gated", values)
-            started.append(job_from((*row[:10], values["attempt"], row[11], started_at)))
+            started.append(job_from((*row[:10], values["attempt"], row[11], started_at, values["failing_since"])))
         return started
 
     async def settle_pending(self, session: Session, settlement: Settlement) -> None:

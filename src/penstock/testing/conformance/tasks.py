@@ -392,6 +392,7 @@ def row(
         due_at=now + timedelta(seconds=due),
         latest_at=None if latest is None else now + timedelta(seconds=latest),
         gone=gone,
+        forgets_at=None,
     )
 
 

@@ -74,6 +74,14 @@ select count(*), min(changed_at) from (
     ) unread where seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[]) limit :most
 ) counted;
 
+-- unread: the keys of rows with unread changes.
+-- Differs: see begin.
+select key from (
+    select seq, xid, key from penstock.change where xid >= :seen_end and interest = :interest
+    union all
+    select seq, xid, key from penstock.change where xid = any(:seen_open::bigint[]) and interest = :interest
+) unread where seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[]) limit :limit;
+
 -- forget: drop a reader.
 delete from penstock.change_reader where name = :name returning name;
 

@@ -38,6 +38,10 @@ select count(*), min(changed_at) from (
     order by seq limit :most
 );
 
+-- unread: the keys of rows with unread changes.
+-- Differs: see begin.
+select key from penstock_change where seq > :high and interest = :interest limit :limit;
+
 -- forget: drop a reader.
 delete from penstock_change_reader where name = :name returning name;
 
