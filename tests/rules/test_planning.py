@@ -242,6 +242,17 @@ def _meant(before: Any, after: Any, *, was: bool, is_now: bool) -> str | None:
     return "change" if was and before["amount"] != after["amount"] else None
 
 
+def test_a_row_that_has_another_key_now_is_gone_and_has_entered() -> None:
+    row = {"status": "paid", "amount": 1}
+    told = [change("delete", row, key="1"), change("enter", row, row, key="2")]
+    for exact in (True, False):
+        found = plan_rows([(task(exact=exact), one) for one in told], NOW, read)
+        assert [(one.key, one.change, one.runs, one.drops) for one in found] == [
+            ('["1"]', "delete", False, True),
+            ('["2"]', "enter", True, False),
+        ]
+
+
 def test_what_left_an_earlier_filter_may_match_the_one_of_now() -> None:
     gone, paid = {"status": "new"}, {"status": "paid"}
     assert plan_rows([(task(current=False), change("leave", paid, gone))], NOW, read) == []

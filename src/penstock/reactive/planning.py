@@ -172,6 +172,8 @@ def _kind(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
     sides = (_side(task, change.values(when), read) if text is not None else None
              for when, text in (("before", change.before), ("after", change.after)))  # fmt: skip
     before, after = sides
+    if change.kind == "enter":  # also where a row has another key now: under that it was not there
+        before = None
     was, is_now = _means(task, before), _means(task, after)
     if before is None or after is None:
         return "delete" if was else "enter" if is_now else None
