@@ -18,19 +18,19 @@ from penstock.testing import TestClock
 MANY, AGAIN = 100_000, 5_000
 
 
-class Part(Table, source="part", key="id", managed=False):
-    id: int
+class Part(Table, source="part", key="nr", managed=False):
+    nr: int
     name: str | None = None
-    weight: int | None = None
+    weight: int = 0
 
 
-class Foreign(Table, source="depot.part", key="id", managed=False):
-    id: int
+class Foreign(Table, source="depot.part", key="nr", managed=False):
+    nr: int
     name: str | None = None
 
 
-class Wide(Table, source="part", key="id", managed=False):
-    id: int
+class Wide(Table, source="part", key="nr", managed=False):
+    nr: int
     name: str | None = None
     colour: str | None = None
 
@@ -96,7 +96,7 @@ async def prepare(url: str, *statements: str) -> None:
         await run_sql(backend, *statements)
 
 
-PARTS = "create table part (id integer primary key, name text, weight integer)"
+PARTS = "create table part (nr integer primary key, name text, weight integer)"
 
 
 # ----- what is refused
@@ -108,14 +108,14 @@ async def test_columns_that_the_table_has_not_are_refused_at_the_start(database_
         async with WIDE.open(database_url):
             pass
     async with EMPTY.open(database_url) as backend:
-        await run_sql(backend, "insert into part (id, name) values (1, 'a')")
+        await run_sql(backend, "insert into part (nr, name) values (1, 'a')")
         assert await backend.engine.store.interests.list() == []
 
 
 async def test_views_are_refused(database_url: str) -> None:
     await prepare(
         database_url,
-        "create table real_part (id integer primary key, name text, weight integer)",
+        "create table real_part (nr integer primary key, name text, weight integer)",
         "create view part as select * from real_part",
     )
     with pytest.raises(PenstockError, match="view"):
@@ -134,9 +134,9 @@ async def test_rows_of_a_table_with_integer_keys_are_handled_whoever_writes_them
         await run_sql(
             one.backend,
             "insert into part values (1, 'a', 1), (2, 'b', 1)",
-            "update part set name = 'c' where id = 2",
+            "update part set name = 'c' where nr = 2",
             "update part set weight = 2",
-            "update part set id = 3 where id = 1",
+            "update part set nr = 3 where nr = 1",
         )
         await one.settle_down()
         assert sorted(handled[1:]) == [(2, "c"), (3, "a")]
@@ -173,7 +173,7 @@ async def test_a_value_that_is_none_of_its_column_holds_up_nobody(sqlite_url: st
             one.backend,
             "insert into part values (1, 'a', 'heavy'), (2, x'ff', 5), (3, 'c', 1.5), (4, 'd', 9223372036854775807)",
             "insert into part values (5, 'e', 5)",
-            "update part set weight = x'00' where id = 4",
+            "update part set weight = x'00' where nr = 4",
         )
         await one.settle_down()
         assert (5, 5) in handled
@@ -184,7 +184,7 @@ async def test_a_value_that_is_none_of_its_column_holds_up_nobody(sqlite_url: st
 
 
 async def test_a_column_that_is_gone_stops_no_writer_and_no_other_task(database_url: str) -> None:
-    await prepare(database_url, "create table part (id integer primary key, name text, colour text)")
+    await prepare(database_url, "create table part (nr integer primary key, name text, colour text)")
     both = App()
     both.reactive_task(Wide, filter=lambda part: part.colour == "red", watch=("colour",), retry=ONCE, name="wide")(wide)
 
@@ -197,7 +197,7 @@ async def test_a_column_that_is_gone_stops_no_writer_and_no_other_task(database_
         await run_sql(one.backend, "insert into part values (1, 'a', 'red')")
         await one.settle_down()
         await run_sql(one.backend, "alter table part rename column colour to hue")
-        await run_sql(one.backend, "insert into part (id, name) values (2, 'b')", "insert into loose values ('x', 1)")
+        await run_sql(one.backend, "insert into part (nr, name) values (2, 'b')", "insert into loose values ('x', 1)")
         for _ in range(3):
             await one.plan()
             await one.work()
@@ -224,7 +224,7 @@ async def test_a_bulk_update_is_read_in_pieces_and_each_row_is_planned_once(data
         try:
             await run_sql(one.backend, "update part set name = 'x'")
             await one.plan()
-            await run_sql(one.backend, f"update part set weight = 2 where id <= {AGAIN}")
+            await run_sql(one.backend, f"update part set weight = 2 where nr <= {AGAIN}")
             await one.plan()
         finally:
             points.disarm("planner.read")
@@ -240,7 +240,7 @@ async def test_rows_in_another_schema_and_in_partitions_are_handled(postgres_url
     await prepare(
         postgres_url,
         "create schema depot",
-        "create table depot.part (id integer primary key, name text) partition by range (id)",
+        "create table depot.part (nr integer primary key, name text) partition by range (nr)",
         "create table depot.part_low partition of depot.part for values from (0) to (100)",
         "create table depot.part_high partition of depot.part for values from (100) to (200)",
     )
@@ -249,7 +249,7 @@ async def test_rows_in_another_schema_and_in_partitions_are_handled(postgres_url
         await run_sql(one.backend, "insert into depot.part_high values (102, 'c')")
         await one.settle_down()
         assert sorted(handled) == [(1, "a"), (101, "b"), (102, "c")]
-        await run_sql(one.backend, "update depot.part set id = 103, name = 'd' where id = 1")
+        await run_sql(one.backend, "update depot.part set nr = 103, name = 'd' where nr = 1")
         await one.settle_down()
         assert handled[-1] == (103, "d")
         await run_sql(one.backend, "create table depot.part_top partition of depot.part for values from (200) to (300)")
@@ -301,7 +301,7 @@ async def test_clocks_that_differ_delay_a_run_and_lose_none(database_url: str, a
         for name in "abc":
             await run_sql(
                 planner.backend,
-                f"insert into part values (1, '{name}', 1) on conflict (id) do update set name = '{name}'",
+                f"insert into part values (1, '{name}', 1) on conflict (nr) do update set name = '{name}'",
             )
             await planner.plan()
             await _run_all(worker)

@@ -310,13 +310,13 @@ async def test_f18_a_program_that_lacks_the_task_leaves_its_rows_to_others(datab
         assert await one.backend.run_query(reacting.done, item=item) == [1]
 
 
-class Shop(Table, source="shop", key="id", managed=False):
-    id: int
+class Shop(Table, source="shop", key="nr", managed=False):
+    nr: int
     name: str
 
 
-class Stock(Table, source="stock", key="id", managed=False):
-    id: int
+class Stock(Table, source="stock", key="nr", managed=False):
+    nr: int
     name: str
 
 
@@ -336,15 +336,15 @@ async def stock_changed(ctx: MutationTaskCtx[Stock]) -> None:
 
 @colliding.mutation
 async def both(ctx: MutationCtx, number: int) -> None:
-    await ctx.db.insert(Shop(id=number, name="a"))
-    await ctx.db.insert(Stock(id=number, name="b"))
+    await ctx.db.insert(Shop(nr=number, name="a"))
+    await ctx.db.insert(Stock(nr=number, name="b"))
 
 
 async def test_f2_rows_of_two_tables_with_one_id_are_handled_each(database_url: str) -> None:
     collided.clear()
     async with reacting.forgetful.open(database_url) as backend:
-        await run_sql(backend, "create table shop (id integer primary key, name text not null)")
-        await run_sql(backend, "create table stock (id integer primary key, name text not null)")
+        await run_sql(backend, "create table shop (nr integer primary key, name text not null)")
+        await run_sql(backend, "create table stock (nr integer primary key, name text not null)")
     async with crew(colliding, database_url) as one:
         for number in (1, 2):
             await one.backend.run_mutation(both, number=number)

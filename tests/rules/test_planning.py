@@ -51,8 +51,8 @@ def task(*, exact: bool = True, number: int = 1, current: bool = True, **declare
 
 
 def change(kind: str, before: Any = None, after: Any = None, *, key: str = "1", seq: int = 1) -> CapturedChange:
-    texts = (None if side is None else json.dumps(side) for side in (before, after))
-    return CapturedChange(seq, 7, kind, f'["{key}"]', *texts, CHANGED)
+    then, now = (None if side is None else json.dumps(side) for side in (before, after))
+    return CapturedChange(seq, 7, kind, f'["{key}"]', then, now, CHANGED)
 
 
 def plan(of: PlannedTask, *changes: CapturedChange) -> RowPlan:

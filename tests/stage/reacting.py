@@ -111,7 +111,7 @@ async def _items(ctx: QueryCtx) -> dict[str, int]:
 
 
 put, patch, remove = (booking.mutation(one) for one in (_put, _patch, _remove))
-done, items = (booking.query(one) for one in (_done, _items))
+done, items = booking.query(_done), booking.query(_items)
 
 
 async def main(role: str, database: str, **settings: str) -> None:

@@ -20,8 +20,8 @@ from penstock.reactive.planning import RowPlan
 from penstock.store.contract import Room, Session
 from penstock.testing.conformance.bench import KEEP, NOW, TTL, Bench
 from penstock.testing.conformance.machine import INDEX, WHILE_SHRINKING, AnyOrder
+from penstock.testing.conformance.taskbench import HISTORY, row, task_plan
 from penstock.testing.conformance.taskmodel import ModelRow
-from penstock.testing.conformance.tasks import HISTORY, row, task_plan
 
 _YEAR = timedelta(days=366)
 _ALL = 1000
@@ -255,7 +255,7 @@ class TaskMachine(RuleBasedStateMachine):
         return self.rows[job.options.task or 0, json.loads(job.args)["key"]]
 
     def _status(self, known: ModelRow) -> JobStatus | None:
-        return None if known.job is None else self.run(self.bench.find(known.job, self.now))  # type: ignore[no-any-return]
+        return None if known.job is None else self.run(self.bench.find(known.job, self.now))
 
     def _settlement(self, job: Job, event: JobEvent) -> Settlement:
         return settle(job, Outcome(event, error="E", delay=timedelta(seconds=7)), self.now, 0.5, KEEP)
