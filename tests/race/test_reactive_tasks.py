@@ -359,14 +359,14 @@ async def test_whatever_is_killed_the_last_state_of_each_row_is_handled_and_no_s
     """Processes that plan and work are killed again and again, while rows change."""
     rounds, stop = 5, asyncio.Event()
     async with reacting.booking.open(database_url) as backend:
-        ids = [await backend.run_mutation(reacting.put, value=1) for _ in range(8)]
+        ids = [str(await backend.run_mutation(reacting.put, value=1)) for _ in range(8)]
         written = 1
 
         async def write() -> None:
             nonlocal written
             while not stop.is_set():
                 written += 1
-                await backend.run_mutation(reacting.patch, item=ids[written % len(ids)], value=written)
+                await backend.run_mutation(reacting.patch, item=Id(ids[written % len(ids)]), value=written)
                 await SystemClock().sleep(0.005)
 
         async def handled() -> bool:
@@ -375,7 +375,7 @@ async def test_whatever_is_killed_the_last_state_of_each_row_is_handled_and_no_s
 
         async def last() -> dict[str, int]:
             found = await reacting.rows(backend)
-            return {str(item): found[str(item)] for item in ids}
+            return {item: found[item] for item in ids}
 
         writing = asyncio.create_task(write())
         for number in range(rounds):
@@ -435,3 +435,31 @@ async def test_f15_without_a_reset_a_row_that_changes_and_fails_all_the_time_fai
                 await one.run("patch", item=item, value=value + 10)
         (job,) = await one.backend.jobs("failed")
         assert [attempt.what for attempt in job.attempts] == ["raised", "raised", "exhausted"]
+
+
+# ----- rolling deploys
+
+
+async def test_f18_what_left_the_filter_of_a_version_before_is_not_dropped_by_the_one_after(database_url: str) -> None:
+    """While both triggers are there, one tells that a row leaves, and the other that it stays."""
+    before, after = App(), App()
+
+    async def handle(ctx: TaskCtx[reacting.Item]) -> None:
+        sent.append((str(ctx.doc_id), ctx.change, (await ctx.get_document()).value))
+
+    before.reactive_task(reacting.Item, filter=lambda item: item.status == "open", watch=("value",))(handle)
+    after.reactive_task(reacting.Item, filter=lambda item: item.status != "closed", watch=("value",), version=2)(handle)
+    clock = TestClock()
+    async with crew(before, database_url, clock) as old:
+        item = await put(old)
+        await old.plan()
+        await old.run("patch", item=item, status="paid")  # told by the old trigger only, and read by nobody yet
+        async with crew(after, database_url, clock) as new:
+            await old.plan()  # for all versions
+            await new.settle_down()
+            assert values(item) == [1]
+            for status in ("closed", "paid"):
+                await new.run("patch", item=item, status=status)
+            await old.plan()
+            await new.settle_down()
+            assert values(item) == [1, 1]
