@@ -367,7 +367,7 @@ async def test_whatever_is_killed_the_last_state_of_each_row_is_handled_and_no_s
             while not stop.is_set():
                 written += 1
                 await backend.run_mutation(reacting.patch, item=Id(ids[written % len(ids)]), value=written)
-                await SystemClock().sleep(0.005)
+                await SystemClock().sleep(0.03)
 
         async def handled() -> bool:
             done = [await backend.run_query(reacting.done, item=item) for item in ids]
