@@ -23,6 +23,7 @@ from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, plan_rows
 from penstock.reactive.reconciling import Reconciling
 from penstock.schema.fields import Kind
+from penstock.services.plans import write_plans
 from penstock.services.reconciler import Reconciler
 from penstock.services.service import Service
 from penstock.store.tasks import Move, TaskRow
@@ -158,7 +159,7 @@ class Planner(Service):
         if points.armed and rows:
             await points.reach("planner.planned", rows=rows)
         again = {task.number: Reconciling() for task, change in ours if change.kind in {LOST, "truncate"}}
-        if await self._store.tasks.plan(rows, move, now, again) is None:
+        if not await write_plans(self._store.tasks, rows, move, now, again):
             self._lose()
             return
         if again:

@@ -17,6 +17,7 @@ from penstock.changes.position import Position
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, Read, RowPlan
 from penstock.reactive.reconciling import Found, Reconciling, compare_records, compare_rows
+from penstock.services.plans import write_plans
 from penstock.store.changes import Source
 from penstock.store.contract import Session
 from penstock.store.tasks import Move, TaskRow
@@ -81,7 +82,7 @@ class Reconciler:
         if at.audit:
             self._audited_at = self._clock.monotonic()
         moved = at.moved(step.after, step.looked, len(step.rows))
-        if await self._store.tasks.plan(step.rows, move, now, {task.id: moved}) is None:
+        if not await write_plans(self._store.tasks, step.rows, move, now, {task.id: moved}):
             return False, at
         if step.rows:
             self._store.signals.notify()
