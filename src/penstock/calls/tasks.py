@@ -15,6 +15,7 @@ from penstock.calls.context import ActionCtx, MutationCtx
 from penstock.calls.decorators import TaskDecorator
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
+from penstock.calls.taskcare import TaskCare
 from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
 from penstock.calls.taskoptions import TaskOptions, given_of, job_options
 from penstock.calls.taskrun import TaskRun
@@ -30,7 +31,7 @@ from penstock.reactive.tracing import RowFilter, RowWatch, trace_filter, trace_w
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.conditions import condition_sql, watch_sql
 from penstock.store.dialect import Dialect
-from penstock.store.tasks import TaskPlan, TaskRow
+from penstock.store.tasks import HELD, TaskPlan, TaskRow
 
 T = TypeVar("T", bound=Table)
 
@@ -103,8 +104,8 @@ class DeclaredTask:
         )
 
 
-class ReactiveTasks:
-    """The reactive tasks of an app."""
+class ReactiveTasks(TaskCare):
+    """The reactive tasks of an app; and how those are looked after that its database knows."""
 
     def __init__(self, registry: Registry, pools: dict[str, Workpool]) -> None:
         self._registry = registry
@@ -117,7 +118,7 @@ class ReactiveTasks:
     def __len__(self) -> int:
         return len(self._declared)
 
-    def tables(self) -> list[type[Table]]:
+    def tables(self) -> Sequence[type[Table]]:
         """The tables that they are about."""
         return [one.task.definition.table for one in self._declared.values()]
 
@@ -189,6 +190,9 @@ class ReactiveTasks:
         return decorate
 
     # ----- steps
+
+    def _own_tasks(self) -> Sequence[ReactiveTask]:
+        return [one.task for one in self._declared.values()]
 
     def _check(self, task: ReactiveTask, pool: Workpool | None) -> None:
         if task.name in self._declared:
@@ -268,7 +272,7 @@ def _begun(
 def _held(run: TaskRun) -> Outcome | None:
     """What becomes of a run whose task starts none now."""
     wait = run.engine.holds.wait(run.number, run.engine.clock.now())
-    return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error="The task is held")
+    return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error=HELD)
 
 
 def _sync_ctx(ctx: SyncActionCtx | SyncMutationCtx, run: TaskRun) -> Any:

@@ -26,6 +26,7 @@ from penstock.store.dialect import Dialect
 from penstock.store.keys import Keys, Rates
 from penstock.store.outside import Tokens
 from penstock.store.pools import Pools
+from penstock.store.records import Records
 from penstock.store.seen import LeaseRow
 from penstock.store.tasks import Tasks
 
@@ -322,6 +323,7 @@ class Store(Protocol):
     interests: Interests
     changes: Changes
     tasks: Tasks
+    records: Records
     leases: Leases
     tokens: Tokens
     catalog: Catalog

@@ -122,3 +122,17 @@ update penstock.task set held_until = greatest(held_until, :until) where id = :t
 -- held: the tasks of which no jobs start now, and until when.
 -- Unbounded: it reads them all.
 select id, paused, held_until from penstock.task where paused or held_until > :now;
+
+-- pause: let none of a task's jobs start, or let them again.
+update penstock.task set paused = :paused where name = :name returning id;
+
+-- release: jobs of a task that were put off while it was held are due now; so many at a time.
+-- Differs: passes by what workers have in hand.
+update penstock.scheduled_job j
+set run_at = :now, rank = j.rank - (extract(epoch from j.run_at - :now::timestamptz) * 1000000)::bigint
+where j.id in (
+    select s.id from penstock.scheduled_job s
+    where not s.waiting and s.run_at > :now and s.error = :held and (s.options::jsonb ->> 'task')::integer = :task
+    order by s.run_at, s.id limit :limit for update of s skip locked
+)
+returning j.id;

@@ -108,3 +108,16 @@ update penstock_task set held_until = max(coalesce(held_until, ''), :until) wher
 -- held: the tasks of which no jobs start now, and until when.
 -- Unbounded: it reads them all.
 select id, paused, held_until from penstock_task where paused or held_until > :now;
+
+-- pause: let none of a task's jobs start, or let them again.
+update penstock_task set paused = :paused where name = :name returning id;
+
+-- release: jobs of a task that were put off while it was held are due now; so many at a time.
+update penstock_scheduled_job
+set run_at = :now, rank = rank - (penstock_microseconds(run_at) - penstock_microseconds(:now))
+where id in (
+    select s.id from penstock_scheduled_job s
+    where not s.waiting and s.run_at > :now and s.error = :held and s.options ->> 'task' = :task
+    order by s.run_at, s.id limit :limit
+)
+returning id;
