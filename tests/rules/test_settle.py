@@ -99,3 +99,33 @@ def test_every_event_of_a_running_job_has_its_move() -> None:
             found = settled(event, job)
             assert found.state is MOVES[JobState.RUNNING, found.event]
             assert (found.run_at >= NOW) == (found.state is JobState.PENDING)
+
+
+@pytest.mark.parametrize("event", [JobEvent.RAISED, JobEvent.LOST])
+def test_a_job_gives_up_when_its_time_is_over_and_remembers_when_that_began(event: JobEvent) -> None:
+    policy = Options(retry=Retry.fixed(60, max_duration=timedelta(hours=1)))
+    job = replace(JOB, options=policy)
+    first = settled(event, job, error="x")
+    assert (first.state, first.failed.failing_since) == (JobState.PENDING, NOW)
+    for since, state in ((timedelta(hours=1), JobState.PENDING), (timedelta(hours=1, seconds=1), JobState.FAILED)):
+        found = settled(event, replace(job, attempt=2, failing_since=NOW - since), error="x")
+        assert (found.state, found.failed.failing_since) == (state, NOW - since)
+    unknown = settled(event, replace(job, attempt=2), error="x")
+    assert (unknown.state, unknown.failed.failing_since) == (JobState.PENDING, NOW), "it begins now"
+    plain = settled(event, replace(JOB, options=Options(retry=RETRY)), error="x")
+    assert plain.failed.failing_since is None
+
+
+def test_a_lost_job_with_unlimited_attempts_waits_longer_each_time() -> None:
+    job = replace(JOB, options=Options(retry=Retry.fixed(0, max_attempts=None)))
+    waits = [(settled(JobEvent.LOST, replace(job, attempt=n)).run_at - NOW).total_seconds() for n in (1, 2, 3, 50)]
+    assert waits == [0, 2, 4, 60]
+
+
+@pytest.mark.parametrize("kind", ["action", "mutation"])
+def test_of_options_that_cannot_be_read_no_end_follows(kind: Any) -> None:
+    job = replace(JOB, kind=kind, options=Options(unread='{"retry": 5}'), attempt=99)
+    for event in (JobEvent.RAISED, JobEvent.LOST):
+        found = settled(event, job, error="x")
+        assert (found.state, found.run_at) == (JobState.PENDING, NOW + timedelta(seconds=60))
+    assert settled(JobEvent.RAISED, job, error="x", retryable=False).state is JobState.FAILED

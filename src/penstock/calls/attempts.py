@@ -11,12 +11,12 @@ from typing import TypeVar
 from penstock.calls.engine import Engine
 from penstock.calls.turns import Turns
 from penstock.errors import Conflict, DatabaseBusy, DatabaseFull, DatabaseUnavailable, TryAgain
-from penstock.jobs.retry import Retry, backoff
+from penstock.jobs.waits import Exponential, backoff
 from penstock.store.contract import Session
 
 R = TypeVar("R")
 
-_CONFLICT = Retry(max_attempts=1, initial_backoff=0.005, base=2.0, max_backoff=1.0)
+_CONFLICT = Exponential(initial_backoff=0.005, base=2.0, max_backoff=1.0)
 
 
 class Attempts:

@@ -57,6 +57,10 @@ async def run_job(runner: Runner, running: Running) -> Outcome | None:
 
 
 async def _run_job(runner: Runner, running: Running) -> Outcome | None:
+    if running.job.options.unread is not None:
+        return _parked(
+            running.job, f"OptionsUnread: this worker cannot read what is asked for: {running.job.options.unread}"
+        )
     try:
         outcome = None
         if running.job.ending is None:

@@ -20,6 +20,7 @@ from penstock.cli.output import print_json, print_table, readable_time
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Attempt, JobStatus
 from penstock.jobs.states import JobState
+from penstock.store.retryrows import retry_parts
 from penstock.values import decode_json
 
 _STATES = [state.value for state in JobState]
@@ -130,7 +131,8 @@ def _options_of(job: JobStatus) -> dict[str, Any]:
     context = None if options.context is None else decode_json(options.context)
     retries = {"retry": options.retry, "on_complete_retry": options.on_complete_retry}
     found: dict[str, Any] = {"name": options.name, "timeout": options.timeout, "context": context}
-    found |= {name: None if policy is None else asdict(policy) for name, policy in retries.items()}
+    found |= {name: None if policy is None else retry_parts(policy) for name, policy in retries.items()}
+    found["unread"] = None if options.unread is None else json.loads(options.unread)
     return {name: value for name, value in found.items() if value is not None}
 
 

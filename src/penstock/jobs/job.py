@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from penstock.jobs.progress import Progress
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent, JobState
-from penstock.schema.ids import JOB_PREFIX, Id, format_id, is_id, parse_id
+from penstock.schema.ids import JOB_PREFIX, Id, format_id, format_ids, is_id, parse_id
 
 DEFAULT_POOL = "default"
 _MARK, _KEY = '{"generation":', ',"key":'
@@ -41,6 +42,11 @@ class JobId(Id[Any]):
 def job_id(uuid: UUID) -> JobId:
     """The public spelling of a job's UUID."""
     return JobId(format_id(JOB_PREFIX, uuid.int))
+
+
+def job_ids(uuids: Iterable[UUID]) -> list[JobId]:
+    """The same for many."""
+    return [JobId(text) for text in format_ids(JOB_PREFIX, (uuid.int for uuid in uuids))]
 
 
 def job_uuid(text: str) -> UUID:
@@ -74,6 +80,8 @@ class Options:
         until_start: Whether another job may have its key as soon as it starts, and not only when it has ended.
         trace: The trace that it belongs to and the span that enqueued it, as W3C writes them.
         task: The number of the reactive task that it belongs to; its arguments then begin with those of `Mark`.
+        unread: What another version has stored that this one cannot read, as JSON. A worker leaves such a job to those
+            that can.
     """
 
     retry: Retry | None = None
@@ -87,6 +95,7 @@ class Options:
     until_start: bool | None = None
     trace: str | None = None
     task: int | None = None
+    unread: str | None = None
 
 
 NO_OPTIONS = Options()
@@ -103,6 +112,7 @@ class Ending:
         traceback: For failed: where.
         finished_at: When its last attempt ended.
         calls: How often on_complete has raised so far.
+        failing_since: When it did for the first time.
     """
 
     state: JobState
@@ -111,6 +121,7 @@ class Ending:
     error: str | None = None
     traceback: str | None = None
     calls: int = 0
+    failing_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +136,8 @@ class Attempt:
             and abandoned if no further attempt was left.
         error: Type and message of the error; its beginning, if it is very long.
         traceback: Where it was raised; its end, if it is long.
+        failing_since: When the first attempt failed of those that are counted with it. It is kept if the retry policy
+            has a max_duration.
     """
 
     number: int
@@ -133,6 +146,7 @@ class Attempt:
     what: str
     error: str | None = None
     traceback: str | None = None
+    failing_since: datetime | None = None
 
 
 @dataclass(slots=True)  # not frozen: see above
@@ -168,6 +182,7 @@ class Job:
         attempt: Which attempt this is, from 1.
         enqueued_at: When the transaction that enqueued it ran.
         ending: How it ends, if only its on_complete is left to run.
+        failing_since: When its first attempt failed, if that matters to its retry policy.
         failed: Its attempt that has just failed, until that is stored with the job.
     """
 
@@ -184,6 +199,7 @@ class Job:
     attempt: int
     enqueued_at: datetime
     started_at: datetime
+    failing_since: datetime | None = None
     failed: Attempt | None = None
 
 

@@ -7,16 +7,18 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 
 from penstock.jobs.job import Attempt, Ending, Job, Options, Outcome, Settlement, mark_of
-from penstock.jobs.retry import Retry, backoff
+from penstock.jobs.retry import Retry, wait_after
 from penstock.jobs.states import FINISHED, JobEvent, JobState, moved
+from penstock.jobs.waits import Exponential, backoff
 
 KEEP_STATUS = timedelta(days=7)
 MAX_LOSSES = 5
 FOR_EVER = timedelta(days=365 * 1000)
 ATTEMPTS_KEPT = 20  # of one job; the SQL of settle says so too
 _LONGEST_ERROR, _LONGEST_TRACEBACK = 2_000, 4_000  # of an attempt that is kept; the last one's are also kept whole
-_AFTER_LOSS = Retry(max_attempts=MAX_LOSSES, initial_backoff=1.0, base=2.0, max_backoff=60.0)
+_AFTER_LOSS = Exponential(initial_backoff=1.0, base=2.0, max_backoff=60.0)
 _ON_COMPLETE = Retry(max_attempts=5, initial_backoff=0.25, base=2.0)
+_LAST = {JobEvent.RAISED: JobEvent.EXHAUSTED, JobEvent.LOST: JobEvent.ABANDONED}
 _FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
 
@@ -39,14 +41,15 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         if job.options.task is not None:
             settled.mark = mark_of(job.options.task, job.args)
         return settled
-    event = _event(job, outcome)
+    wait = _wait(job, outcome, now, chance)
+    event = outcome.event if wait is not None else _LAST[outcome.event]
     state = moved(JobState.RUNNING, event, on_complete=job.on_complete is not None)
     settled = Settlement(
         id=job.id,
         state=state,
         event=event,
         attempt=job.attempt - (event in {JobEvent.SNOOZED, JobEvent.HANDED_BACK}),
-        run_at=now + _delay(job, outcome, event, chance) if state is JobState.PENDING else job.run_at,
+        run_at=now + wait if wait is not None and state is JobState.PENDING else job.run_at,
         finished_at=now,
         expires_at=expiry(job.options, now, keep),
         result=outcome.result,
@@ -121,9 +124,12 @@ def _settle_call(
     """What is to be written about a job whose on_complete was called, or was to be. Its ending stays what it is."""
     raised = outcome.event in {JobEvent.RAISED, JobEvent.LOST}  # a callback that kills its worker ends too
     calls, retry = ending.calls + raised, job.options.on_complete_retry or _ON_COMPLETE
-    if raised and (calls >= retry.max_attempts or not outcome.retryable):
-        return completed(job, ending, now, keep, outcome.error)
-    delay = timedelta(seconds=backoff(retry, calls, chance)) if raised else outcome.delay
+    delay = outcome.delay
+    if raised:
+        wait = wait_after(retry, calls, ending.failing_since, now, chance) if outcome.retryable else None
+        if wait is None:
+            return completed(job, ending, now, keep, outcome.error)
+        delay, ending = wait, replace(ending, failing_since=ending.failing_since or now)
     return Settlement(
         id=job.id,
         state=JobState.COMPLETING,
@@ -138,20 +144,24 @@ def _settle_call(
     )
 
 
-def _event(job: Job, outcome: Outcome) -> JobEvent:
-    """What happened, once it is known whether the job may run again.
+def _wait(job: Job, outcome: Outcome, now: datetime, chance: float) -> timedelta | None:
+    """After which wait the job runs again if it goes on; None if its attempt failed and there is no further one.
 
     A lost mutation left no trace in the database, so it runs again; a worker that dies of it each time is stopped
     after a few losses. A lost action may have reached the outside world, so only its retry policy allows another run.
     """
-    retry = job.options.retry
+    retry, wait = job.options.retry, None
+    if outcome.event not in _LAST:
+        return outcome.delay
+    if retry is not None:
+        wait = wait_after(retry, job.attempt, job.failing_since, now, chance)
+    if job.options.unread is not None:  # who can read its policy will say when to stop
+        wait = timedelta(seconds=backoff(_AFTER_LOSS, job.attempt, chance))
     if outcome.event is JobEvent.RAISED:
-        left = retry is not None and job.attempt < retry.max_attempts
-        return JobEvent.RAISED if outcome.retryable and left else JobEvent.EXHAUSTED
-    if outcome.event is JobEvent.LOST:
-        attempts = retry.max_attempts if retry else MAX_LOSSES if job.kind != "action" else 1
-        return JobEvent.LOST if job.attempt < attempts else JobEvent.ABANDONED
-    return outcome.event
+        return wait if outcome.retryable else None
+    if wait is None and (retry is not None or job.kind == "action" or job.attempt >= MAX_LOSSES):
+        return None
+    return timedelta(seconds=backoff(_AFTER_LOSS, job.attempt, chance)) if job.attempt > 1 else outcome.delay
 
 
 def _failed_attempt(job: Job, outcome: Outcome, event: JobEvent, now: datetime) -> Attempt:
@@ -164,12 +174,10 @@ def _failed_attempt(job: Job, outcome: Outcome, event: JobEvent, now: datetime) 
         what=event.value,
         error=None if error is None else error[:_LONGEST_ERROR],
         traceback=None if traceback is None else traceback[-_LONGEST_TRACEBACK:],
+        failing_since=job.failing_since or now if _needs_beginning(job.options) else None,
     )
 
 
-def _delay(job: Job, outcome: Outcome, event: JobEvent, chance: float) -> timedelta:
-    if event is JobEvent.RAISED and job.options.retry is not None:
-        return timedelta(seconds=backoff(job.options.retry, job.attempt, chance))
-    if event is JobEvent.LOST and job.attempt > 1:
-        return timedelta(seconds=backoff(_AFTER_LOSS, job.attempt, chance))
-    return outcome.delay
+def _needs_beginning(options: Options) -> bool:
+    """Whether it must be known since when a job fails."""
+    return options.unread is not None or (options.retry is not None and options.retry.max_duration is not None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from penstock.changes.change import CapturedChange
+from penstock.changes.change import CapturedChange, read_values
 from penstock.reactive.evaluate import Values, holds, same, watched
 from penstock.reactive.expression import Condition, Expression
 from penstock.reactive.task import Change, TaskSpec, kinds_of
@@ -41,6 +41,7 @@ class RowPlan:
         due_at: When it is to be run, if nothing puts it off.
         latest_at: Until when further changes may put it off; None for ever.
         gone: Whether it is not there any more, for the task.
+        forgets_at: From when on its record is forgotten; None for never.
     """
 
     task: int
@@ -55,6 +56,7 @@ class RowPlan:
     due_at: datetime
     latest_at: datetime | None
     gone: Gone | None
+    forgets_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,13 @@ def due(spec: TaskSpec, captured: Mapping[str, Any], now: datetime, read: Read) 
     return None if moment is None else max(soon, min(_EPOCH + moment * _MICROSECOND, _FARTHEST))
 
 
+def forgets_at(spec: TaskSpec, gone: Gone | None, now: datetime) -> datetime | None:
+    """From when on the record of a row is forgotten."""
+    if gone is None or spec.cleanup == "never" or (gone == "left" and spec.cleanup == "source_deleted"):
+        return None
+    return now + timedelta(seconds=spec.keep_for)
+
+
 def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, read: Read) -> RowPlan:
     spec = task.spec
     runs, at, partition = kind in spec.on, now + timedelta(seconds=spec.debounce), None
@@ -137,6 +146,7 @@ def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, r
         due_at=at,
         latest_at=latest,
         gone=_GONE.get(kind),
+        forgets_at=forgets_at(spec, _GONE.get(kind), now),
     )
 
 
@@ -165,6 +175,11 @@ def _kind(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
         return "change"
     looks = [watched(task.expressions, side) for side in (before, after)]
     return None if same(*looks) else "change"
+
+
+def values_of(task: PlannedTask, captured: str, read: Read) -> Values:
+    """The values of captured columns that a task reads."""
+    return _side(task, read_values(captured), read)
 
 
 def _side(task: PlannedTask, captured: Mapping[str, Any], read: Read) -> Values:

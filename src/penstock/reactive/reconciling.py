@@ -6,10 +6,16 @@ Owns how far that has come, as text that outlives processes. Leaves reading rows
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime
 from typing import Literal
 
-from penstock.reactive.task import OnVersionChange
+from penstock.changes.change import read_values
+from penstock.reactive.evaluate import holds, same, watched
+from penstock.reactive.planning import Gone, PlannedTask, Read, RowPlan, due, forgets_at, values_of
+from penstock.reactive.task import Change, OnVersionChange
 
 Part = Literal["rows", "records"]
 
@@ -54,3 +60,164 @@ class Reconciling:
         if after is not None:
             return moved
         return replace(moved, part="records") if self.part == "rows" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of a row.
+
+    Attributes:
+        after: What was captured of it last.
+        gone: Whether it was not there any more, for the task.
+        state: How its job has ended, where that was asked for; None if it has not.
+    """
+
+    after: str | None
+    gone: str | None
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A row as it is now.
+
+    Attributes:
+        key: Its key, as the change feed spells it.
+        after: What its changes would capture of it.
+        before: The same of it as it was.
+    """
+
+    key: str
+    after: str | None
+    before: str | None
+
+
+def compare_rows(
+    task: PlannedTask,
+    rows: Iterable[Found],
+    known: Mapping[str, Kept],
+    unread: AbstractSet[str],
+    now: datetime,
+    read: Read,
+) -> list[RowPlan]:
+    """Which rows are to be run, as nothing is known of them, or they are not as they were captured last.
+
+    Args:
+        task: The task.
+        rows: Rows that the task may be about, as they are.
+        known: What is kept of them, by key.
+        unread: Keys of rows with changes that are still to be planned, and do that better.
+        now: The time.
+        read: The value of a captured column of some kind.
+    """
+    plans: list[RowPlan | None] = []
+    for row in rows:
+        kept = known.get(row.key)
+        if row.key in unread or not _is_meant(task, row, read):
+            continue
+        is_new = kept is None or kept.gone is not None
+        wanted = ("enter" if is_new else "change") in task.spec.on
+        if wanted and (kept is None or is_new or not _is_as_kept(task, row, kept, read)):
+            plans.append(run_of(task, row, now, read))
+    return [plan for plan in plans if plan is not None]
+
+
+def compare_records(
+    task: PlannedTask,
+    kept: Mapping[str, Kept],
+    there: Mapping[str, Found],
+    exist: AbstractSet[str],
+    reprocess: OnVersionChange,
+    unread: AbstractSet[str],
+    now: datetime,
+    read: Read,
+) -> list[RowPlan]:
+    """Which records are of rows that are gone, and which are to be run again though nothing of their rows has changed.
+
+    Args:
+        task: The task.
+        kept: Records, by key.
+        there: Those of their rows that the task may be about.
+        exist: The keys of those that there are at all.
+        reprocess: What is run again.
+        unread: As for `compare_rows`.
+        now: The time.
+        read: As for `compare_rows`.
+    """
+    plans: list[RowPlan | None] = []
+    for key, record in kept.items():
+        row = there.get(key)
+        if key in unread:
+            continue
+        if row is None or not _is_meant(task, row, read):
+            if record.gone is None or (record.gone == "left" and key not in exist):
+                plans.append(_gone(task, key, record, "left" if key in exist else "deleted", now))
+        elif reprocess == "reprocess_all" or (reprocess == "reprocess_failed" and record.state == "failed"):
+            plans.append(run_of(task, row, now, read))
+    return [plan for plan in plans if plan is not None]
+
+
+def run_of(task: PlannedTask, row: Found, now: datetime, read: Read, change: Change = "reconcile") -> RowPlan | None:
+    """A run of a row as it is now; None if the time for it is not known."""
+    captured = {} if row.after is None else read_values(row.after)
+    at = due(task.spec, captured, now, read)
+    if at is None:
+        return None
+    partition = None if task.spec.partition is None else str(captured.get(task.spec.partition))[:200]
+    return RowPlan(
+        task=task.number,
+        key=row.key,
+        runs=True,
+        drops=False,
+        change=change,
+        before=None,
+        after=row.after,
+        partition=partition,
+        changed_at=now,
+        due_at=at,
+        latest_at=None,
+        gone=None,
+        forgets_at=None,
+    )
+
+
+def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime) -> RowPlan:
+    kind: Change = "leave" if gone == "left" else "delete"
+    runs = record.gone is None and kind in task.spec.on
+    return RowPlan(
+        task=task.number,
+        key=key,
+        runs=runs,
+        drops=not runs,
+        change=kind,
+        before=record.after,
+        after=None,
+        partition=None,
+        changed_at=now,
+        due_at=now,
+        latest_at=None,
+        gone=gone,
+        forgets_at=forgets_at(task.spec, gone, now),
+    )
+
+
+def _is_meant(task: PlannedTask, row: Found, read: Read) -> bool:
+    """Whether a row matches, of which the database could not say it exactly."""
+    if task.spec.exact or task.condition is None or row.after is None:
+        return True
+    return holds(task.condition, values_of(task, row.after, read))
+
+
+def _is_as_kept(task: PlannedTask, row: Found, kept: Kept, read: Read) -> bool:
+    if row.after == kept.after or row.after is None or task.expressions is None:
+        return True
+    if kept.after is None or read_values(kept.after).keys() != read_values(row.after).keys():
+        return False
+    if task.spec.run_at is not None and _column(kept.after, task.spec.run_at) != _column(row.after, task.spec.run_at):
+        return False
+    looks = [watched(task.expressions, values_of(task, text, read)) for text in (kept.after, row.after)]
+    return same(*looks)
+
+
+def _column(text: str, name: str) -> object:
+    return read_values(text).get(name)

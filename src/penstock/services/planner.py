@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from penstock.calls.run import Runner
 from penstock.calls.tasks import READER
-from penstock.changes.change import CapturedChange
+from penstock.changes.change import LOST, CapturedChange
 from penstock.changes.position import Position
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, plan_rows
+from penstock.reactive.reconciling import Reconciling
 from penstock.schema.fields import Kind
+from penstock.services.reconciler import Reconciler
 from penstock.services.service import Service
-from penstock.store.tasks import Move
+from penstock.store.tasks import Move, TaskRow
 from penstock.store.values import captured_value
 
 _AT_ONCE = 2000
@@ -30,6 +33,7 @@ _LOOK_EVERY = 0.1  # seconds; who writes with penstock wakes it at once
 _STAND_BY = 1.0
 _NOTHING = 5.0
 _TASKS_EVERY = 5.0
+_FORGET_EVERY, _FORGET_AT_ONCE = 1.0, 1000
 _MOVE_EVERY = 5.0  # without changes, so that the feed can be emptied
 _HOLDS_PART, _RENEW_PART, _TICK_PART = 0.75, 0.25, 0.25  # of the setting `lease`
 
@@ -54,6 +58,9 @@ class Planner(Service):
         self._renewed_at = self._moved_at = self._listed_at = -1e9
         self._position: Position | None = None
         self._tasks: dict[int, PlannedTask] = {}
+        self._rows: list[TaskRow] = []
+        self._reconciler = Reconciler(runner, self._read)
+        self._forgot_at = -1e9
 
     async def tick(self) -> float:
         """Plan one piece; seconds until the next look."""
@@ -86,16 +93,18 @@ class Planner(Service):
         batch = await self._store.changes.read(self._position, _AT_ONCE)
         if points.armed and batch.changes:
             await points.reach("planner.read", changes=batch.changes)
-        if not batch.changes and self.clock.monotonic() - self._moved_at < _MOVE_EVERY:
-            return _LOOK_EVERY
-        await self._plan(batch.changes, batch.position)
-        return _LOOK_EVERY if batch.complete else 0.0
+        if batch.changes or self.clock.monotonic() - self._moved_at >= _MOVE_EVERY:
+            await self._plan(batch.changes, batch.position)
+            if not batch.complete:
+                return 0.0
+        forgot = await self._forget()
+        return 0.0 if await self._reconcile() or forgot else _LOOK_EVERY
 
     async def _list(self, *, at_once: bool = False) -> None:
         """Read which tasks there are, from time to time."""
         now = self.clock.monotonic()
         if at_once or now - self._listed_at >= _TASKS_EVERY:
-            rows = await self._store.tasks.list()
+            self._rows = rows = await self._store.tasks.list()
             self._tasks = {number: PlannedTask.of(row.id, row.plan.spec) for row in rows for number in row.interests}
             self._listed_at = now
 
@@ -132,14 +141,47 @@ class Planner(Service):
         move = Move(READER, self._lease, self._position, after)
         if points.armed and rows:
             await points.reach("planner.planned", rows=rows)
-        launched = await self._store.tasks.plan(rows, move, now)
-        if launched is None:
-            log_event("planner.reader_lost", logging.WARNING, lease=self._lease)
-            self._position = None
+        again = {task.number: Reconciling() for task, change in ours if change.kind in {LOST, "truncate"}}
+        if await self._store.tasks.plan(rows, move, now, again) is None:
+            self._lose()
             return
+        if again:
+            await self._list(at_once=True)
         self._position, self._moved_at = after, self.clock.monotonic()
         if rows:
             self._store.signals.notify()
+
+    def _lose(self) -> None:
+        """Another plans."""
+        log_event("planner.reader_lost", logging.WARNING, lease=self._lease)
+        self._position = None
+
+    async def _reconcile(self) -> bool:
+        """Look at a piece of the rows of a task, if one is to be looked at; whether more is to be looked at now."""
+        found = None if self._position is None else self._reconciler.due(self._rows, self.clock.now())
+        if found is None:
+            return False
+        assert self._position is not None and self._lease is not None  # noqa: PT018, S101 - it plans
+        task, at = found
+        ours, moved = await self._reconciler.step(task, at, Move(READER, self._lease, self._position, self._position))
+        if not ours:
+            self._lose()
+            return False
+        done = {"reconciling": moved} if moved else {"reconciling": None, "reconciled_at": self.clock.now()}
+        self._rows = [replace(row, **done) if row.id == task.id else row for row in self._rows]
+        return moved is not at and not at.audit
+
+    async def _forget(self) -> bool:
+        """Forget records whose time is over, from time to time; whether there are more."""
+        now = self.clock.monotonic()
+        if now - self._forgot_at < _FORGET_EVERY:
+            return False
+        count = await self._store.tasks.forget(self.clock.now(), _FORGET_AT_ONCE)
+        if count < _FORGET_AT_ONCE:
+            self._forgot_at = now
+        if count:
+            log_event("planner.forgot", records=count)
+        return count >= _FORGET_AT_ONCE
 
     def _read(self, kind: Kind, value: Any) -> Any:
         return captured_value(self._store.dialect, kind, value)

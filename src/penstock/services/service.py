@@ -10,10 +10,10 @@ import logging
 
 from penstock.clock import Clock
 from penstock.errors import TryAgain
-from penstock.jobs.retry import Retry, backoff
+from penstock.jobs.waits import Exponential, backoff
 from penstock.observe.logs import event as log_event
 
-_AFTER_ERROR = Retry(max_attempts=1, initial_backoff=0.1, base=2.0, max_backoff=5.0)
+_AFTER_ERROR = Exponential(initial_backoff=0.1, base=2.0, max_backoff=5.0)
 
 
 class Service:

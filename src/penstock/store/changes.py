@@ -13,7 +13,7 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import Position
 
 if TYPE_CHECKING:
-    from penstock.store.contract import Session
+    from penstock.store.contract import OpenTransaction, Session, Statement
 
 State = Literal["ok", "missing", "disabled", "altered", "gone"]
 
@@ -35,17 +35,44 @@ class InterestRow:
     declared_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How the rows are read that an interest is about, spelled as its triggers spell them.
+
+    Attributes:
+        first: Rows in the order of their keys, with the parameter of how many: key, captured columns as they are,
+            captured columns as they were.
+        following: The same after a key: its first parameter, as the feed spells it.
+        among: Those of some keys: a JSON array of keys, of which each is spelled like that.
+        keys: Which of some keys are those of any row of the table.
+    """
+
+    first: Statement
+    following: Statement
+    among: Statement
+    keys: Statement
+
+
 class Interests(Protocol):
     """Interests at rest, and the triggers that capture what they want."""
 
     async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Have changes captured from now on, and mend what is amiss; the numbers of the interests, in their order.
 
-        Those that are declared and in order are left alone, and no lock is taken for them.
+        Those that are declared and in order are left alone, and no lock is taken for them. One that was captured before
+        and was not in order is told of as ``lost``, in the transaction that makes its triggers anew.
 
         Raises:
             DeclarationError: There is no such table, it is a view or the like, or the database refuses the SQL.
             DatabaseBusy: Others hold locks on the table for too long.
+        """
+
+    async def mend(self, id_: int) -> bool:
+        """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more.
+
+        Raises:
+            DeclarationError: It does not fit the table any more.
+            DatabaseBusy: Others hold locks on the table.
         """
 
     async def drop(self, ids: Sequence[int]) -> None:
@@ -53,6 +80,9 @@ class Interests(Protocol):
 
     async def list(self) -> builtins.list[InterestRow]:
         """All interests by number, and whether each still captures."""
+
+    async def source(self, number: int) -> Source | None:
+        """How the rows are read that an interest is about; None if there is no such interest, or no such table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +186,17 @@ class Changes(Protocol):
     async def forget(self, name: str) -> bool:
         """Drop a reader, so that nothing is kept for it; False if there is none."""
 
+    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
+        """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
+
+        Changes of whole tables have no keys, and count as more.
+        """
+
     async def rotate(self, now: datetime, limit: int) -> Rotation:
         """Make room: drop what all readers have passed, in one bounded step, and waiting for nobody."""
+
+    async def size(self) -> int:
+        """How many bytes the feed takes; on SQLite about that many."""
 
     async def oldest_transaction(self) -> timedelta | None:
         """For how long the oldest transaction has been open; None if nobody can say."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, fields
+from dataclasses import asdict, fields
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -13,13 +13,13 @@ from uuid import UUID
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NO_OPTIONS, Attempt, Ending, Job, JobStatus, Options, job_id
 from penstock.jobs.progress import progress_from
-from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobState
+from penstock.store.retryrows import UNREADABLE, retry_form, retry_of
 from penstock.values import decode_json
 
 SLOTS = 16
 LONG_SLOT = -1
-_OPTIONS = tuple(field.name for field in fields(Options))
+_OPTIONS = tuple(field.name for field in fields(Options) if field.name != "unread")
 _RETRIES = ("retry", "on_complete_retry")
 _SHORT = 500
 _LONGEST_IN_RING = timedelta(days=SLOTS - 3)
@@ -36,7 +36,8 @@ def options_text(options: Options) -> str | None:
 
 def _options_text(options: Options) -> str:
     given = {field: value for field in _OPTIONS if (value := getattr(options, field)) is not None}
-    return json.dumps({**given, **{field: astuple(given[field]) for field in _RETRIES if field in given}})
+    given |= {field: retry_form(given[field]) for field in _RETRIES if field in given}
+    return json.dumps(given if options.unread is None else given | json.loads(options.unread))
 
 
 _common_text = lru_cache(1024)(_options_text)  # those of a pool's jobs are mostly the same
@@ -51,7 +52,14 @@ def options_of(text: str | None) -> Options:
 
 def _options(text: str) -> Options:
     given = json.loads(text)
-    return Options(**{**given, **{field: Retry(*given[field]) for field in _RETRIES if field in given}})
+    unread = {name: given.pop(name) for name in [*given] if name not in _OPTIONS}
+    for field in _RETRIES:
+        if field in given:
+            try:
+                given[field] = retry_of(given[field])
+            except UNREADABLE:
+                unread[field] = given.pop(field)
+    return Options(**given, unread=json.dumps(unread) if unread else None)
 
 
 _few_options = lru_cache(1024)(_options)  # those of a pool's jobs are mostly the same
@@ -61,10 +69,9 @@ def ending_text(ending: Ending | None) -> str | None:
     """How a job ends, as stored."""
     if ending is None:
         return None
-    return json.dumps(
-        {**asdict(ending), "state": ending.state.value, "finished_at": ending.finished_at.isoformat()},
-        ensure_ascii=False,
-    )
+    given = asdict(ending) | {"state": ending.state.value, "finished_at": ending.finished_at.isoformat()}
+    given["failing_since"] = _time_text(ending.failing_since)
+    return json.dumps(given, ensure_ascii=False)
 
 
 def ending_of(text: str | None) -> Ending | None:
@@ -73,7 +80,8 @@ def ending_of(text: str | None) -> Ending | None:
         return None
     given = json.loads(text)
     state, finished_at = JobState(given.pop("state")), datetime.fromisoformat(given.pop("finished_at"))
-    return Ending(state=state, finished_at=finished_at, **given)
+    failing_since = _time_of(given.pop("failing_since", None))
+    return Ending(state=state, finished_at=finished_at, failing_since=failing_since, **given)
 
 
 def attempt_text(attempt: Attempt | None) -> str | None:
@@ -81,7 +89,10 @@ def attempt_text(attempt: Attempt | None) -> str | None:
     if attempt is None:
         return None
     times = {"started_at": attempt.started_at.isoformat(), "ended_at": attempt.ended_at.isoformat()}
-    return json.dumps({**asdict(attempt), **times}, ensure_ascii=False)
+    given = asdict(attempt) | times | {"failing_since": _time_text(attempt.failing_since)}
+    if attempt.failing_since is None:
+        del given["failing_since"]
+    return json.dumps(given, ensure_ascii=False)
 
 
 def attempts_of(text: str | None) -> tuple[Attempt, ...]:
@@ -91,7 +102,15 @@ def attempts_of(text: str | None) -> tuple[Attempt, ...]:
 
 def _attempt_of(given: dict[str, Any]) -> Attempt:
     times = {word: datetime.fromisoformat(given[word]) for word in ("started_at", "ended_at")}
-    return Attempt(**{**given, **times})
+    return Attempt(**{**given, **times, "failing_since": _time_of(given.get("failing_since"))})
+
+
+def _time_text(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat()
+
+
+def _time_of(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def filter_values(where: JobFilter) -> dict[str, Any]:
@@ -102,7 +121,7 @@ def filter_values(where: JobFilter) -> dict[str, Any]:
 def job_of(row: Sequence[Any]) -> Job:
     """A job from its row, in the order of the query `running`."""
     uuid, function, kind, args, run_at, pool, priority, options, on_complete, ending, *rest = row
-    attempt, enqueued_at, started_at = rest
+    attempt, enqueued_at, started_at, failing_since = rest
     return Job(
         uuid,
         function,
@@ -117,6 +136,7 @@ def job_of(row: Sequence[Any]) -> Job:
         attempt,
         enqueued_at,
         started_at,
+        None if failing_since is None else datetime.fromisoformat(failing_since),
     )
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from penstock.changes.position import Position
 from penstock.jobs.job import Options
 from penstock.reactive.planning import RowPlan
-from penstock.reactive.reconciling import Reconciling
+from penstock.reactive.reconciling import Kept, Reconciling
 from penstock.reactive.task import Change, OnVersionChange, TaskSpec
 
 if TYPE_CHECKING:
@@ -134,8 +135,26 @@ class Tasks(Protocol):
     async def list(self) -> builtins.list[TaskRow]:
         """All tasks by name."""
 
-    async def plan(self, rows: Sequence[RowPlan], move: Move | None, now: datetime) -> int | None:
-        """Write what is planned, and move the reader on with it; how many jobs there are more. None if it was lost."""
+    async def plan(
+        self,
+        rows: Sequence[RowPlan],
+        move: Move | None,
+        now: datetime,
+        progress: Mapping[int, Reconciling | None] = MappingProxyType({}),
+    ) -> int | None:
+        """Write what is planned, and move the reader on with it; how many jobs there are more. None if it was lost.
+
+        With it goes how far looking at the rows of tasks has come.
+        """
+
+    async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:
+        """What is kept of some rows, by key."""
+
+    async def slice(self, session: OpenTransaction, task: int, after: str, limit: int) -> dict[str, Kept]:
+        """What is kept of rows after a key, in the order of keys."""
+
+    async def forget(self, now: datetime, limit: int) -> int:
+        """Forget records whose time is over, and their jobs with them, in one bounded step; how many."""
 
     async def hold(self, task: int, until: datetime) -> None:
         """Let none of a task's jobs start until a time."""

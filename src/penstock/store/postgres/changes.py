@@ -16,7 +16,7 @@ from penstock.changes.position import ERA, Position, Snapshot
 from penstock.changes.rotation import Slots
 from penstock.errors import Conflict, DatabaseBusy
 from penstock.store.changes import Batch, Lag, ReaderRow, Rotation
-from penstock.store.contract import Row, Session, Statement
+from penstock.store.contract import OpenTransaction, Row, Session, Statement
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
@@ -108,6 +108,13 @@ class PostgresChanges:
 
     # ----- room
 
+    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
+        """The keys of rows with changes after a position, as a session sees them; None if there are more."""
+        query = self._queries["unread"]
+        values = position.bounds() | {"interest": interest, "limit": limit + 1}
+        rows = await session.fetch(query.statement, query.args(values))
+        return None if len(rows) > limit or any(row[0] is None for row in rows) else {row[0] for row in rows}
+
     async def rotate(self, now: datetime, limit: int) -> Rotation:
         """Truncate up to `limit` slots that all readers have passed, and go on to the next one when it is time."""
         slots = await self._slots()
@@ -120,6 +127,10 @@ class PostgresChanges:
         following = (await self._slots() if emptied else slots).following(now)
         moved = following is not None and await self._turn(slots.current, following, now)
         return Rotation(emptied, kept, moved)
+
+    async def size(self) -> int:
+        """How many bytes the feed takes."""
+        return int((await self._run("size"))[0][0])
 
     async def oldest_transaction(self) -> timedelta | None:
         """For how long the oldest transaction has been open; None if nobody can say."""

@@ -39,6 +39,7 @@ _PROMOTE_MOST = 1000
 _PIECE = 5000  # jobs of a user's transaction, in one statement
 _RUN_AT, _RANK, _SEQ = 4, 12, 13  # of rows of the query `claim`
 _CANCELS, _GATES, _PASSED = 14, 15, 16  # of the first one
+_FAILING_SINCE = 17  # of the others
 _NO_CLAIM = {
     **dict.fromkeys(("pools", "rooms", "epochs", "after_ranks", "after_seqs"), ()),
     "lease": -1,
@@ -271,7 +272,7 @@ class PostgresJobs:
             limit=limit,
             now=now,
         )
-        jobs = [job_of((*row[:11], row[11] or row[_RUN_AT], now)) for row in rows]
+        jobs = [job_of((*row[:11], row[11] or row[_RUN_AT], now, row[_FAILING_SINCE])) for row in rows]
         self._heads.learn(began, pools, first[_PASSED], [(row[_RANK], row[_SEQ]) for row in rows], jobs)
         return first, jobs
 

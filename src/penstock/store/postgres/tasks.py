@@ -6,14 +6,16 @@ Both are needed: who has waited for a record reads its job as it is only in the 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from penstock.clock import Clock
 from penstock.reactive.planning import RowPlan
-from penstock.store.contract import OpenTransaction
+from penstock.reactive.reconciling import Kept, Reconciling
+from penstock.store.contract import OpenTransaction, Row
 from penstock.store.postgres.changes import PostgresChanges
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
@@ -57,7 +59,13 @@ class PostgresTasks:
         rows = await run(self._connections, self._queries["list"], {})
         return [task_of(row, row[12], row[13], row[15], row[17]) for row in rows]
 
-    async def plan(self, rows: Sequence[RowPlan], move: Move | None, now: datetime) -> int | None:
+    async def plan(
+        self,
+        rows: Sequence[RowPlan],
+        move: Move | None,
+        now: datetime,
+        progress: Mapping[int, Reconciling | None] = MappingProxyType({}),
+    ) -> int | None:
         """Write what is planned, and move the reader on with it; how many jobs there are more."""
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
@@ -66,6 +74,9 @@ class PostgresTasks:
                 session, move.reader, move.lease, move.before, move.after, now
             ):
                 return None
+            for task, reconciling in progress.items():
+                text = None if reconciling is None else reconciling.text()
+                await self._fetch(session, "progress", task=task, reconciling=text, now=now)
             await session.commit()
         finally:
             await session.rollback()
@@ -92,15 +103,32 @@ class PostgresTasks:
 
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         """The record of a row; None if there is none."""
-        query = self._queries["find"]
-        rows = await session.fetch(query.statement, query.args({"task": task, "key": key}))
+        rows = await self._fetch(session, "find", task=task, key=key)
         return record_of(rows[0], rows[0][2], rows[0][8], rows[0][9]) if rows else None
+
+    async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:
+        """What is kept of some rows, by key."""
+        rows = await self._fetch(session, "records", task=task, keys=list(keys))
+        return {row[0]: Kept(row[1], row[2]) for row in rows}
+
+    async def slice(self, session: OpenTransaction, task: int, after: str, limit: int) -> dict[str, Kept]:
+        """What is kept of rows after a key, in the order of keys."""
+        rows = await self._fetch(session, "slice", task=task, after=after, limit=limit)
+        return {row[0]: Kept(*row[1:]) for row in rows}
+
+    async def forget(self, now: datetime, limit: int) -> int:
+        """Forget records whose time is over; how many."""
+        rows = await run(self._connections, self._queries["forget"], {"now": now, "limit": limit})
+        return int(rows[0][0])
 
     # ----- steps
 
+    async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
+        query = self._queries[name]
+        return await session.fetch(query.statement, query.args(values))
+
     async def _plan(self, session: PostgresSession, plans: Sequence[RowPlan], now: datetime) -> int:
-        query = self._queries["record"]
-        rows = await session.fetch(query.statement, query.args(self._arrays(plans)))
+        rows = await self._fetch(session, "record", **self._arrays(plans))
         drops = {(plan.task, plan.key) for plan in plans if plan.drops}
         runs = {(plan.task, plan.key) for plan in plans if plan.runs}
         launched = [(row[0], row[1], row[3]) for row in rows if (row[0], row[1]) in runs]
@@ -125,4 +153,5 @@ class PostgresTasks:
             "due_ats": [plan.due_at for plan in plans],
             "latest_ats": [plan.latest_at for plan in plans],
             "gones": [plan.gone for plan in plans],
+            "forget_ats": [plan.forgets_at for plan in plans],
         }

@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 
 from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
+from penstock.store.changes import Source
+from penstock.store.contract import Statement
 from penstock.store.sqlite.dialect import SQLITE
 
 _APPEND = "insert into penstock_change (interest, changed_at, kind, key, before, after)"
@@ -50,6 +52,23 @@ def triggers(number: int, interest: Interest, columns: Collection[str]) -> dict[
 def conditions_of(interest: Interest, columns: Collection[str]) -> Conditions:
     """When to capture."""
     return Conditions(interest, "is not", _unlike, _unlike(columns))
+
+
+def source(interest: Interest) -> Source:
+    """How the rows are read that an interest is about."""
+    (key,) = interest.key  # of more than one column rows are not read yet
+    asked = Conditions(interest, "is not", _unlike, "").matches("r")
+    table, column, spelled = SQLITE.quote(interest.table), f"r.{SQLITE.quote(key)}", _array("r", interest.key)
+    values = [spelled, _object("r", interest.after), _object("r", interest.before)]
+    select = f"select {', '.join(values)} from {table} r where "
+    order, also = f"order by {column} limit", f"{asked} and " if asked else ""
+    among = f"{column} in (select value ->> 0 from json_each(?))"
+    return Source(
+        first=Statement(f"{select}{asked or 'true'} {order} ?"),
+        following=Statement(f"{select}{also}{column} > (? ->> 0) {order} ?"),
+        among=Statement(f"{select}{also}{among}"),
+        keys=Statement(f"select {spelled} from {table} r where {among}"),
+    )
 
 
 def _unlike(columns: Collection[str]) -> str:
@@ -107,6 +126,11 @@ def _object(row: str, columns: Sequence[str]) -> str:
 
 def _value(row: str, column: str) -> str:
     return f"({_VALUE.format(_bare(row, column))})"
+
+
+def lost(number: int) -> str:
+    """Tells the reader of an interest that changes may have been missed."""
+    return f"{_APPEND} values ({number}, {_NOW}, 'lost', null, null, null)"
 
 
 def literal(text: str) -> str:

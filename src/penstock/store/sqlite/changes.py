@@ -75,6 +75,13 @@ class SqliteChanges:
         """Drop a reader, so that nothing is kept for it; False if there is none."""
         return bool(await self._write("forget", name=name))
 
+    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
+        """The keys of rows with changes after a position, as a session sees them; None if there are more."""
+        rows = await self._fetch(session, "unread", high=position.high, interest=interest, limit=limit + 1)
+        if len(rows) > limit or any(row[0] is None for row in rows):
+            return None
+        return {row[0].decode(errors="replace") if isinstance(row[0], bytes) else row[0] for row in rows}
+
     async def rotate(self, now: datetime, limit: int) -> Rotation:  # noqa: ARG002 - PostgreSQL asks for the time
         """Delete up to `limit` changes that all readers have passed."""
         async with reading(self._begin_read) as session:
@@ -87,6 +94,12 @@ class SqliteChanges:
             query = self._queries["clear"]
             emptied = await session.execute(query.statement, query.args({"high": high, "limit": limit}))
         return Rotation(emptied, kept=int(unread))
+
+    async def size(self) -> int:
+        """About how many bytes the feed takes."""
+        async with reading(self._begin_read) as session:
+            ((size,),) = await self._fetch(session, "size")
+        return int(size)
 
     async def oldest_transaction(self) -> timedelta | None:
         """Nobody can say."""

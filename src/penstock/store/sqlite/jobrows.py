@@ -18,7 +18,7 @@ READY = (
 )  # fmt: skip
 CLAIMED = (
     "id", "function", "kind", "args", "run_at", "pool", "priority", "options", "on_complete", "ending", "attempt",
-    "enqueued_at", "error", "rank", "attempts", "concurrency_key",
+    "enqueued_at", "error", "rank", "attempts", "failing_since", "concurrency_key",
 )  # fmt: skip
 TAKEN = (
     "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "enqueued_at",
@@ -36,7 +36,7 @@ RETRIED = (
 def claimed_job(row: Sequence[Any], now: datetime) -> Job:
     """A job from its row of the query `claim`."""
     run_at, enqueued_at = datetime.fromisoformat(row[6]), datetime.fromisoformat(row[13])
-    return job_of((UUID(bytes=row[2]), *row[3:6], run_at, *row[7:13], enqueued_at, now))
+    return job_of((UUID(bytes=row[2]), *row[3:6], run_at, *row[7:13], enqueued_at, now, row[14]))
 
 
 def by_rank(row: Sequence[Any]) -> tuple[int, int]:
@@ -99,7 +99,7 @@ def ended_row(settlement: Settlement) -> dict[str, Any]:
 def job_from(row: Sequence[Any]) -> Job:
     """A job from its row, with times and the id in SQLite's form."""
     run_at, enqueued_at, started_at = (datetime.fromisoformat(row[place]) for place in (4, 11, 12))
-    return job_of((UUID(bytes=row[0]), *row[1:4], run_at, *row[5:11], enqueued_at, started_at))
+    return job_of((UUID(bytes=row[0]), *row[1:4], run_at, *row[5:11], enqueued_at, started_at, row[13]))
 
 
 def timed_row(row: Sequence[Any]) -> Sequence[Any]:

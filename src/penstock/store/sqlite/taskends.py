@@ -15,6 +15,7 @@ from penstock.store.queries import load_queries
 from penstock.store.records import RowKey
 from penstock.store.sqlite.dialect import encode_datetime
 
+_OF_RECORDS = ("held_records", "rerun", "forgive", "of_tasks")
 _RETRIABLE = {state.value for state in RETRIABLE}
 Launch = tuple[int, str, bool]  # a task, the key of a row, and whether there is no job for it
 
@@ -23,10 +24,8 @@ class SqliteTaskEnds:
     """Ends jobs of tasks, and begins new ones, in the transactions of others."""
 
     def __init__(self) -> None:
-        names = ("tasks", "records")
-        self._queries = {
-            name: query for noun in names for name, query in load_queries("penstock.store.sqlite", noun, "?").items()
-        }
+        tasks, records = (load_queries("penstock.store.sqlite", noun, "?") for noun in ("tasks", "records"))
+        self._queries = {name: records[name] for name in _OF_RECORDS} | tasks
 
     async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
         """Look whether the rows of jobs have changed that have ended, or are to run again; then begin anew."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from penstock.jobs.job import Mark, Settlement
 from penstock.jobs.settle import FOR_EVER
 from penstock.jobs.states import JobEvent, JobState
 from penstock.reactive.planning import RowPlan
+from penstock.reactive.reconciling import Kept, Reconciling
 from penstock.store.contract import OpenTransaction, Row, Session
 from penstock.store.queries import load_queries
 from penstock.store.records import RowKey
@@ -67,7 +69,13 @@ class SqliteTasks:
         async with reading(self._begin_read) as session:
             return await self._list(session)
 
-    async def plan(self, rows: Sequence[RowPlan], move: Move | None, now: datetime) -> int | None:
+    async def plan(
+        self,
+        rows: Sequence[RowPlan],
+        move: Move | None,
+        now: datetime,
+        progress: Mapping[int, Reconciling | None] = MappingProxyType({}),
+    ) -> int | None:
         """Write what is planned, and move the reader on with it; how many jobs there are more."""
         session = await self._begin_write()
         try:
@@ -76,6 +84,9 @@ class SqliteTasks:
                 session, move.reader, move.lease, move.before, move.after, now
             ):
                 return None
+            for task, reconciling in progress.items():
+                text = None if reconciling is None else reconciling.text()
+                await self._execute(session, "progress", task=task, reconciling=text, now=encode_datetime(now))
             await session.commit()
         finally:
             await session.rollback()
@@ -133,6 +144,24 @@ class SqliteTasks:
             await self._jobs.settle_pending(session, settlement)
         return [(row[0], row[1]) for row in ended]
 
+    async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:
+        """What is kept of some rows, by key."""
+        rows = await self._fetch(session, "records", task=task, keys=json.dumps(list(keys)))
+        return {row[0]: Kept(row[1], row[2]) for row in rows}
+
+    async def slice(self, session: OpenTransaction, task: int, after: str, limit: int) -> dict[str, Kept]:
+        """What is kept of rows after a key, in the order of keys."""
+        rows = await self._fetch(session, "slice", task=task, after=after, limit=limit)
+        return {row[0]: Kept(*row[1:]) for row in rows}
+
+    async def forget(self, now: datetime, limit: int) -> int:
+        """Forget records whose time is over; how many."""
+        async with writing(self._begin_write) as session:
+            rows = await self._fetch(session, "forget", now=encode_datetime(now), limit=limit)
+            if rows:
+                await self._execute(session, "ends", ids=json.dumps([row[0].hex() for row in rows]))
+        return len(rows)
+
     # ----- steps
 
     async def _list(self, session: OpenTransaction) -> builtins.list[TaskRow]:
@@ -166,11 +195,11 @@ class SqliteTasks:
         return sum(idle for _, _, idle in launched)
 
     def _row(self, plan: RowPlan) -> tuple[Any, ...]:
-        times = (plan.changed_at, plan.due_at, plan.latest_at)
-        changed_at, due_at, latest_at = (None if time is None else encode_datetime(time) for time in times)
+        times = (plan.changed_at, plan.due_at, plan.latest_at, plan.forgets_at)
+        changed_at, due_at, latest_at, forgets_at = (None if time is None else encode_datetime(time) for time in times)
         job_id = UUID(int=self._clock.uuid7()).hex
         texts = (plan.change, plan.before, plan.after, plan.partition)
-        return (plan.task, plan.key, job_id, plan.runs, *texts, changed_at, due_at, latest_at, plan.gone)
+        return (plan.task, plan.key, job_id, plan.runs, *texts, changed_at, due_at, latest_at, plan.gone, forgets_at)
 
     async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[name]

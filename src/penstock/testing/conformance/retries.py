@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import Options, job_uuid
+from penstock.jobs.job import Job, Options, Settlement, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.jobs.settle import ATTEMPTS_KEPT, settle_cancel
 from penstock.jobs.states import JobEvent, JobState
-from penstock.testing.conformance.bench import AGAIN, KEEP, NOW, Bench, Suite, after, ended, ids, lose, new_job, story
+from penstock.pools.pool import PoolDefinition
+from penstock.store.contract import Room
+from penstock.testing.conformance.bench import (
+    AGAIN,
+    KEEP,
+    NOW,
+    Bench,
+    Suite,
+    after,
+    ended,
+    ids,
+    lose,
+    new_job,
+    rooms,
+    story,
+)
 
-_OFTEN = Retry(max_attempts=ATTEMPTS_KEPT + 5, initial_backoff=0.0)
+_MANY = ATTEMPTS_KEPT + 5
+_FOR_A_WHILE = Retry.fixed(10, max_duration=10**6)
+_OFTEN = Retry(max_attempts=_MANY, initial_backoff=0.0)
 
 
 class Retries(Suite):
@@ -66,17 +84,80 @@ class Retries(Suite):
         new = new_job("action", retry=_OFTEN)
         await bench.enqueue(new)
         lease = await bench.lease()
-        for number in range(1, _OFTEN.max_attempts + 1):
+        for number in range(1, _MANY + 1):
             job = await bench.claim_one(lease, after(number))
             await bench.settle(
                 lease, ended(job, JobEvent.RAISED, now=after(number), error=f"E{number}", traceback="x" * 50_000)
             )
-        status = await bench.status(new.id, after(_OFTEN.max_attempts))
-        assert [one.number for one in status.attempts] == list(range(6, _OFTEN.max_attempts + 1))
+        status = await bench.status(new.id, after(_MANY))
+        assert [one.number for one in status.attempts] == list(range(6, _MANY + 1))
         assert {one.what for one in status.attempts[:-1]} == {"raised"}
         assert status.attempts[-1].what == "exhausted"
         assert sum(len(one.traceback or "") for one in status.attempts) <= ATTEMPTS_KEPT * 4_000
         assert status.traceback == "x" * 50_000
+
+    # ----- since when a job fails
+
+    @story
+    async def test_whoever_gets_a_job_knows_since_when_it_fails(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("p", 3, key_parallelism=1)])
+        gated = new_job("action", pool="p", retry=_FOR_A_WHILE, concurrency_key="k")
+        new = new_job("action", retry=_FOR_A_WHILE)
+        await bench.enqueue(new, gated)
+        lease = await bench.lease()
+        await bench.store.pools.acquire(lease, "p", 3)
+        places = [*rooms(9), Room("p", 3, 1)]
+        for number in range(_MANY):  # so many that the first attempt is not kept any more
+            now = after(100 * number)
+            claim = await bench.store.jobs.claim(lease, 9, places, now)
+            since = after(1) if number else None
+            assert {job.id: job.failing_since for job in claim.jobs} == {new.id: since, gated.id: since}, number
+            known = await bench.store.leases.jobs(lease)
+            assert {job.id: job.failing_since for job in known} == {new.id: since, gated.id: since}
+            if number == 2:  # what is no failure changes nothing
+                waits = [ended(job, JobEvent.SNOOZED, now=now, delay=timedelta(0)) for job in claim.jobs]
+                await bench.settle(lease, *waits)
+                claim = await bench.store.jobs.claim(lease, 9, places, now)
+                assert {job.failing_since for job in claim.jobs} == {since}
+            now += timedelta(seconds=1)
+            await bench.settle(lease, *(ended(job, JobEvent.RAISED, now=now, error="No") for job in claim.jobs))
+        for status in (await bench.status(new.id), await bench.status(gated.id)):
+            assert len(status.attempts) == ATTEMPTS_KEPT
+            assert {one.failing_since for one in status.attempts} == {after(1)}
+
+    @story
+    async def test_a_job_that_is_retried_fails_since_it_failed_again(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job("action", retry=_FOR_A_WHILE))
+        await bench.settle(lease, ended(job, JobEvent.RAISED, now=after(1), error="No"))
+        again = await bench.claim_one(lease, after(20))
+        await bench.settle(lease, ended(again, JobEvent.RAISED, now=after(20), error="No", retryable=False))
+        assert await bench.retry(job.id, now=after(60)) == [job.id]
+        anew = await bench.claim_one(lease, after(60))
+        assert (anew.attempt, anew.failing_since) == (1, None)
+        await bench.settle(lease, ended(anew, JobEvent.RAISED, now=after(61), error="No"))
+        assert (await bench.claim_one(lease, after(80))).failing_since == after(61)
+
+    @story
+    async def test_it_is_known_of_a_lost_job_since_when_it_fails(self, bench: Bench) -> None:
+        lease, _ = await bench.running(new_job("action", retry=_FOR_A_WHILE))
+        await bench.store.leases.rescue(lease, after(31), lose(after(31)))
+        second = await bench.lease(after(40))
+        assert (await bench.claim_one(second, after(40))).failing_since == after(31)
+        seen: list[datetime | None] = []
+
+        def settle(jobs: list[Job]) -> list[Settlement]:
+            seen.extend(job.failing_since for job in jobs)
+            return lose(after(80))(jobs)
+
+        await bench.store.leases.rescue(second, after(80), settle)
+        assert seen == [after(31)]
+
+    @story
+    async def test_it_is_not_asked_where_the_policy_does_not(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job("action", retry=AGAIN))
+        await bench.settle(lease, ended(job, JobEvent.RAISED, error="No"))
+        assert (await bench.claim_one(lease, after(20))).failing_since is None
+        assert (await bench.status(job.id)).attempts[0].failing_since is None
 
     @story
     async def test_attempts_are_kept_while_on_complete_is_still_to_come(self, bench: Bench) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.clock import random_of
 from penstock.errors import TryAgain
 from penstock.jobs.job import Job, NewJob, Outcome, Settlement
 from penstock.jobs.progress import Progress
+from penstock.jobs.retry import Retry
 from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent, JobState
 from penstock.jobs.token import Token, token_of, token_text
@@ -296,3 +297,26 @@ class Tokens(Suite):
             assert await bench.state(job.id) == "success"
             assert await self._slots(bench, lease) == ((0, 0, 0) if moved else (1, 1, 0))
             await bench.store.pools.release(lease, "p", 1)
+
+    # ----- retries
+
+    @story
+    async def test_who_settles_a_held_job_knows_since_when_it_fails(self, bench: Bench) -> None:
+        seen: list[datetime | None] = []
+
+        def settled(jobs: list[Job]) -> list[Settlement]:
+            seen.extend(job.failing_since for job in jobs)
+            return [ended(job, JobEvent.RAISED, now=after(5), error="No") for job in jobs]
+
+        tokens, retry = bench.store.tokens, Retry.fixed(10, max_duration=HOUR)
+        held = [new_job("action", pool="p", retry=retry) for _ in range(2)]
+        lease, jobs = await self._held(bench, *held)
+        for job in jobs:
+            await tokens.redeem(token_for(job), "failed", after(1), settled)
+        claimed = (await bench.store.jobs.claim(lease, 9, [Room("p", 2, 1)], after(60))).jobs
+        for job in claimed:
+            assert await tokens.issue(lease, token_for(job), after(90))
+        assert await tokens.hold(lease, [(job.id, job.attempt) for job in claimed]) == {job.id for job in claimed}
+        await tokens.redeem(token_for(claimed[0]), "failed", after(61), settled)
+        assert await tokens.expire(after(90), 9, settled) == 1
+        assert seen == [None, None, after(5), after(5)]

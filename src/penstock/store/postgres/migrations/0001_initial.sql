@@ -265,7 +265,8 @@ create table penstock.task (
 
 -- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each
 -- of these; a job for the row is `live` until it has ended for the last generation, and `idle` tells the planner whether
--- there was none. The job is one of the tables above, with the id of the record. Written by planners, and by workers and
+-- there was none. The job is in one of the tables above, with the id of the record. From
+-- `forget_at` on the record is forgotten. Written by planners, and by workers and
 -- mutations that end such jobs; read by these.
 create table penstock.task_record (
     task integer not null,
@@ -282,10 +283,10 @@ create table penstock.task_record (
     due_at timestamptz not null,
     latest_at timestamptz,
     gone text check (gone in ('left', 'deleted')),
-    gone_at timestamptz,
+    forget_at timestamptz,
     primary key (task, key)
 ) with (fillfactor = 80);
-create index task_record_gone_at on penstock.task_record (gone_at) where gone_at is not null;
+create index task_record_forget_at on penstock.task_record (forget_at) where forget_at is not null;
 
 -- The job that is to be for the last generation of each record: its arguments, its rank as jobs/order.py says, the key of
 -- the gate that it passes if it passes one, and the attempts of the last ones as its history. Read by planners, and by

@@ -74,6 +74,14 @@ select count(*), min(changed_at) from (
     ) unread where seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[]) limit :most
 ) counted;
 
+-- unread: the keys of rows with unread changes.
+-- Differs: see begin.
+select key from (
+    select seq, xid, key from penstock.change where xid >= :seen_end and interest = :interest
+    union all
+    select seq, xid, key from penstock.change where xid = any(:seen_open::bigint[]) and interest = :interest
+) unread where seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[]) limit :limit;
+
 -- forget: drop a reader.
 delete from penstock.change_reader where name = :name returning name;
 
@@ -81,6 +89,10 @@ delete from penstock.change_reader where name = :name returning name;
 -- Differs: SQLite has no slots. (PostgreSQL only: SQLite deletes.)
 select s.slot, s.since, array(select pg_relation_size(('penstock.change_' || n)::regclass) from generate_series(0, 3) n)
 from penstock.change_slot s;
+
+-- size: how many bytes the feed takes, with its indexes.
+-- Differs: SQLite does not tell how large its tables are.
+select sum(pg_total_relation_size(('penstock.change_' || n)::regclass))::bigint from generate_series(0, 3) n;
 
 -- lock_room: hold where changes are written against whoever registers a reader (PostgreSQL only: see hold_room).
 select slot from penstock.change_slot for update;

@@ -93,7 +93,8 @@ with allotted as materialized (
            attempt, enqueued_at, :now::timestamptz, error, attempts
     from taken
 )
-select id, function, kind, args, run_at, pool, priority, options, on_complete, null, attempt, enqueued_at, :now
+select id, function, kind, args, run_at, pool, priority, options, on_complete, null, attempt, enqueued_at, :now,
+       case when attempt > 1 and strpos(options, '"max_duration"') > 0 then attempts::jsonb -> -1 ->> 'failing_since' end
 from taken order by place, turn;
 
 -- close: have jobs that are ready pass the gate of their pool from now on, of which a rate limit was declared since.

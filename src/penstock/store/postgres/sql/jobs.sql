@@ -121,7 +121,7 @@ with ending as materialized (
 select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, rank, seq, cancels, gates,
        case when id is null then
            pg_stat_get_xact_tuples_returned('penstock.ready_job_order'::regclass) - (select passed from before)
-       end
+       end, failing_since
 from (
     select null as id, null as function, null as kind, null as args, null as rank, null as seq, (
             select s.run_at from penstock.scheduled_job s
@@ -134,10 +134,11 @@ from (
             where exists (select from penstock.scheduled_job s where s.waiting and s.pool = p.pool)
                or (exists (select from penstock.pool o where o.name = p.pool and o.rate_limit is not null)
                    and exists (select from penstock.ready_job r where r.pool = p.pool and r.ending is null))
-        ) as gates
+        ) as gates, null as failing_since
     union all
     select id, function, kind, args, rank, seq, run_at, pool, priority, options, on_complete, ending, attempt,
-           nullif(enqueued_at, run_at), null, null  -- what need not be sent is not
+           nullif(enqueued_at, run_at), null, null,  -- what need not be sent is not
+           case when attempt > 1 and strpos(options, '"max_duration"') > 0 then attempts::jsonb -> -1 ->> 'failing_since' end
     from taken
 ) found order by rank nulls first, seq;
 
@@ -227,10 +228,12 @@ with asked as materialized (
 ), scheduled as (
     select j.* from penstock.scheduled_job j join asked on j.id = asked.id for update of j skip locked
 )
-select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, :now::timestamptz
+select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, :now::timestamptz,
+       null
 from ready
 union
-select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, :now
+select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, :now,
+       null
 from scheduled;
 
 -- settle_pending: write what became of pending jobs that were canceled.

@@ -22,13 +22,14 @@ from penstock.task t order by t.name;
 -- written where there is a record. The records are locked in the order of their keys, here and wherever they are.
 -- Differs: one statement for any number of rows.
 insert into penstock.task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
-    changed_at, due_at, latest_at, gone, gone_at)
+    changed_at, due_at, latest_at, gone, forget_at)
 select g.task, g.key, g.id, 1, g.runs, g.runs, g.change, g.before, g.after, g.partition, g.changed_at, g.due_at, g.latest_at,
-       g.gone, case when g.gone is not null then g.changed_at end
+       g.gone, g.forget_at
 from unnest(
     :tasks::integer[], :keys::text[], :ids::uuid[], :runs::boolean[], :changes::text[], :befores::text[], :afters::text[],
-    :partitions::text[], :changed_ats::timestamptz[], :due_ats::timestamptz[], :latest_ats::timestamptz[], :gones::text[]
-) as g (task, key, id, runs, change, before, after, partition, changed_at, due_at, latest_at, gone)
+    :partitions::text[], :changed_ats::timestamptz[], :due_ats::timestamptz[], :latest_ats::timestamptz[], :gones::text[],
+    :forget_ats::timestamptz[]
+) as g (task, key, id, runs, change, before, after, partition, changed_at, due_at, latest_at, gone, forget_at)
 where g.runs or exists (select from penstock.task_record o where o.task = g.task and o.key = g.key)
 order by g.task, g.key collate "C"
 on conflict (task, key) do update set
@@ -44,7 +45,7 @@ on conflict (task, key) do update set
                   when r.live then least(excluded.due_at, r.latest_at) else excluded.due_at end,
     latest_at = case when excluded.live and not r.live then excluded.latest_at else r.latest_at end,
     gone = excluded.gone,
-    gone_at = case when excluded.gone is not null then coalesce(r.gone_at, excluded.gone_at) end
+    forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end
 returning r.task, r.key, r.id, r.idle, r.live;
 
 -- launch: see to it that there is a pending job for the last generation of some rows: a new one for those that are idle;
@@ -136,3 +137,28 @@ where j.id in (
     order by s.run_at, s.id limit :limit for update of s skip locked
 )
 returning j.id;
+
+-- records: what is kept of some rows.
+select key, after, gone from penstock.task_record where task = :task and key = any(:keys::text[]);
+
+-- slice: what is kept of rows in the order of their keys, and how the jobs have ended of those that have.
+select r.key, r.after, r.gone, f.state
+from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.slot = -1
+where r.task = :task and r.key > :after::text collate "C" order by r.key limit :limit;
+
+-- progress: how far looking at the rows of a task has come; NULL once it is done.
+update penstock.task
+set reconciling = :reconciling, reconciled_at = case when :reconciling::text is null then :now::timestamptz else reconciled_at end
+where id = :task;
+
+-- forget: forget the oldest records whose time is over, and their jobs with them.
+-- Differs: steps around those whom somebody has in hand.
+with old as (
+    delete from penstock.task_record r where (r.task, r.key) in (
+        select o.task, o.key from penstock.task_record o
+        where o.forget_at <= :now and not o.live order by o.forget_at limit :limit for update skip locked
+    ) returning r.id
+), ended as (
+    delete from penstock.finished_job f where f.id = any(array(select id from old)) and f.slot = -1
+)
+select count(*) from old;

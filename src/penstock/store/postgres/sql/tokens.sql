@@ -40,7 +40,8 @@ select hash, deadline, told from penstock.token where job_id = :id and attempt =
 -- lease_of: under which lease an attempt runs, and its job.
 -- Differs: holds it against others.
 select r.lease, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending, r.attempt,
-       r.enqueued_at, r.started_at
+       r.enqueued_at, r.started_at,
+       case when r.attempt > 1 and strpos(r.options, '"max_duration"') > 0 then r.attempts::jsonb -> -1 ->> 'failing_since' end
 from penstock.running_job r where r.id = :id and r.attempt = :attempt and r.ending is null for update;
 
 -- tell: what came of a token.
@@ -52,14 +53,16 @@ update penstock.slot set held = greatest(0, held - 1) where pool = :pool and lea
 -- overdue: jobs under lease 0 of which nobody has told in time.
 -- Differs: holds them against others, and steps around those that are held.
 select r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending, r.attempt,
-       r.enqueued_at, r.started_at
+       r.enqueued_at, r.started_at,
+       case when r.attempt > 1 and strpos(r.options, '"max_duration"') > 0 then r.attempts::jsonb -> -1 ->> 'failing_since' end
 from penstock.token t join penstock.running_job r on r.id = t.job_id and r.attempt = t.attempt
 where t.told is null and t.deadline <= :now and r.lease = 0 order by t.deadline limit :limit for update of t skip locked;
 
 -- canceled: jobs under lease 0 for which a request to cancel stands.
 -- Differs: holds them against others, and steps around those that are held.
 select r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending, r.attempt,
-       r.enqueued_at, r.started_at
+       r.enqueued_at, r.started_at,
+       case when r.attempt > 1 and strpos(r.options, '"max_duration"') > 0 then r.attempts::jsonb -> -1 ->> 'failing_since' end
 from penstock.token t join penstock.running_job r on r.id = t.job_id and r.attempt = t.attempt
 where t.told is null and r.lease = 0 and r.id in (select c.job_id from penstock.cancel_request c) limit :limit for update of t skip locked;
 

@@ -80,7 +80,8 @@ where id in (
     order by s.rank, s.id limit :count
 )
 returning id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, error, rank,
-          attempts, concurrency_key;
+          attempts, case when attempt > 0 and instr(options, '"max_duration"') then attempts ->> '$[#-1].failing_since' end,
+          concurrency_key;
 
 -- free_started: another job may have the key of one that has started (SQLite only: part of start).
 delete from penstock_job_key where job_id = :id and until_start;

@@ -80,7 +80,8 @@ select (
 -- last looked at it gives nothing.
 -- Differs: only chooses them; start and started move them. One statement a pool.
 select r.seq, r.rank, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending,
-       r.attempt + 1, r.enqueued_at
+       r.attempt + 1, r.enqueued_at,
+       case when r.attempt > 0 and instr(r.options, '"max_duration"') then r.attempts ->> '$[#-1].failing_since' end
 from penstock_ready_job r
 where r.pool = :pool and r.ending is null
   and not exists (select 1 from penstock_cancel_request c where c.job_id = r.id)
@@ -92,7 +93,7 @@ order by r.rank, r.seq limit :limit;
 
 -- claim_ending: the jobs that wait for their on_complete and are given to a lease (SQLite only: part of claim).
 select r.seq, r.rank, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending,
-       r.attempt, r.enqueued_at
+       r.attempt, r.enqueued_at, null
 from penstock_ready_job r
 where r.ending is not null and exists (select 1 from penstock_lease l where l.id = :lease)
 order by r.seq limit :limit;
@@ -156,11 +157,11 @@ limit 1;
 
 -- cancelable: pending jobs for which a request to cancel stands.
 select j.id, j.function, j.kind, j.args, j.run_at, j.pool, j.priority, j.options, j.on_complete, j.ending, j.attempt,
-       j.enqueued_at, :now
+       j.enqueued_at, :now, null
 from penstock_cancel_request c join penstock_ready_job j on j.id = c.job_id where j.ending is null
 union
 select j.id, j.function, j.kind, j.args, j.run_at, j.pool, j.priority, j.options, j.on_complete, j.ending, j.attempt,
-       j.enqueued_at, :now
+       j.enqueued_at, :now, null
 from penstock_cancel_request c join penstock_scheduled_job j on j.id = c.job_id where j.ending is null
 limit :limit;
 

@@ -22,10 +22,10 @@ from penstock_task t order by t.name;
 -- written where there is a record.
 -- Differs: the rows are one parameter, as JSON.
 insert into penstock_task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
-    changed_at, due_at, latest_at, gone, gone_at)
+    changed_at, due_at, latest_at, gone, forget_at)
 select g.value ->> 0, g.value ->> 1, penstock_bytes(g.value ->> 2), 1, g.value ->> 3, g.value ->> 3, g.value ->> 4,
        g.value ->> 5, g.value ->> 6, g.value ->> 7, g.value ->> 8, g.value ->> 9, g.value ->> 10, g.value ->> 11,
-       case when g.value ->> 11 is not null then g.value ->> 8 end
+       g.value ->> 12
 from json_each(:rows) g
 where g.value ->> 3 or exists (
     select 1 from penstock_task_record o where o.task = g.value ->> 0 and o.key = g.value ->> 1
@@ -43,7 +43,7 @@ on conflict (task, key) do update set
                   when r.live then min(excluded.due_at, coalesce(r.latest_at, excluded.due_at)) else excluded.due_at end,
     latest_at = case when excluded.live and not r.live then excluded.latest_at else r.latest_at end,
     gone = excluded.gone,
-    gone_at = case when excluded.gone is not null then coalesce(r.gone_at, excluded.gone_at) end
+    forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end
 returning task, key, id, idle, live;
 
 -- informed: jobs in ready learn what has changed since of their rows (SQLite only: part of launch).
@@ -121,3 +121,26 @@ where id in (
     order by s.run_at, s.id limit :limit
 )
 returning id;
+
+-- records: what is kept of some rows.
+select key, after, gone from penstock_task_record
+where task = :task and key in (select value from json_each(:keys));
+
+-- slice: what is kept of rows in the order of their keys, and how the jobs have ended of those that have.
+select r.key, r.after, r.gone, f.state
+from penstock_task_record r left join penstock_finished_job f on f.id = r.id
+where r.task = :task and r.key > :after order by r.key limit :limit;
+
+-- progress: how far looking at the rows of a task has come; NULL once it is done.
+update penstock_task
+set reconciling = :reconciling, reconciled_at = case when :reconciling is null then :now else reconciled_at end
+where id = :task;
+
+-- forget: forget the oldest records whose time is over.
+-- Differs: their jobs go with `ends`.
+delete from penstock_task_record where (task, key) in (
+    select task, key from penstock_task_record where forget_at <= :now and not live order by forget_at limit :limit
+) returning id;
+
+-- ends: forget how jobs have ended (SQLite only: part of forget).
+delete from penstock_finished_job where id in (select penstock_bytes(value) from json_each(:ids));

@@ -34,7 +34,8 @@ select hash, deadline, told from penstock_token where job_id = :id and attempt =
 -- lease_of: under which lease an attempt runs, and its job.
 -- Differs: SQLite has one writer, and needs no lock.
 select r.lease, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending, r.attempt,
-       r.enqueued_at, r.started_at
+       r.enqueued_at, r.started_at,
+       case when r.attempt > 1 and instr(r.options, '"max_duration"') then r.attempts ->> '$[#-1].failing_since' end
 from penstock_running_job r where r.id = :id and r.attempt = :attempt and r.ending is null;
 
 -- tell: what came of a token.
@@ -46,14 +47,16 @@ update penstock_slot set held = max(0, held - 1) where pool = :pool and lease = 
 -- overdue: jobs under lease 0 of which nobody has told in time.
 -- Differs: SQLite has one writer, and needs no lock.
 select r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending, r.attempt,
-       r.enqueued_at, r.started_at
+       r.enqueued_at, r.started_at,
+       case when r.attempt > 1 and instr(r.options, '"max_duration"') then r.attempts ->> '$[#-1].failing_since' end
 from penstock_token t join penstock_running_job r on r.id = t.job_id and r.attempt = t.attempt
 where t.told is null and t.deadline <= :now and r.lease = 0 order by t.deadline limit :limit;
 
 -- canceled: jobs under lease 0 for which a request to cancel stands.
 -- Differs: SQLite has one writer, and needs no lock.
 select r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending, r.attempt,
-       r.enqueued_at, r.started_at
+       r.enqueued_at, r.started_at,
+       case when r.attempt > 1 and instr(r.options, '"max_duration"') then r.attempts ->> '$[#-1].failing_since' end
 from penstock_token t join penstock_running_job r on r.id = t.job_id and r.attempt = t.attempt
 where t.told is null and r.lease = 0 and r.id in (select c.job_id from penstock_cancel_request c) limit :limit;
 

@@ -1,0 +1,163 @@
+"""Looks at all rows of tasks: those that are older than a task, and those whose changes nobody could tell.
+
+A part of the planner, which is the only one who writes records: what it reads here in one snapshot, and has not planned
+still, nobody else has planned either. Owns one bounded step at a time. What a row calls for is decided by
+`reactive/reconciling`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from penstock.calls.run import Runner
+from penstock.changes.position import Position
+from penstock.observe.logs import event as log_event
+from penstock.reactive.planning import PlannedTask, Read, RowPlan
+from penstock.reactive.reconciling import Found, Reconciling, compare_records, compare_rows
+from penstock.store.changes import Source
+from penstock.store.contract import Session
+from penstock.store.tasks import Move, TaskRow
+
+_AT_ONCE = 1000
+_AUDITED_AT_ONCE = 200
+_AUDIT_EVERY = 3600.0
+_AUDIT_PAUSE = 1.0
+_UNREAD = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What is decided about a piece."""
+
+    rows: list[RowPlan]
+    looked: int
+    after: str | None
+
+
+class Reconciler:
+    """Looks at the rows of tasks, a piece at a time.
+
+    Args:
+        runner: Runs functions.
+        read: The value of a captured column of some kind.
+    """
+
+    def __init__(self, runner: Runner, read: Read) -> None:
+        self._store = runner.engine.store
+        self._clock = runner.engine.clock
+        self._read = read
+        self._sources: dict[int, Source | None] = {}
+        self._audited_at = -1e9
+
+    def due(self, tasks: Sequence[TaskRow], now: datetime) -> tuple[TaskRow, Reconciling] | None:
+        """The task that is looked at next, and how far that has come; None if there is nothing to look at now."""
+        for task in tasks:
+            if task.reconciling is not None and not task.reconciling.audit:
+                return task, task.reconciling
+        if self._clock.monotonic() - self._audited_at < _AUDIT_PAUSE:
+            return None
+        for task in tasks:
+            if task.reconciling is not None:
+                return task, task.reconciling
+        for task in tasks:
+            if task.reconciled_at is not None and (now - task.reconciled_at).total_seconds() >= _AUDIT_EVERY:
+                return task, Reconciling(audit=True)
+        return None
+
+    async def step(self, task: TaskRow, at: Reconciling, move: Move) -> tuple[bool, Reconciling | None]:
+        """Look at one piece of a task's rows; whether the reader is still this planner's, and how far it has come.
+
+        Nothing is done while more changes of its rows are unread than could be passed by.
+        """
+        number, now = task.interests[-1], self._clock.now()
+        planned = PlannedTask.of(task.id, task.plan.spec)
+        source = await self._source(number)
+        step = _Step([], 0, None) if source is None else await self._look(planned, number, source, at, move.after, now)
+        if step is None:
+            return True, at
+        if at.audit:
+            self._audited_at = self._clock.monotonic()
+        moved = at.moved(step.after, step.looked, len(step.rows))
+        if await self._store.tasks.plan(step.rows, move, now, {task.id: moved}) is None:
+            return False, at
+        if step.rows:
+            self._store.signals.notify()
+        if moved is None:
+            _tell(task, at, step)
+        return True, moved
+
+    # ----- steps
+
+    async def _source(self, number: int) -> Source | None:
+        if number not in self._sources:
+            self._sources[number] = await self._store.interests.source(number)
+        return self._sources[number]
+
+    async def _look(
+        self, task: PlannedTask, number: int, source: Source, at: Reconciling, position: Position, now: datetime
+    ) -> _Step | None:
+        session = await self._store.begin_read()
+        try:
+            unread = await self._store.changes.unread(session, position, number, _UNREAD)
+            if unread is None:
+                return None
+            limit = _AUDITED_AT_ONCE if at.audit else _AT_ONCE
+            if at.part == "rows":
+                return await self._look_at_rows(session, task, source, at, limit, unread, now)
+            return await self._look_at_records(session, task, source, at, limit, unread, now)
+        finally:
+            await session.rollback()
+
+    async def _look_at_rows(
+        self,
+        session: Session,
+        task: PlannedTask,
+        source: Source,
+        at: Reconciling,
+        limit: int,
+        unread: set[str],
+        now: datetime,
+    ) -> _Step:
+        if at.after is None:
+            rows = await session.fetch(source.first, [limit])
+        else:
+            rows = await session.fetch(source.following, [at.after, limit])
+        found = [Found(*row) for row in rows]
+        known = await self._store.tasks.records(session, task.number, [row.key for row in found])
+        plans = compare_rows(task, found, known, unread, now, self._read)
+        return _Step(plans, len(found), found[-1].key if len(found) == limit else None)
+
+    async def _look_at_records(
+        self,
+        session: Session,
+        task: PlannedTask,
+        source: Source,
+        at: Reconciling,
+        limit: int,
+        unread: set[str],
+        now: datetime,
+    ) -> _Step:
+        kept = await self._store.tasks.slice(session, task.number, at.after or "", limit)
+        rows = await session.fetch(source.among, [_array(kept)]) if kept else ()
+        there = {row[0]: Found(*row) for row in rows}
+        absent = [key for key in kept if key not in there]
+        exist = (
+            {*there, *(row[0] for row in await session.fetch(source.keys, [_array(absent)]))} if absent else {*there}
+        )
+        plans = compare_records(task, kept, there, exist, at.reprocess, unread, now, self._read)
+        return _Step(plans, len(kept), next(reversed(kept)) if len(kept) == limit else None)
+
+
+def _array(keys: Sequence[str] | Mapping[str, object]) -> str:
+    return f"[{','.join(keys)}]"
+
+
+def _tell(task: TaskRow, at: Reconciling, step: _Step) -> None:
+    found = at.found + len(step.rows)
+    if not at.audit:
+        log_event("task.reconciled", task=task.plan.name, looked=at.looked + step.looked, found=found)
+    elif found:
+        log_event("task.audit_found", logging.ERROR, task=task.plan.name, looked=at.looked + step.looked, found=found)

@@ -1,0 +1,393 @@
+"""Retry policies of work in pools: after which waits it is tried again, for how long, and what each store keeps of it.
+
+The names rp1 to rp8 are those of behaviours that are promised of reactive tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import aiosqlite
+import asyncpg
+import pytest
+
+from penstock import (
+    ActionCtx,
+    App,
+    Failed,
+    Finished,
+    JobState,
+    MutationCtx,
+    NonRetryableError,
+    Pending,
+    Retry,
+    Snooze,
+    Success,
+    WorkId,
+    WorkResult,
+)
+from penstock.jobs.job import JobStatus
+from penstock.services.worker import Worker
+from penstock.testing import TestApp, TestClock
+
+SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+app = App()
+pool = app.workpool("pool")
+keyed = app.workpool("keyed", key_parallelism=1)
+
+outcomes: list[Exception | None] = []  # of the next attempts; then all fail
+told: list[str] = []
+begun, may_end = asyncio.Event(), asyncio.Event()
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    global begun, may_end
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    yield
+    outcomes.clear()
+    told.clear()
+
+
+@app.internal_action
+async def send(ctx: ActionCtx, number: int = 0) -> int:
+    outcome = outcomes.pop(0) if outcomes else ConnectionError("no way")
+    if outcome is not None:
+        raise outcome
+    return number
+
+
+@app.internal_action
+async def hang(ctx: ActionCtx) -> None:
+    begun.set()
+    await may_end.wait()
+
+
+@app.internal_action
+async def leave_to_others(ctx: ActionCtx) -> None:
+    told.append(await ctx.work.complete_later())
+
+
+@app.internal_mutation
+async def tell(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None:
+    told.append(ctx.now().isoformat())
+    raise RuntimeError("not heard")
+
+
+async def known(backend: TestApp, work: WorkId) -> JobStatus:
+    status = await backend.job(work)
+    assert status is not None
+    return status
+
+
+async def tried(backend: TestApp, retry: Retry, **options: Any) -> JobStatus:
+    """Work that fails each time, once there is no attempt left."""
+    work = await pool.with_options(retry=retry, **options).enqueue(backend, send)
+    await backend.run_until_idle(raise_errors=False)
+    return await known(backend, work)
+
+
+def waits(status: JobStatus) -> list[float]:
+    """Seconds between its attempts that failed."""
+    return [(after.started_at - before.ended_at).total_seconds() for before, after in pairwise(status.attempts)]
+
+
+async def start(backend: TestApp) -> None:
+    """Have the worker begin what it finds, which hangs; at first it may find what another one has lost."""
+    while not backend.worker.running:
+        await backend.worker.tick()
+    await begun.wait()
+    begun.clear()
+
+
+async def lose_worker(backend: TestApp) -> None:
+    """Have the worker die of what it runs, and another one take that over."""
+    if not backend.worker.running:
+        await start(backend)
+    await backend.worker.kill()
+    backend.clock.advance(2 * MINUTE)
+    worker = backend.make_service("worker")
+    assert isinstance(worker, Worker)
+    backend.worker = worker
+
+
+# ----- waits
+
+
+async def test_rp1_linear_waits_before_each_retry(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        status = await tried(backend, Retry.linear(MINUTE, max_attempts=4, jitter=0))
+        assert waits(status) == [60, 120, 180]
+
+
+async def test_rp2_work_has_failed_when_its_attempts_are_used_up(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        for retry in (Retry.fixed(5, max_attempts=3), Retry(3), Retry.series([1], max_attempts=3)):
+            status = await tried(backend, retry)
+            assert (status.state, status.attempt, status.error) == (JobState.FAILED, 3, "ConnectionError: no way")
+            assert [one.what for one in status.attempts] == ["raised", "raised", "exhausted"]
+
+
+async def test_rp3_work_has_failed_when_its_time_is_over(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        status = await tried(backend, Retry.fixed(SECOND, max_duration=0.05))
+        assert (status.state, status.attempt) == (JobState.FAILED, 2)
+        status = await tried(backend, Retry.fixed(MINUTE, max_duration=HOUR, jitter=0))
+        assert (status.state, status.attempt) == (JobState.FAILED, 62), "the 61st failed after an hour, and not later"
+        last = status.attempts[-1]
+        assert last.failing_since is not None
+        assert last.ended_at - last.failing_since == 61 * MINUTE
+        assert len(status.attempts) == 20
+
+
+async def test_rp4_without_a_policy_of_its_own_work_waits_as_its_pool_says(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        work = await pool.with_options(retry=True).enqueue(backend, send)
+        await backend.run_until_idle(advance=False)
+        status = await known(backend, work)
+        assert (status.state, status.attempt) == (JobState.PENDING, 1)
+        assert 0.125 <= (status.run_at - backend.clock.now()).total_seconds() < 0.375
+        await backend.run_until_idle(raise_errors=False)
+        assert (await known(backend, work)).attempt == 5
+
+
+async def test_rp6_series_waits_as_listed(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        status = await tried(backend, Retry.series([1, 10, MINUTE], max_attempts=4, jitter=0))
+        assert waits(status) == [1, 10, 60]
+        assert (status.state, status.attempt) == (JobState.FAILED, 4)
+
+
+async def test_rp7_series_waits_for_its_last_again_and_again(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        status = await tried(backend, Retry.series([1, 2], max_attempts=6, jitter=0))
+        assert waits(status) == [1, 2, 2, 2, 2]
+
+
+async def test_rp8_cron_tries_again_when_it_is_due(database_url: str) -> None:
+    async with TestApp(app, database_url, clock=TestClock(datetime(2030, 1, 1, 12, 34, 56, tzinfo=UTC))) as backend:
+        status = await tried(backend, Retry.cron("*/10 * * * *", max_attempts=4))
+        assert [one.started_at.strftime("%H:%M:%S") for one in status.attempts] == [
+            "12:34:56", "12:40:00", "12:50:00", "13:00:00",
+        ]  # fmt: skip
+        assert (status.state, status.attempt) == (JobState.FAILED, 4)
+
+
+async def test_cron_keeps_to_the_clock_of_its_zone_when_that_is_set(database_url: str) -> None:
+    prague = ZoneInfo("Europe/Prague")
+    policy = Retry.cron("30 2 * * *", timezone="Europe/Prague", max_attempts=4)
+    for start, expected in (
+        (datetime(2030, 3, 29, 12, tzinfo=UTC), ["30 02:30 +0100", "31 03:00 +0200", "01 02:30 +0200"]),
+        (datetime(2030, 10, 25, 12, tzinfo=UTC), ["26 02:30 +0200", "27 02:30 +0200", "28 02:30 +0100"]),
+    ):
+        async with TestApp(app, database_url, clock=TestClock(start)) as backend:
+            status = await tried(backend, policy)
+            again = [one.started_at.astimezone(prague).strftime("%d %H:%M %z") for one in status.attempts[1:]]
+            assert again == expected
+
+
+async def test_what_failed_together_is_not_tried_together(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        batch = [{"number": number} for number in range(50)]
+        works = await pool.with_options(retry=Retry.fixed(100)).enqueue_batch(backend, send, batch)
+        await backend.run_until_idle(advance=False)
+        now = backend.clock.now()
+        ahead = [((await known(backend, work)).run_at - now).total_seconds() for work in works]
+        assert all(90 <= seconds < 110 for seconds in ahead)
+        assert len(set(ahead)) == 50
+
+
+# ----- for how long
+
+
+async def test_waiting_and_what_uses_no_attempt_does_not_change_since_when_it_fails(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        policy = Retry.fixed(10 * MINUTE, max_duration=HOUR, jitter=0)
+        outcomes.extend([ConnectionError("first"), Snooze(50 * MINUTE), Snooze(30 * MINUTE)])
+        began = backend.clock.now()
+        status = await tried(backend, policy)
+        assert (status.state, status.attempt, len(status.attempts)) == (JobState.FAILED, 2, 2)
+        assert [one.failing_since for one in status.attempts] == [began, began]
+        assert status.attempts[-1].ended_at == began + 90 * MINUTE
+
+
+async def test_work_behind_a_gate_knows_it_too(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        policy = Retry.fixed(10 * MINUTE, max_duration=HOUR, jitter=0)
+        works = [
+            await keyed.with_options(retry=policy, concurrency_key="a").enqueue(backend, send, number)
+            for number in range(2)
+        ]
+        await backend.run_until_idle(raise_errors=False)
+        assert [(await known(backend, work)).attempt for work in works] == [8, 8]
+
+
+async def test_work_that_is_retried_by_hand_has_its_whole_time_again(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        policy = Retry.fixed(10 * MINUTE, max_duration=HOUR, jitter=0)
+        status = await tried(backend, policy)
+        assert status.attempt == 8
+        backend.clock.advance(5 * HOUR)
+        assert await pool.retry(backend, status.id)
+        await backend.run_until_idle(raise_errors=False)
+        again = await known(backend, status.id)
+        assert (again.state, again.attempt, len(again.attempts)) == (JobState.FAILED, 8, 16)
+        assert len({one.failing_since for one in again.attempts}) == 2
+
+
+async def test_it_ends_at_once_if_that_is_asked_for(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        outcomes.append(NonRetryableError("never"))
+        status = await tried(backend, Retry.fixed(1, max_duration=HOUR))
+        assert (status.state, status.attempt) == (JobState.FAILED, 1)
+
+
+async def test_an_attempt_that_is_lost_counts_in_number_and_in_time(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        two = await pool.with_options(retry=Retry.series([1], max_attempts=2)).enqueue(backend, hang)
+        soon = await pool.with_options(retry=Retry.cron("0 0 * * *", max_duration=MINUTE)).enqueue(backend, hang)
+        for attempt in (1, 2):
+            await lose_worker(backend)
+            assert [(await known(backend, work)).attempt for work in (two, soon)] == [attempt] * 2
+        await backend.run_until_idle(advance=False, raise_errors=False)
+        for work in (two, soon):
+            status = await known(backend, work)
+            assert (status.state, [one.what for one in status.attempts]) == (JobState.FAILED, ["lost", "abandoned"])
+
+
+async def test_work_that_an_outside_system_fails_keeps_to_its_policy(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        policy = Retry.fixed(20 * MINUTE, max_duration=HOUR, jitter=0)
+        work = await pool.with_options(retry=policy).enqueue(backend, leave_to_others)
+        for attempt in range(1, 6):
+            await backend.run_until_idle(raise_errors=False, advance=False)
+            assert (await known(backend, work)).attempt == attempt
+            await pool.fail(backend, told.pop(), "no")
+            if attempt < 5:
+                backend.clock.advance(20 * MINUTE)
+        assert (await known(backend, work)).state is JobState.FAILED, "80 minutes after the first time"
+
+
+async def test_on_complete_is_called_again_as_its_policy_says(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        began = backend.clock.now()
+        outcomes.append(None)
+        again = Retry.series([MINUTE, HOUR], max_duration=2 * HOUR, jitter=0)
+        work = await pool.with_options(on_complete=tell, on_complete_retry=again).enqueue(backend, send, 7)
+        await backend.run_until_idle(raise_errors=False)
+        minutes = [(datetime.fromisoformat(time) - began) // MINUTE for time in told]
+        assert minutes == [0, 1, 61, 121]
+        status = await known(backend, work)
+        assert (status.state, status.result, status.on_complete_error) == (
+            JobState.SUCCESS, 7, "RuntimeError: not heard",
+        )  # fmt: skip
+
+
+# ----- as it is stored
+
+
+async def set_options(url: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change the stored options of all jobs that have not ended, as another version might have written them."""
+    for place in ("ready", "scheduled", "running"):
+        if url.startswith("sqlite"):
+            await set_options_on_sqlite(url, f"penstock_{place}_job", change)
+        else:
+            await set_options_on_postgres(url, f"penstock.{place}_job", change)
+
+
+async def set_options_on_sqlite(url: str, table: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    async with aiosqlite.connect(url.removeprefix("sqlite:///"), isolation_level=None) as connection:
+        for job, text in await connection.execute_fetchall(f"select id, options from {table}"):
+            changed = json.dumps(change(json.loads(text or "{}")))
+            await connection.execute(f"update {table} set options = ? where id = ?", (changed, job))
+
+
+async def set_options_on_postgres(url: str, table: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        for job, text in await connection.fetch(f"select id, options from {table}"):
+            changed = json.dumps(change(json.loads(text or "{}")))
+            await connection.execute(f"update {table} set options = $1 where id = $2", changed, job)
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"retry": {"type": "fibonacci", "max_duration": 5}}, {"retry": "often"}, {"retry": [3, 1, 2, None, "new"]},
+        {"retry": {"type": "cron", "expression": "0 0 * * *", "timezone": "Mars/Olympus", "max_attempts": 3}},
+        {"on_complete_retry": {"type": "fibonacci"}}, {"lane": 7},
+    ],
+)  # fmt: skip
+async def test_what_a_later_version_asks_for_waits_for_a_worker_that_knows_it(
+    database_url: str, form: dict[str, Any]
+) -> None:
+    async with TestApp(app, database_url) as backend:
+        outcomes.extend([None, None])
+        work = await pool.with_options(retry=Retry(2), name="a").enqueue(backend, send, 1)
+        mutation = await pool.enqueue(backend, tell, work, Success(1), None)
+        await set_options(database_url, lambda options: {**options, **form})
+        other = await pool.enqueue(backend, send, 2)
+        await backend.run_until_idle(advance=False)
+        assert await pool.status(backend, other) == Finished(Success(2)), "the worker goes on"
+        for parked in (work, mutation):
+            status = await known(backend, parked)
+            assert (status.state, status.attempt, status.attempts) == (JobState.PENDING, 0, ())
+            assert json.loads(status.options.unread or "") == form
+            assert "OptionsUnread: " in (status.error or "")
+            assert next(iter(form)) in (status.error or "")
+            assert status.run_at - backend.clock.now() == 30 * SECOND
+        await pool.cancel(backend, mutation)
+
+        def known_again(options: dict[str, Any]) -> dict[str, Any]:
+            return {name: value for name, value in options.items() if name not in form}
+
+        await set_options(database_url, known_again)
+        await backend.run_until_idle()
+        assert await pool.status(backend, work) == Finished(Success(1))
+
+
+async def test_what_was_lost_of_a_later_version_is_left_to_it(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        work = await pool.with_options(retry=Retry(1)).enqueue(backend, hang)
+        await start(backend)
+        await set_options(database_url, lambda _: {"retry": {"type": "fibonacci"}})
+        await lose_worker(backend)
+        await backend.run_until_idle(advance=False)
+        assert await pool.status(backend, work) == Pending(1), "how many attempts it has, only the other one knows"
+
+
+async def test_a_policy_of_each_kind_is_stored_and_read(database_url: str) -> None:
+    policies = [
+        Retry(3, 1, 2, 60), Retry(max_duration=HOUR), Retry.fixed(MINUTE), Retry.linear(1.5, max_attempts=None),
+        Retry.series([1, MINUTE, HOUR], jitter=0.5), Retry.cron("0 6 * * *", timezone="Europe/Prague", jitter=MINUTE),
+    ]  # fmt: skip
+    async with TestApp(app, database_url) as backend:
+        for policy in policies:
+            work = await pool.with_options(retry=policy, on_complete=tell, on_complete_retry=policy).enqueue(
+                backend, send
+            )
+            options = (await known(backend, work)).options
+            assert (options.retry, options.on_complete_retry, options.unread) == (policy, policy, None)
+
+
+async def test_a_pool_has_any_policy_as_its_default(database_url: str) -> None:
+    other = App()
+    steps = other.workpool("steps", default_retry=Retry.series([1, MINUTE], max_attempts=3, jitter=0))
+
+    @other.internal_action
+    async def fail(ctx: ActionCtx) -> None:
+        raise ConnectionError("no way")
+
+    async with TestApp(other, database_url) as backend:
+        work = await steps.with_options(retry=True).enqueue(backend, fail)
+        await backend.run_until_idle(raise_errors=False)
+        assert waits(await known(backend, work)) == [1, 60]
+        assert await steps.status(backend, work) == Finished(Failed("ConnectionError: no way"))
