@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.calls.crons import CronStatus
     from penstock.calls.ratelimits import RateLimiter, RateStatus
     from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
+    from penstock.calls.taskrows import TaskExplanation, TaskPage, TaskRecord, TaskStatus
     from penstock.calls.work import ActionWork
     from penstock.calls.workpool import Workpool
     from penstock.config import Config
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
         WorkResult,
         WorkStatus,
     )
+    from penstock.reactive.filter import TaskFilter
     from penstock.reactive.words import contains, has, in_, is_none, known, length, matches
     from penstock.schema.ids import Id
     from penstock.schema.index import Index
@@ -92,6 +94,7 @@ _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
     "penstock.calls.taskctx": ("MutationTaskCtx", "SyncMutationTaskCtx", "SyncTaskCtx", "TaskCtx"),
+    "penstock.calls.taskrows": ("TaskExplanation", "TaskPage", "TaskRecord", "TaskStatus"),
     "penstock.calls.crons": ("CronStatus",),
     "penstock.calls.work": ("ActionWork",),
     "penstock.calls.ratelimits": ("RateLimiter", "RateStatus"),
@@ -159,6 +162,7 @@ _HOMES = {
         "WorkResult",
         "WorkStatus",
     ),
+    "penstock.reactive.filter": ("TaskFilter",),
     "penstock.reactive.words": ("contains", "has", "in_", "is_none", "known", "length", "matches"),
     "penstock.schema.ids": ("Id",),
     "penstock.schema.index": ("Index",),
@@ -236,6 +240,11 @@ __all__ = [
     "Table",
     "TaskConditionFailed",
     "TaskCtx",
+    "TaskExplanation",
+    "TaskFilter",
+    "TaskPage",
+    "TaskRecord",
+    "TaskStatus",
     "TokenBucket",
     "TokenExpired",
     "TokenInvalid",

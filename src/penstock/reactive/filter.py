@@ -101,12 +101,12 @@ class TaskFilter(Generic[T]):
             )
 
 
-ANYTHING: TaskFilter[Any] = TaskFilter()
-
-
 def _several(value: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
     return (value,) if isinstance(value, str) else None if value is None else tuple(value)
 
 
 def _texts(where: TaskFilter[Any]) -> tuple[tuple[str, tuple[Any, ...] | None], ...]:
     return ("task", where.tasks), ("state", where.states), ("error", _several(where.error))
+
+
+ANYTHING: TaskFilter[Any] = TaskFilter()
