@@ -1,4 +1,4 @@
-"""Looking after reactive tasks: their rows are listed, counted, retried, canceled, skipped, deleted, paused, explained."""
+"""Looking after reactive tasks: their rows are listed, counted, retried, canceled, skipped, deleted, explained."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from penstock import (
     Table,
     TaskCtx,
     TaskFilter,
+    TaskRecord,
     UsageError,
     ValueInvalid,
 )
@@ -323,7 +324,8 @@ async def test_tm9_api3_records_of_several_tables_are_listed_by_their_next_run(d
         page = await app.tasks.records(it.backend, order="due")
         assert [(one.task, one.key) for one in page.records][:3] == [("note", done), ("weigh", 7), ("ship", late)]
         assert [(one.task, one.key, one.state) for one in page.records][3:] == [("note", late, JobState.SUCCESS)]
-        found, after = [], None
+        found: list[TaskRecord] = []
+        after = None
         for _ in range(4):
             piece = await app.tasks.records(it.backend, order="due", limit=1, after=after)
             found, after = [*found, *piece.records], piece.next
@@ -421,7 +423,8 @@ async def test_tm16_rows_need_their_table_and_what_can_be_translated(database_ur
         TaskFilter(rows=lambda order: order.amount > 1)
     async with house(database_url) as it:
         with pytest.raises(Exception, match="no column|no field|missing"):
-            await app.tasks.count(it.backend, TaskFilter(table=Order, rows=lambda order: order.missing == 1))
+            missing = TaskFilter(table=Order, rows=lambda order: order.missing == 1)  # type: ignore[attr-defined]
+            await app.tasks.count(it.backend, missing)
         with pytest.raises(ValueInvalid, match="by their keys"):
             await app.tasks.records(
                 it.backend, TaskFilter(table=Order, rows=lambda order: order.amount == 1), order="due"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from penstock.errors import UsageError, ValueInvalid
 from penstock.jobs.states import JobState
 from penstock.reactive.tracing import RowFilter
 from penstock.schema.table import Table
 
-T = TypeVar("T", bound=Table)
+T = TypeVar("T", bound=Table, default=Table)
 
 GONE = "gone"
 STATES = (*(state.value for state in JobState if state is not JobState.COMPLETING), GONE)
