@@ -15,6 +15,7 @@ from penstock import (
     ContextError,
     CursorInvalid,
     DataError,
+    DeclarationError,
     Id,
     IdInvalid,
     JobState,
@@ -298,7 +299,7 @@ async def test_tm8_a_retry_with_a_task_alone_runs_what_succeeded_too(database_ur
         assert await app.tasks.retry(it.backend, TaskFilter(task="ship")) == 2
         await it.settle()
         assert set(ran[4:]) == {("ship", "a", "manual"), ("ship", "b", "manual")}
-        assert len(ran) == 6  # noqa: PLR2004
+        assert len(ran) == 6
 
 
 async def test_f24_an_empty_filter_changes_nothing(database_url: str) -> None:
@@ -399,7 +400,7 @@ async def test_tm13_api4_api5_api6_api8_a_key_as_text_finds_the_row_in_its_own_t
         await it.plan()
         for key in (7, "7"):
             record = await app.tasks.find(it.backend, "weigh", key)
-            assert record is not None and record.key == 7  # noqa: PT018, PLR2004
+            assert record is not None and record.key == 7  # noqa: PT018
         assert await app.tasks.find(it.backend, "weigh", 8) is None
         assert (await app.tasks.find(it.backend, "ship", str(a))) is not None
         page = await app.tasks.records(it.backend, TaskFilter(key="7"))
@@ -420,10 +421,10 @@ async def test_tm14_a_table_picks_its_tasks(database_url: str) -> None:
 
 async def test_tm16_rows_need_their_table_and_what_can_be_translated(database_url: str) -> None:
     with pytest.raises(ValueInvalid, match="of which table"):
-        TaskFilter(rows=lambda order: order.amount > 1)
+        TaskFilter(rows=lambda order: order.id == "x")
     async with house(database_url) as it:
-        with pytest.raises(Exception, match="no column|no field|missing"):
-            missing = TaskFilter(table=Order, rows=lambda order: order.missing == 1)  # type: ignore[attr-defined]
+        missing = TaskFilter(table=Order, rows=lambda order: order.missing == 1)  # type: ignore[attr-defined]
+        with pytest.raises(DeclarationError, match="missing"):
             await app.tasks.count(it.backend, missing)
         with pytest.raises(ValueInvalid, match="by their keys"):
             await app.tasks.records(
@@ -603,7 +604,7 @@ async def test_explain_says_why_a_row_has_run_or_not(database_url: str) -> None:
         await it.settle()
         explained = await app.tasks.explain(it.backend, "ship", a)
         assert "failed" in explained.reasons[0]
-        assert explained.job is not None and len(explained.job.attempts) == 3  # noqa: PT018, PLR2004
+        assert explained.job is not None and len(explained.job.attempts) == 3  # noqa: PT018
         assert [(one.name, one.then, one.now) for one in explained.watched] == [("amount", "1", "1")]
         await it.backend.run_mutation(change, a, {"amount": 5})
         explained = await app.tasks.explain(it.backend, "ship", a)

@@ -18,7 +18,8 @@ DatabaseBusy DatabaseFull DatabaseUnavailable DeclarationError DuplicateJob Fail
 FunctionNotFound Id IdInvalid Index InputError Interval JobError JobFilter JobId JobState JobStatus LeaseLost
 LimitExceeded MutationCtx MutationTaskCtx NonRetryableError NotUnique Overloaded Page Pending PenstockError
 Progress QueryCtx Range RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Running SchemaMismatch
-Snooze Success SyncMutationTaskCtx SyncTaskCtx Table TaskConditionFailed TaskCtx TokenBucket TokenExpired
+Snooze Success SyncMutationTaskCtx SyncTaskCtx Table TaskConditionFailed TaskCtx TaskExplanation TaskFilter
+TaskPage TaskRecord TaskStatus TokenBucket TokenExpired
 TokenInvalid TryAgain UnawaitedCall UniqueViolation UsageError ValueInvalid Work WorkId WorkResult WorkStatus
 WorkerLost Workpool asgi_app between contains daily gt gte has hourly in_ interval is_none known length lt lte
 matches monthly weekly

@@ -24,6 +24,7 @@ from penstock.reactive.expression import TERMS, Expression
 from penstock.reactive.task import ReactiveTask, interest_name, kinds_of
 from penstock.schema.table import Table
 from penstock.store.changes import Lag
+from penstock.store.contract import Session
 from penstock.store.pools import PoolRow
 from penstock.store.records import RecordQuery, RecordState
 from penstock.store.tasks import HELD, RecordRow, TaskRow
@@ -36,31 +37,44 @@ _ANY = RecordQuery()
 
 
 @dataclass(frozen=True, slots=True)
+class _Found:
+    """What the database has of a row.
+
+    Attributes:
+        row: The row; None if there is none, or its table is not known here.
+        kept: Its record with how its job stands; None if there is none.
+        record: The same with what was captured.
+        job: The job with its runs.
+        pool: The pool of its jobs, if that has a limit.
+    """
+
+    row: Table | None
+    kept: RecordState | None
+    record: RecordRow | None
+    job: JobStatus | None
+    pool: PoolRow | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Seen:
-    """All that is looked at.
+    """All that decides.
 
     Attributes:
         now: The time.
         task: The task as it is kept.
         known: The same as this program declares it; None if it does not.
-        row: The row; None if there is none, or its table is not known here.
+        found: What there is of the row.
         matches: Whether it matches the filter.
-        kept: Its record with its job; None if there is none.
-        job: The job with its runs.
-        pool: The pool of its jobs, if that has a limit.
         lag: How far planners are behind; None if none ever ran.
-        amiss: What is amiss with capturing its changes.
+        amiss: What is amiss with capturing changes.
         changed: What is watched and is not as it was when the last run was planned.
     """
 
     now: datetime
     task: TaskRow
     known: ReactiveTask | None
-    row: Table | None
+    found: _Found
     matches: bool | None
-    kept: RecordState | None
-    job: JobStatus | None
-    pool: PoolRow | None
     lag: Lag | None
     amiss: tuple[str, ...]
     changed: tuple[str, ...]
@@ -68,53 +82,52 @@ class _Seen:
 
 async def explain(calls: JobCalls, own: Sequence[ReactiveTask], name: str, key: Any) -> TaskExplanation:
     """Why a task has run for a row, or has not."""
-    store = calls.store
-    task = task_of(await store.tasks.list(), name)
+    task = task_of(await calls.store.tasks.list(), name)
     known = next((one for one in own if one.name == name), None)
-    keys = await spellings(calls, None if known is None else known.definition, key)
-
-    async def look(session: Any) -> tuple[Any, ...]:
-        kept = await store.records.among(session, _ANY, [task.id], keys)
-        record = await store.tasks.find(session, task.id, kept[0].key) if kept else None
-        job = await store.jobs.find(session, kept[0].job, calls.now()) if kept else None
-        row = None
-        if known is not None:
-            statements = calls.engine.statements.of(known.definition.table, known.definition)
-            rows = await session.fetch(statements.get(), [encoded_key(calls, known.definition, key)])
-            row = read_row(statements, rows[0]) if rows else None
-        pools = {pool.name: pool for pool in await store.pools.list(session)}
-        return kept[0] if kept else None, record, job, row, pools.get(task.plan.pool)
-
-    kept, record, job, row, pool = await calls.read(look)
-    matches, findings = _asked(known, row)
-    watched = _watched(calls, known, record, row)
-    seen = _Seen(
-        now=calls.now(),
-        task=task,
-        known=known,
-        row=row,
-        matches=matches,
-        kept=kept,
-        job=job,
-        pool=pool,
-        lag=await _lag(calls),
-        amiss=await _amiss(calls, name),
-        changed=tuple(one.name for one in watched if one.now is not None and one.then not in {None, one.now}),
-    )
+    found = await _found(calls, task, known, key)
+    matches, findings = _asked(known, found.row)
+    watched = _watched(calls, known, found.record, found.row)
+    changed = tuple(one.name for one in watched if one.now is not None and one.then not in {None, one.now})
+    seen = _Seen(calls.now(), task, known, found, matches, await _lag(calls), await _amiss(calls, name), changed)
     return TaskExplanation(
         task=name,
-        key=plain_key(kept.key) if kept is not None else key,
+        key=key if found.kept is None else plain_key(found.kept.key),
         reasons=tuple(_reasons(seen)),
-        exists=None if known is None else row is not None,
+        exists=None if known is None else found.row is not None,
         matches=matches,
         findings=findings,
         watched=watched,
-        record=None if kept is None else record_of(kept, name),
-        job=job,
+        record=None if found.kept is None else record_of(found.kept, name),
+        job=found.job,
     )
 
 
 # ----- what is looked at
+
+
+async def _found(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key: Any) -> _Found:
+    """What the database has of a row, at one moment."""
+    store, keys = calls.store, await spellings(calls, None if known is None else known.definition, key)
+
+    async def look(transaction: Any) -> _Found:
+        session: Session = transaction
+        found = await store.records.among(session, _ANY, [task.id], keys)
+        pools = {pool.name: pool for pool in await store.pools.list(session)}
+        return _Found(
+            row=None if known is None else await _row(calls, session, known, key),
+            kept=found[0] if found else None,
+            record=await store.tasks.find(session, task.id, found[0].key) if found else None,
+            job=await store.jobs.find(session, found[0].job, calls.now()) if found else None,
+            pool=pools.get(task.plan.pool),
+        )
+
+    return await calls.read(look)
+
+
+async def _row(calls: JobCalls, session: Session, known: ReactiveTask, key: Any) -> Table | None:
+    statements = calls.engine.statements.of(known.definition.table, known.definition)
+    rows = await session.fetch(statements.get(), [encoded_key(calls, known.definition, key)])
+    return read_row(statements, rows[0]) if rows else None
 
 
 def _asked(task: ReactiveTask | None, row: Table | None) -> tuple[bool | None, tuple[Finding, ...]]:
@@ -169,7 +182,7 @@ async def _amiss(calls: JobCalls, name: str) -> tuple[str, ...]:
 
 def _reasons(seen: _Seen) -> Iterator[str]:
     yield from _of_run(seen)
-    if seen.kept is not None and seen.kept.live:
+    if seen.found.kept is not None and seen.found.kept.live:
         yield from _in_the_way(seen)
     yield from _of_changes(seen)
     if seen.known is None:
@@ -180,7 +193,7 @@ def _reasons(seen: _Seen) -> Iterator[str]:
 
 def _of_run(seen: _Seen) -> Iterator[str]:
     """What became of the last run, or becomes of this one."""
-    kept = seen.kept
+    kept = seen.found.kept
     if kept is None:
         yield from _of_no_run(seen)
         return
@@ -191,21 +204,21 @@ def _of_run(seen: _Seen) -> Iterator[str]:
         yield f"A run is pending {why}{when}{said}."
     elif kept.state == JobState.RUNNING.value:
         yield f"It is being run {why}, since {kept.started_at}."
-        if seen.job is not None and seen.job.args.get("generation") != kept.generation:
+        if seen.found.job is not None and seen.found.job.args.get("generation") != kept.generation:
             yield "The row has changed since, or a retry was asked for: it is run once more afterwards."
     elif kept.state is None:
         yield "Its job is lost: retry it."
     else:
         error = f": {_line(kept.error)}" if kept.error else ""
         yield f"It was run {why}, and {_ENDS[kept.state]} at {kept.finished_at}{error}."
-        if seen.row is not None and seen.matches and not seen.changed:
+        if seen.found.row is not None and seen.matches and not seen.changed:
             yield "Nothing that is watched has changed since."
     if kept.gone is not None:
         yield f"The row {'is deleted' if kept.gone == 'deleted' else 'has left the filter'}, as far as is known."
 
 
 def _of_no_run(seen: _Seen) -> Iterator[str]:
-    if seen.known is not None and seen.row is None:
+    if seen.known is not None and seen.found.row is None:
         yield "There is no such row, and nothing is known of one."
     elif seen.matches is False:
         yield "It was not run: the row does not match the filter."
@@ -213,14 +226,14 @@ def _of_no_run(seen: _Seen) -> Iterator[str]:
         yield "It was not run: no change of the row has been planned for."
         if seen.known is not None and "enter" not in seen.known.on:
             yield f"The task is only run on {', '.join(seen.known.on)}."
-        if seen.known is not None and seen.known.run_at is not None and seen.row is not None:
+        if seen.known is not None and seen.known.run_at is not None and seen.found.row is not None:
             column = seen.known.run_at
-            yield f"It is run at the time in {column}, which is {seen.row.__dict__.get(column)}."
+            yield f"It is run at the time in {column}, which is {seen.found.row.__dict__.get(column)}."
 
 
 def _in_the_way(seen: _Seen) -> Iterator[str]:
     """What keeps a run from starting."""
-    task, pool = seen.task, seen.pool
+    task, pool = seen.task, seen.found.pool
     if task.paused:
         yield "The task is paused: none of its runs starts until it is resumed."
     if task.held_until is not None and task.held_until > seen.now:

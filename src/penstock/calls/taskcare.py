@@ -311,7 +311,9 @@ class TaskCare:
         async def retry(rows: Any) -> Any:
             return await calls.store.records.rerun(rows, calls.now(), states)
 
-        return await self._act(calls, where, "task.retried", retry)
+        count = await (await self._pieces(calls, where)).act(retry)
+        log_event("task.retried", task=_named(where), rows=count)
+        return count
 
     async def _cancel(self, calls: JobCalls, where: _Where) -> int:
         count = 0
@@ -319,24 +321,23 @@ class TaskCare:
             await calls.cancel([one.job for one in piece])
             count += len(piece)
             calls.store.signals.notify()
-        _tell("task.canceled", where, count)
+        log_event("task.canceled", task=_named(where), rows=count)
         return count
 
     async def _skip(self, calls: JobCalls, where: _Where) -> int:
         async def skip(rows: Any) -> Any:
             return await calls.store.records.skip(rows, calls.now())
 
-        return await self._act(calls, where, "task.skipped", skip)
+        count = await (await self._pieces(calls, where)).act(skip)
+        log_event("task.skipped", task=_named(where), rows=count)
+        return count
 
     async def _delete(self, calls: JobCalls, where: _Where) -> int:
         async def delete(rows: Any) -> Any:
             return await calls.store.records.delete(rows, calls.now())
 
-        return await self._act(calls, where, "task.deleted", delete)
-
-    async def _act(self, calls: JobCalls, where: _Where, name: str, act: Any) -> int:
-        count = await (await self._pieces(calls, where)).act(act)
-        _tell(name, where, count)
+        count = await (await self._pieces(calls, where)).act(delete)
+        log_event("task.deleted", task=_named(where), rows=count)
         return count
 
     async def _pause(self, calls: JobCalls, task: str) -> None:
@@ -359,8 +360,8 @@ class TaskCare:
                 return count
 
 
-def _tell(name: str, where: _Where, count: int) -> None:
-    log_event(name, task=",".join(where.tasks or ()) or None, rows=count)
+def _named(where: _Where) -> str:
+    return ",".join(where.tasks or ())
 
 
 def _calls(ctx: Any) -> JobCalls:

@@ -324,6 +324,7 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     await store.interests.declare([one.interest(store.dialect) for one in ours], now)
     rows = await store.tasks.declare([one.plan(store.dialect) for one in declared], now)
     engine.tasks = {row.plan.name: row for row in rows}
+    engine.journal.tasks = {row.id: row.plan.name for row in rows}
     await _drop_older(engine, ours)
 
 

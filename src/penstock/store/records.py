@@ -100,6 +100,7 @@ class TaskBacklog:
         running: How many run.
         failed: How many have failed.
         oldest: Since when the oldest of the first is due.
+        paused: Whether the task is paused.
     """
 
     task: int
@@ -109,6 +110,7 @@ class TaskBacklog:
     running: int
     failed: int
     oldest: datetime | None
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.
                select from penstock.finished_job_long f
                where f.state = 'failed' and (f.options::jsonb ->> 'task')::integer = t.id limit :most
            ) failed
-       ), c.oldest
+       ), c.oldest, t.paused
 from penstock.task t left join counted c on c.task = t.id
 order by t.name;
 

@@ -74,7 +74,7 @@ select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.
                select 1 from penstock_finished_job f
                where f.state = 'failed' and f.options ->> 'task' is not null and f.options ->> 'task' = t.id limit :most
            )
-       ), c.oldest
+       ), c.oldest, t.paused
 from penstock_task t left join counted c on c.task = t.id
 order by t.name;
 
