@@ -83,6 +83,7 @@ class _Seen:
 async def explain(calls: JobCalls, own: Sequence[ReactiveTask], name: str, key: Any) -> TaskExplanation:
     """Why a task has run for a row, or has not."""
     task = task_of(await calls.store.tasks.list(), name)
+    name = task.plan.name
     known = next((one for one in own if one.name == name), None)
     found = await _found(calls, task, known, key)
     matches, findings = _asked(known, found.row)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from penstock.calls.explaining import explain
 from penstock.calls.jobcalls import JobCalls
-from penstock.calls.taskpieces import Pieces, states_to_check, unknown_task
+from penstock.calls.taskpieces import Pieces, states_to_check, task_of
 from penstock.calls.taskrows import TaskExplanation, TaskPage, TaskRecord, TaskStatus
 from penstock.errors import ContextError, ValueInvalid
 from penstock.observe.logs import event as log_event
@@ -111,7 +111,7 @@ class TaskCare:
 
         Args:
             ctx: As for `list`.
-            task: The name of the task.
+            task: The name of the task, with or without its module.
             key: The id of the row, or its key in a table that another program owns; as text, too.
 
         Raises:
@@ -340,23 +340,21 @@ class TaskCare:
         log_event("task.deleted", task=_named(where), rows=count)
         return count
 
-    async def _pause(self, calls: JobCalls, task: str) -> None:
-        if await calls.store.tasks.pause(task, paused=True) is None:
-            raise unknown_task(task)
+    async def _pause(self, calls: JobCalls, name: str) -> None:
+        task = task_of(await calls.store.tasks.list(), name).plan.name
+        await calls.store.tasks.pause(task, paused=True)
         calls.store.signals.notify()
         log_event("task.paused", task=task)
 
-    async def _resume(self, calls: JobCalls, task: str) -> int:
-        number = await calls.store.tasks.pause(task, paused=False)
-        if number is None:
-            raise unknown_task(task)
-        count = 0
+    async def _resume(self, calls: JobCalls, name: str) -> int:
+        task, count = task_of(await calls.store.tasks.list(), name), 0
+        await calls.store.tasks.pause(task.plan.name, paused=False)
         while True:
-            released = await calls.store.tasks.release(number, calls.now(), _RELEASED_AT_ONCE)
+            released = await calls.store.tasks.release(task.id, calls.now(), _RELEASED_AT_ONCE)
             count += released
             calls.store.signals.notify()
             if released < _RELEASED_AT_ONCE:
-                log_event("task.resumed", task=task, runs=count)
+                log_event("task.resumed", task=task.plan.name, runs=count)
                 return count
 
 

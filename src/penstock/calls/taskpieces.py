@@ -173,15 +173,16 @@ class Pieces:
 
 
 def task_of(tasks: Sequence[TaskRow], name: str) -> TaskRow:
-    """A task by its name.
+    """A task by its name, or by the end of it, if no other ends so: handlers are called after their modules, too.
 
     Raises:
         DataError: The database does not know it.
     """
-    for task in tasks:
-        if task.plan.name == name:
-            return task
-    raise unknown_task(name)
+    found = [task for task in tasks if task.plan.name == name]
+    found = found or [task for task in tasks if task.plan.name.endswith(f":{name}")]
+    if len(found) != 1:
+        raise unknown_task(name)
+    return found[0]
 
 
 def unknown_task(name: str) -> DataError:

@@ -23,7 +23,7 @@ class TaskFilter(Generic[T]):
     """Rows of reactive tasks that have all that is given here; without anything all rows of all tasks.
 
     Args:
-        task: The name of their task, or several names.
+        task: The name of their task, with or without its module, or several names.
         state: How their job stands, or several such: pending, running, success, failed, skipped or canceled; or
             ``"gone"``, which is any of these: the row has left the filter of its task, or is deleted.
         error: Text that their last error contains, upper and lower case told apart.
