@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.app import App, Backend
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
     from penstock.calls.crons import CronStatus
+    from penstock.calls.lockblocks import Lock
     from penstock.calls.ratelimits import RateLimiter, RateStatus
     from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
     from penstock.calls.taskrows import TaskExplanation, TaskPage, TaskRecord, TaskStatus
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
         JobError,
         LeaseLost,
         LimitExceeded,
+        LockLost,
+        LockTaken,
         NonRetryableError,
         NotUnique,
         Overloaded,
@@ -96,6 +99,7 @@ _HOMES = {
     "penstock.calls.taskctx": ("MutationTaskCtx", "SyncMutationTaskCtx", "SyncTaskCtx", "TaskCtx"),
     "penstock.calls.taskrows": ("TaskExplanation", "TaskPage", "TaskRecord", "TaskStatus"),
     "penstock.calls.crons": ("CronStatus",),
+    "penstock.calls.lockblocks": ("Lock",),
     "penstock.calls.work": ("ActionWork",),
     "penstock.calls.ratelimits": ("RateLimiter", "RateStatus"),
     "penstock.calls.workpool": ("Workpool",),
@@ -124,6 +128,8 @@ _HOMES = {
         "JobError",
         "LeaseLost",
         "LimitExceeded",
+        "LockLost",
+        "LockTaken",
         "NonRetryableError",
         "NotUnique",
         "Overloaded",
@@ -214,6 +220,9 @@ __all__ = [
     "JobStatus",
     "LeaseLost",
     "LimitExceeded",
+    "Lock",
+    "LockLost",
+    "LockTaken",
     "MutationCtx",
     "MutationTaskCtx",
     "NonRetryableError",

@@ -35,6 +35,7 @@ _COMMANDS = {
     "crons": ("penstock.cli.crons", "Show crons; run, pause, resume or remove one."),
     "tasks": ("penstock.cli.tasks", "Show reactive tasks and their rows; retry, cancel, skip, pause, explain."),
     "changes": ("penstock.cli.changes", "Show the readers of the change feed, and what it captures; drop a reader."),
+    "locks": ("penstock.cli.locks", "Show locks; take one away from its holder."),
     "pause": ("penstock.cli.pause", "Start no more jobs of a pool."),
     "resume": ("penstock.cli.resume", "Start jobs of a paused pool again."),
     "config": ("penstock.cli.settings", "Show the settings in force, and where each comes from."),

@@ -29,6 +29,7 @@ from penstock.store.sqlite.interests import SqliteInterests
 from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.keys import SqliteKeys
 from penstock.store.sqlite.leases import SqliteLeases
+from penstock.store.sqlite.locks import SqliteLocks
 from penstock.store.sqlite.pools import SqlitePools
 from penstock.store.sqlite.programs import SqlitePrograms
 from penstock.store.sqlite.rates import SqliteRates
@@ -75,6 +76,7 @@ class SqliteStore:
         self.records = SqliteRecords(self._begin_service_read, self.begin_write, self.jobs, self.tasks, ends)
         self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
         self.tokens = SqliteTokens(self._begin_service_read, self.begin_write, self.jobs)
+        self.locks = SqliteLocks(self.begin_read, self.begin_write)
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 
