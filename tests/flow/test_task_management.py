@@ -626,3 +626,22 @@ async def test_tasks_are_not_looked_after_in_a_transaction(database_url: str) ->
             await it.backend.run_mutation(in_mutation)
         with pytest.raises(ContextError, match="neither a ctx nor a backend"):
             await app.tasks.list(None)  # type: ignore[call-overload]
+
+
+async def test_a_run_that_is_put_off_while_its_task_is_resumed_does_not_wait_for_an_hour(database_url: str) -> None:
+    async with house(database_url) as it:
+        await app.tasks.pause(it.backend, "ship")
+        gates["b"], gates["b begun"] = asyncio.Event(), asyncio.Event()
+        (a,) = await it.orders("a")
+        await it.plan()
+        holds, store = it.backend.engine.holds, it.backend.engine.store
+        holds.learn(await store.tasks.held(it.backend.clock.now()))
+        learn, holds.learn = holds.learn, lambda known: None  # type: ignore[method-assign]  # it has in hand what was so
+        assert await app.tasks.resume(it.backend, "ship") == 0
+        await it.backend.run_until_idle(advance=False)
+        assert await it.states("ship") == {a: "pending"}
+        holds.learn = learn  # type: ignore[method-assign]
+        it.backend.clock.advance(timedelta(seconds=6))
+        await it.backend.run_until_idle(advance=False)
+        await it.backend.run_until_idle(advance=False)
+        assert await it.states("ship") == {a: "success"}

@@ -9,8 +9,10 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 
+from penstock.calls.attempts import Attempts
 from penstock.calls.jobcalls import JobCalls
 from penstock.calls.taskrows import TaskPage, TaskRecord, plain_key, record_of
 from penstock.errors import CursorInvalid, DataError, IdInvalid, ValueInvalid
@@ -110,9 +112,10 @@ class Pieces:
 
     async def act(self, act: Act) -> int:
         """Do something about all of them, piece by piece, and tell workers; about how many it was."""
-        count = 0
+        count, attempts = 0, Attempts(self._calls.engine)
         async for piece in self.each():
-            count += len(await act([(one.task, one.key) for one in piece]))
+            rows = [(one.task, one.key) for one in piece]
+            count += len(await attempts.run(partial(act, rows), "Looking after reactive tasks"))
             self._calls.store.signals.notify()
         return count
 

@@ -281,7 +281,8 @@ create table penstock.task (
 -- of these; a job for the row is `live` until it has ended for the last generation, and `idle` tells the planner whether
 -- there was none. The job is in one of the tables above, with the id of the record. From
 -- `forget_at` on the record is forgotten. Written by planners, and by workers and
--- mutations that end such jobs; read by these.
+-- mutations that end such jobs, and by whoever looks after tasks (never in a transaction of a user's function); read by
+-- these.
 create table penstock.task_record (
     task integer not null,
     key text collate "C" not null,
@@ -331,8 +332,8 @@ select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.
        ) as attempts
 from penstock.task_record r join penstock.task t on t.id = r.task;
 
--- The records of tasks with how their jobs stand, for whoever looks after them. `state` is null if a job is lost; whether
--- there is an error is not said by why a job waits that a handler or a hold has put off.
+-- The records of tasks with how their jobs stand. `state` is null if a job is lost. What is said of a job that a handler or
+-- a hold has put off is no error. Read by whoever looks after tasks.
 create view penstock.task_state as
 select r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone,
        case when y.id is not null or s.id is not null then 'pending' when u.id is not null then 'running' else f.state end as state,

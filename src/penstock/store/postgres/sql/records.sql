@@ -100,9 +100,12 @@ where r.task = g.task and r.key = g.key
 returning r.task, r.key, r.idle;
 
 -- forgive: forget requests to cancel jobs, but for those that run.
--- Differs: ids are an array.
-delete from penstock.cancel_request c
-where c.job_id = any(:ids::uuid[]) and not exists (select from penstock.running_job u where u.id = c.job_id);
+-- Differs: ids are an array. Passes by what workers have in hand, who wait for the records.
+delete from penstock.cancel_request c where c.ctid in (
+    select r.ctid from penstock.cancel_request r
+    where r.job_id = any(:ids::uuid[]) and not exists (select from penstock.running_job u where u.id = r.job_id)
+    for update skip locked
+);
 
 -- forget: forget records that are held, if there is no job any more, with what is kept of their last ones.
 -- Differs: takes rows as two arrays, and does both halves.
