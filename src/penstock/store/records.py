@@ -20,6 +20,7 @@ from penstock.schema.table import TableDefinition
 if TYPE_CHECKING:
     from penstock.store.contract import OpenTransaction, Session
 
+FAILED = ("failed",)
 RowKey = tuple[int, str]
 """The number of a task, and the key of a row as the change feed spells it."""
 

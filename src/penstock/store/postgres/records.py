@@ -24,7 +24,7 @@ from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, beg
 from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.queries import load_queries
 from penstock.store.recordrows import matching_rows, state_of, where_values
-from penstock.store.records import RecordCount, RecordQuery, RecordState, RowKey, SourcePiece, TaskBacklog
+from penstock.store.records import FAILED, RecordCount, RecordQuery, RecordState, RowKey, SourcePiece, TaskBacklog
 
 _BEGINNING: RowKey = (-1, "")
 _FIRST = datetime(1, 1, 1, tzinfo=UTC)
@@ -45,7 +45,14 @@ class PostgresRecords:
     ) -> builtins.list[RecordState]:
         """Records that meet a filter, by task and key, those after one."""
         task, key = after or _BEGINNING
-        rows = await self._fetch(session, "records", **where_values(where), limit=limit, after_task=task, after_key=key)
+        rows = await self._fetch(
+            session,
+            "records_failed" if where.states == FAILED else "records",
+            **where_values(where),
+            limit=limit,
+            after_task=task,
+            after_key=key,
+        )
         return [_state(row) for row in rows]
 
     async def due(
@@ -65,7 +72,12 @@ class PostgresRecords:
 
     async def count(self, session: Session, where: RecordQuery) -> builtins.list[RecordCount]:
         """How many records meet a filter."""
-        return [RecordCount(*row) for row in await self._fetch(session, "count_records", **where_values(where))]
+        return [
+            RecordCount(*row)
+            for row in await self._fetch(
+                session, "count_failed" if where.states == FAILED else "count_records", **where_values(where)
+            )
+        ]
 
     async def backlog(self, most: int) -> builtins.list[TaskBacklog]:
         """How much there is to do for each task, counted up to `most`."""

@@ -15,7 +15,7 @@ from penstock.schema.table import TableDefinition
 from penstock.store.contract import OpenTransaction, Row, Session, Statement
 from penstock.store.queries import load_queries
 from penstock.store.recordrows import matching_rows, state_of, where_values
-from penstock.store.records import RecordCount, RecordQuery, RecordState, RowKey, SourcePiece, TaskBacklog
+from penstock.store.records import FAILED, RecordCount, RecordQuery, RecordState, RowKey, SourcePiece, TaskBacklog
 from penstock.store.sqlite.capture import key_text
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobrows import time_of
@@ -47,7 +47,14 @@ class SqliteRecords:
     ) -> builtins.list[RecordState]:
         """Records that meet a filter, by task and key, those after one."""
         task, key = after or _BEGINNING
-        rows = await self._fetch(session, "records", **_where(where), limit=limit, after_task=task, after_key=key)
+        rows = await self._fetch(
+            session,
+            "records_failed" if where.states == FAILED else "records",
+            **_where(where),
+            limit=limit,
+            after_task=task,
+            after_key=key,
+        )
         return [_state(row) for row in rows]
 
     async def due(
@@ -68,7 +75,12 @@ class SqliteRecords:
 
     async def count(self, session: Session, where: RecordQuery) -> builtins.list[RecordCount]:
         """How many records meet a filter."""
-        return [RecordCount(*row) for row in await self._fetch(session, "count_records", **_where(where))]
+        return [
+            RecordCount(*row)
+            for row in await self._fetch(
+                session, "count_failed" if where.states == FAILED else "count_records", **_where(where)
+            )
+        ]
 
     async def backlog(self, most: int) -> builtins.list[TaskBacklog]:
         """How much there is to do for each task, counted up to `most`."""

@@ -41,6 +41,32 @@ where (:tasks::integer[] is null or task = any(:tasks))
   and (:has_error::boolean is null or has_error = :has_error)
 group by task, coalesce(state, 'lost');
 
+-- records_failed: the same as records, of those that have failed, which are few: it reads no others.
+-- Unbounded: it reads all that have failed.
+with failed as materialized (
+    select distinct (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
+    from penstock.finished_job_long f
+    where f.state = 'failed' and (f.options::jsonb ->> 'task')::integer = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t)))
+)
+select r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone, r.state, r.attempt, r.run_at, r.started_at,
+       r.finished_at, r.error
+from failed x cross join lateral (select * from penstock.task_state s where s.task = x.task and s.key = x.key) r
+where r.state = 'failed' and (r.task, r.key) > (:after_task::integer, :after_key::text) and (:error::text is null or strpos(r.error, :error) > 0)
+  and (:has_error::boolean is null or r.has_error = :has_error)
+order by r.task, r.key limit :limit;
+
+-- count_failed: the same as count_records, of those that have failed.
+-- Unbounded: it reads all that have failed.
+with failed as materialized (
+    select distinct (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
+    from penstock.finished_job_long f
+    where f.state = 'failed' and (f.options::jsonb ->> 'task')::integer = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t)))
+)
+select r.task, r.state, count(*), count(r.gone)
+from failed x cross join lateral (select * from penstock.task_state s where s.task = x.task and s.key = x.key) r
+where r.state = 'failed' and (:error::text is null or strpos(r.error, :error) > 0) and (:has_error::boolean is null or r.has_error = :has_error)
+group by r.task, r.state;
+
 -- backlog: of each task, how many jobs may start, start later, run and have failed, and since when the oldest of the first
 -- is due. Of a pool, of what starts later and of what has failed it counts only so many.
 -- Unbounded: it counts jobs.

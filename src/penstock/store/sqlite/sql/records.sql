@@ -44,6 +44,34 @@ where (:tasks is null or task in (select value from json_each(:tasks)))
   and (:has_error is null or has_error = :has_error)
 group by task, coalesce(state, 'lost');
 
+-- records_failed: the same as records, of those that have failed, which are few: it reads no others.
+-- Unbounded: it reads all that have failed.
+with failed as materialized (
+    select distinct f.options ->> 'task' as task, f.args ->> 'key' as key
+    from penstock_finished_job f
+    where f.state = 'failed' and f.options ->> 'task' is not null
+      and (:tasks is null or f.options ->> 'task' in (select value from json_each(:tasks)))
+)
+select r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone, r.state, r.attempt, r.run_at, r.started_at,
+       r.finished_at, r.error
+from failed x cross join penstock_task_state r
+where r.task = x.task and r.key = x.key and r.state = 'failed' and (r.task, r.key) > (:after_task, :after_key) and (:error is null or instr(r.error, :error) > 0)
+  and (:has_error is null or r.has_error = :has_error)
+order by r.task, r.key limit :limit;
+
+-- count_failed: the same as count_records, of those that have failed.
+-- Unbounded: it reads all that have failed.
+with failed as materialized (
+    select distinct f.options ->> 'task' as task, f.args ->> 'key' as key
+    from penstock_finished_job f
+    where f.state = 'failed' and f.options ->> 'task' is not null
+      and (:tasks is null or f.options ->> 'task' in (select value from json_each(:tasks)))
+)
+select r.task, r.state, count(*), count(r.gone)
+from failed x cross join penstock_task_state r
+where r.task = x.task and r.key = x.key and r.state = 'failed' and (:error is null or instr(r.error, :error) > 0) and (:has_error is null or r.has_error = :has_error)
+group by r.task, r.state;
+
 -- backlog: of each task, how many jobs may start, start later, run and have failed, and since when the oldest of the first
 -- is due. Of what may start, of what starts later and of what has failed it counts only so many.
 -- Unbounded: it counts jobs.
