@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.calls.lockblocks import Lock
     from penstock.calls.ratelimits import RateLimiter, RateStatus
     from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
-    from penstock.calls.taskrows import TaskExplanation, TaskPage, TaskRecord, TaskStatus
+    from penstock.calls.taskviews import TaskExplanation, TaskPage, TaskRecord, TaskStatus
     from penstock.calls.work import ActionWork
     from penstock.calls.workpool import Workpool
     from penstock.config import Config
@@ -97,7 +97,7 @@ _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
     "penstock.calls.taskctx": ("MutationTaskCtx", "SyncMutationTaskCtx", "SyncTaskCtx", "TaskCtx"),
-    "penstock.calls.taskrows": ("TaskExplanation", "TaskPage", "TaskRecord", "TaskStatus"),
+    "penstock.calls.taskviews": ("TaskExplanation", "TaskPage", "TaskRecord", "TaskStatus"),
     "penstock.calls.crons": ("CronStatus",),
     "penstock.calls.lockblocks": ("Lock",),
     "penstock.calls.work": ("ActionWork",),

@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.calls.jobcalls import JobCalls
 from penstock.calls.taskpieces import encoded_key, spellings, task_of
-from penstock.calls.taskrows import TaskExplanation, WatchedValue, plain_key, record_of
+from penstock.calls.taskviews import TaskExplanation, WatchedValue, plain_key, record_of
 from penstock.changes.change import read_values
 from penstock.jobs.job import JobStatus
 from penstock.jobs.states import JobState

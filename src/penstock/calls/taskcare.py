@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from penstock.calls.explaining import explain
 from penstock.calls.jobcalls import JobCalls
 from penstock.calls.taskpieces import Pieces, states_to_check, task_of
-from penstock.calls.taskrows import TaskExplanation, TaskPage, TaskRecord, TaskStatus
+from penstock.calls.taskviews import TaskExplanation, TaskPage, TaskRecord, TaskStatus
 from penstock.errors import ContextError, ValueInvalid
 from penstock.observe.logs import event as log_event
 from penstock.reactive.filter import ANYTHING, GONE, TaskFilter

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.calls.attempts import Attempts
 from penstock.calls.jobcalls import JobCalls
-from penstock.calls.taskrows import TaskPage, TaskRecord, plain_key, record_of
+from penstock.calls.taskviews import TaskPage, TaskRecord, plain_key, record_of
 from penstock.errors import CursorInvalid, DataError, IdInvalid, ValueInvalid
 from penstock.reactive.filter import GONE, TaskFilter
 from penstock.reactive.tracing import trace_filter

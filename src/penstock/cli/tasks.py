@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from penstock.app import App, Backend
-from penstock.calls.taskrows import TaskRecord, TaskStatus
+from penstock.calls.taskviews import TaskRecord, TaskStatus
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, print_table, readable_time, say
