@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.calls.crons import CronStatus
     from penstock.calls.lockblocks import Lock
     from penstock.calls.ratelimits import RateLimiter, RateStatus
+    from penstock.calls.taskbatch import SyncTaskBatchCtx, SyncTaskBatchRun, TaskBatchCtx, TaskBatchRun
     from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
     from penstock.calls.taskviews import TaskExplanation, TaskPage, TaskRecord, TaskStatus
     from penstock.calls.work import ActionWork
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
         WorkResult,
         WorkStatus,
     )
+    from penstock.reactive.breaker import CircuitBreaker
     from penstock.reactive.filter import TaskFilter
     from penstock.reactive.words import contains, has, in_, is_none, known, length, matches
     from penstock.schema.ids import Id
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
+    "penstock.calls.taskbatch": ("SyncTaskBatchCtx", "SyncTaskBatchRun", "TaskBatchCtx", "TaskBatchRun"),
     "penstock.calls.taskctx": ("MutationTaskCtx", "SyncMutationTaskCtx", "SyncTaskCtx", "TaskCtx"),
     "penstock.calls.taskviews": ("TaskExplanation", "TaskPage", "TaskRecord", "TaskStatus"),
     "penstock.calls.crons": ("CronStatus",),
@@ -169,6 +172,7 @@ _HOMES = {
         "WorkStatus",
     ),
     "penstock.reactive.filter": ("TaskFilter",),
+    "penstock.reactive.breaker": ("CircuitBreaker",),
     "penstock.reactive.words": ("contains", "has", "in_", "is_none", "known", "length", "matches"),
     "penstock.schema.ids": ("Id",),
     "penstock.schema.index": ("Index",),
@@ -189,6 +193,7 @@ __all__ = [
     "Backend",
     "CallTimeout",
     "Canceled",
+    "CircuitBreaker",
     "Completion",
     "Config",
     "ConfigError",
@@ -245,8 +250,12 @@ __all__ = [
     "Snooze",
     "Success",
     "SyncMutationTaskCtx",
+    "SyncTaskBatchCtx",
+    "SyncTaskBatchRun",
     "SyncTaskCtx",
     "Table",
+    "TaskBatchCtx",
+    "TaskBatchRun",
     "TaskConditionFailed",
     "TaskCtx",
     "TaskExplanation",
