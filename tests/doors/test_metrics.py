@@ -209,7 +209,8 @@ def test_labels_are_names_of_what_a_program_declares() -> None:
         "outcome",
         "pool",
         "reader",
-        "state", "task",
+        "state",
+        "task",
         "status",
     }
     assert set(Meters().counters) | set(Meters().histograms) < set(METERS)
