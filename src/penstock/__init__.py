@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.calls.ratelimits import RateLimiter, RateStatus
     from penstock.calls.taskbatch import SyncTaskBatchCtx, SyncTaskBatchRun, TaskBatchCtx, TaskBatchRun
     from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
+    from penstock.calls.taskviews import TaskExplanation, TaskPage, TaskRecord, TaskStatus
     from penstock.calls.work import ActionWork
     from penstock.calls.workpool import Workpool
     from penstock.config import Config
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
         WorkStatus,
     )
     from penstock.reactive.breaker import CircuitBreaker
+    from penstock.reactive.filter import TaskFilter
     from penstock.reactive.words import contains, has, in_, is_none, known, length, matches
     from penstock.schema.ids import Id
     from penstock.schema.index import Index
@@ -98,6 +100,7 @@ _HOMES = {
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
     "penstock.calls.taskbatch": ("SyncTaskBatchCtx", "SyncTaskBatchRun", "TaskBatchCtx", "TaskBatchRun"),
     "penstock.calls.taskctx": ("MutationTaskCtx", "SyncMutationTaskCtx", "SyncTaskCtx", "TaskCtx"),
+    "penstock.calls.taskviews": ("TaskExplanation", "TaskPage", "TaskRecord", "TaskStatus"),
     "penstock.calls.crons": ("CronStatus",),
     "penstock.calls.lockblocks": ("Lock",),
     "penstock.calls.work": ("ActionWork",),
@@ -168,6 +171,7 @@ _HOMES = {
         "WorkResult",
         "WorkStatus",
     ),
+    "penstock.reactive.filter": ("TaskFilter",),
     "penstock.reactive.breaker": ("CircuitBreaker",),
     "penstock.reactive.words": ("contains", "has", "in_", "is_none", "known", "length", "matches"),
     "penstock.schema.ids": ("Id",),
@@ -254,6 +258,11 @@ __all__ = [
     "TaskBatchRun",
     "TaskConditionFailed",
     "TaskCtx",
+    "TaskExplanation",
+    "TaskFilter",
+    "TaskPage",
+    "TaskRecord",
+    "TaskStatus",
     "TokenBucket",
     "TokenExpired",
     "TokenInvalid",

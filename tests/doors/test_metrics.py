@@ -210,6 +210,7 @@ def test_labels_are_names_of_what_a_program_declares() -> None:
         "pool",
         "reader",
         "state",
+        "task",
         "status",
     }
     assert set(Meters().counters) | set(Meters().histograms) < set(METERS)

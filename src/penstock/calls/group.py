@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from penstock.calls.job import raised, returned
 from penstock.calls.run import Runner
@@ -20,7 +21,7 @@ from penstock.calls.work import Running
 from penstock.errors import Conflict, PenstockError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement
-from penstock.jobs.states import JobState
+from penstock.jobs.states import FINISHED, JobState
 from penstock.schema.table import Table, definition_of
 from penstock.transaction.commit import commit_shared
 from penstock.transaction.shared import Shared
@@ -144,19 +145,20 @@ class Groups:
             if done:
                 transactions, settlements = zip(*done, strict=True)
                 await commit_shared(shared, transactions, group[0].lease, settlements)
-                self._tell(ended)
+                self._tell(ended, {settlement.id: settlement.state for settlement in settlements})
         finally:
             await session.rollback()
         group.clear()
         for running, outcome in ended:
             await self._ended(running, outcome)
 
-    def _tell(self, ended: Sequence[_End]) -> None:
-        """Tell of the jobs that have ended with the transaction."""
+    def _tell(self, ended: Sequence[_End], states: Mapping[UUID, JobState]) -> None:
+        """Tell of the jobs that have ended with the transaction; those put off have not."""
         journal, now = self._runner.engine.journal, self._runner.now()
         for running, outcome in ended:
-            if outcome is None and running.job.on_complete is None:
-                journal.ended(running.job, JobState.SUCCESS, now)
+            state = states.get(running.job.id)
+            if outcome is None and running.job.on_complete is None and state in FINISHED:
+                journal.ended(running.job, state, now)
 
     async def _take(self, shared: Shared, group: list[Running]) -> list[_Call]:
         """The next who wait, with their arguments; the rows that those name are asked for at once."""

@@ -17,6 +17,8 @@ from penstock.reactive.breaker import CircuitBreaker
 from penstock.store.contract import Store
 
 PAUSED_FOR = timedelta(hours=1)
+_LOOK_AGAIN = timedelta(seconds=5)  # by then it is written that a run was put off
+_RELEASED_AT_ONCE = 1000
 _TRIES_FOR = timedelta(seconds=1)  # while one run is tried, the others look again after this
 
 
@@ -59,6 +61,7 @@ class Holds:
         self._known: Mapping[int, datetime | None] = {}
         self._local: dict[int, datetime] = {}
         self._unwritten: dict[int, datetime] = {}
+        self._put_off: dict[int, datetime] = {}
         self._watched: dict[int, _Watch] = {}
 
     def watch(self, task: int, name: str, breaker: CircuitBreaker) -> None:
@@ -100,9 +103,24 @@ class Holds:
     def wait(self, task: int, now: datetime) -> timedelta | None:
         """For how long a task starts no runs; None if it does."""
         if task in self._known and self._known[task] is None:
+            self._put_off[task] = now
             return PAUSED_FOR
         until = max((time for time in (self._known.get(task), self._local.get(task)) if time is not None), default=now)
         return until - now if until > now else None
+
+    async def look_again(self, store: Store, now: datetime) -> None:
+        """Make runs due that were put off for a pause which was over when that was written.
+
+        Who resumes a task makes due what was put off before; what a worker had in hand then is left to this.
+        """
+        due = [task for task, at in self._put_off.items() if now - at >= _LOOK_AGAIN]
+        held = await store.tasks.held(now) if due else {}
+        for task in due:
+            found = 0
+            if task not in held or held[task] is not None:  # what is only held is put off again, and not for so long
+                found = await store.tasks.release(task, now, _RELEASED_AT_ONCE)
+            if found < _RELEASED_AT_ONCE:
+                self._put_off.pop(task, None)
 
     def ended(self, task: int, job: Job, outcome: Outcome | None, now: datetime) -> None:
         """An attempt at a job of a task has ended; an outcome of None is that of a mutation that has settled itself."""

@@ -34,7 +34,7 @@ from penstock.errors import (
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
 from penstock.jobs.settle import settle
-from penstock.jobs.states import JobEvent, JobState
+from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.logs import event as log_event
 from penstock.wire.outgoing import encode_kept
 
@@ -248,16 +248,20 @@ def interrupted(running: Running) -> Outcome:
 async def _run_mutation(runner: Runner, function: AnyFunction, running: Running) -> None:
     job = running.job
 
+    states = [JobState.SUCCESS]
+
     def settled(result: object) -> Settlement:
-        return returned(runner, function, job, result, runner.now())
+        settlement = returned(runner, function, job, result, runner.now())
+        states[0] = settlement.state
+        return settlement
 
     async def check() -> dict[str, Any]:
         return await apart(len(job.args), lambda: function.signature.check_json(job.args))
 
     lease, moment, work = running.lease, running.moment, running.work
     await runner.mutation(function, check, lease=lease, settle=settled, moment=moment, work=work)
-    if job.on_complete is None:
-        runner.engine.journal.ended(job, JobState.SUCCESS, runner.now())
+    if job.on_complete is None and states[0] in FINISHED:  # and was not put off
+        runner.engine.journal.ended(job, states[0], runner.now())
 
 
 def result_text(runner: Runner, function: AnyFunction, result: object) -> str:

@@ -45,12 +45,14 @@ class Journal:
     Attributes:
         meters: The same.
         tracing: What makes spans; None if the program has not set up OpenTelemetry.
+        tasks: The names of reactive tasks, by their numbers.
         tallies: What ended since the last report, of each pool that is reported on.
     """
 
     def __init__(self, meters: Meters | None = None) -> None:
         self.meters = meters
         self.tracing: Tracing | None = None
+        self.tasks: Mapping[int, str] = {}
         self.tallies: dict[str, Tally] = {}
         self._talkative: frozenset[str] = frozenset()
 
@@ -170,6 +172,9 @@ class Journal:
             tally.add(status)
         if self.meters is not None and status != "retrying":
             self.meters.add("penstock_jobs_completed", job.pool, status)
+            if job.options.task is not None:
+                name = self.tasks.get(job.options.task, str(job.options.task))
+                self.meters.add("penstock_task_runs", name, status)
         if self._talkative and job.pool in self._talking():
             log_event(
                 "workpool.completed",

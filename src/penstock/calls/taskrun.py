@@ -22,7 +22,7 @@ from penstock.reactive.task import Change, ReactiveTask, kinds_of
 from penstock.schema.fields import Kind
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, make_row
-from penstock.store.tasks import RecordRow
+from penstock.store.tasks import HELD, RecordRow
 from penstock.store.values import captured_fields, captured_values
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class TaskRun:
     def held(self) -> Outcome | None:
         """What becomes of a run whose task starts none now; None if it begins."""
         wait = self.engine.holds.begin(self.number, self.key, self.engine.clock.now())
-        return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error="The task is held")
+        return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error=HELD)
 
     def defer(self, delay: timedelta | None, until: datetime | None, now: datetime) -> None:
         """Put the run off."""

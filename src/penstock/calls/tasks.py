@@ -17,6 +17,7 @@ from penstock.calls.decorators import TaskDecorator
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.calls.taskbatch import TaskCall, batch_handler
+from penstock.calls.taskcare import TaskCare
 from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
 from penstock.calls.taskoptions import TaskOptions, breaker_of, given_of, job_options
 from penstock.calls.taskrun import TaskRun
@@ -111,8 +112,8 @@ class DeclaredTask:
         )
 
 
-class ReactiveTasks:
-    """The reactive tasks of an app."""
+class ReactiveTasks(TaskCare):
+    """The reactive tasks of an app; and how those are looked after that its database knows."""
 
     def __init__(self, registry: Registry, pools: dict[str, Workpool]) -> None:
         self._registry = registry
@@ -125,7 +126,7 @@ class ReactiveTasks:
     def __len__(self) -> int:
         return len(self._declared)
 
-    def tables(self) -> list[type[Table]]:
+    def tables(self) -> Sequence[type[Table]]:
         """The tables that they are about."""
         return [one.task.definition.table for one in self._declared.values()]
 
@@ -200,6 +201,9 @@ class ReactiveTasks:
         return decorate
 
     # ----- steps
+
+    def _own_tasks(self) -> Sequence[ReactiveTask]:
+        return [one.task for one in self._declared.values()]
 
     def _check(self, task: ReactiveTask, pool: Workpool | None) -> None:
         if task.name in self._declared:
@@ -340,6 +344,7 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     await store.interests.declare([one.interest(store.dialect) for one in ours], now)
     rows = await store.tasks.declare([one.plan(store.dialect) for one in declared], now)
     engine.tasks = {row.plan.name: row for row in rows}
+    engine.journal.tasks = {row.id: row.plan.name for row in rows}
     for one in declared:
         if one.breaker is not None:
             engine.holds.watch(engine.tasks[one.task.name].id, one.task.name, one.breaker)

@@ -113,8 +113,8 @@ def check_meant(jobs: Sequence[str], given: dict[str, Any], verb: str) -> None:
         )
 
 
-def confirm(count: int, verb: str, *, sure: bool) -> None:
-    """Ask before many jobs are changed at once.
+def confirm(count: int, verb: str, *, sure: bool, noun: str = "job") -> None:
+    """Ask before many jobs, or what else the noun says, are changed at once.
 
     Raises:
         ConfigError: There is nobody to ask.
@@ -122,7 +122,7 @@ def confirm(count: int, verb: str, *, sure: bool) -> None:
     """
     if sure or count <= 1:
         return
-    jobs = counted(count, "job")
+    jobs = counted(count, noun)
     if not sys.stdin.isatty():
         raise ConfigError(
             f"This would {verb} {jobs}, and there is no terminal on which to ask.", fix="Say so with --yes."

@@ -63,6 +63,19 @@ METERS = {
     "penstock_interests_broken": Meter(
         "gauge", ("state",), "Interests that capture no changes, at the last look of the pruner of this process."
     ),
+    "penstock_task_runs": Meter(
+        "counter", ("task", "outcome"), "Runs of reactive tasks that have ended in this process, retries not counted."
+    ),
+    "penstock_task_ready": Meter("gauge", ("task",), "Runs of the task that may start, up to 100,000 of a pool."),
+    "penstock_task_scheduled": Meter(
+        "gauge", ("task",), "Runs that start later: debounced, tried again or put off; up to 100,000 of all jobs."
+    ),
+    "penstock_task_running": Meter("gauge", ("task",), "Runs of the task that are under way, in all processes."),
+    "penstock_task_failed": Meter("gauge", ("task",), "Rows whose last run has failed, up to 100,000."),
+    "penstock_task_oldest_due_seconds": Meter(
+        "gauge", ("task",), "For how long the oldest run that may start is due; 0 if there is none."
+    ),
+    "penstock_task_paused": Meter("gauge", ("task",), "Whether the task is paused: 1 or 0."),
     "penstock_database_up": Meter("gauge", (), "Whether the database has answered what is asked here: 1 or 0."),
     "penstock_calls": Meter(
         "counter", ("function", "outcome"), "Runs of functions, as jobs too: success, error or canceled."

@@ -27,6 +27,7 @@ from penstock.server.opening import Opening
 from penstock.server.requests import Refused
 from penstock.store.feed import FeedSeen, see_feed
 from penstock.store.pools import Backlog
+from penstock.store.records import TaskBacklog
 from penstock.wire.outgoing import Format
 
 _MOST = 100_000
@@ -90,11 +91,12 @@ async def _gauges(backend: Backend) -> dict[str, dict[Labels, float]]:
     try:
         async with asyncio.timeout(_SECONDS):
             found = await backend.engine.store.pools.backlog(_MOST)
+            tasks = await backend.engine.store.records.backlog(_MOST)
             feed = await see_feed(backend.engine.store.changes, _MOST_CHANGES)
     except (TryAgain, TimeoutError):
         return gauges | {"penstock_database_up": {(): 0.0}}
     up: dict[str, dict[Labels, float]] = {"penstock_database_up": {(): 1.0}}
-    return gauges | _of_database(list(found), backend) | _of_feed(feed, backend) | up
+    return gauges | _of_database(list(found), backend) | _of_tasks(tasks, backend) | _of_feed(feed, backend) | up
 
 
 def _of_database(found: list[Backlog], backend: Backend) -> dict[str, dict[Labels, float]]:
@@ -108,6 +110,20 @@ def _of_database(found: list[Backlog], backend: Backend) -> dict[str, dict[Label
         "penstock_max_parallelism": {
             (one.pool,): one.max_parallelism for one in found if one.max_parallelism is not None
         },
+    }
+
+
+def _of_tasks(tasks: list[TaskBacklog], backend: Backend) -> dict[str, dict[Labels, float]]:
+    now = backend.engine.clock.now()
+    return {
+        "penstock_task_ready": {(one.name,): one.ready for one in tasks},
+        "penstock_task_scheduled": {(one.name,): one.scheduled for one in tasks},
+        "penstock_task_running": {(one.name,): one.running for one in tasks},
+        "penstock_task_failed": {(one.name,): one.failed for one in tasks},
+        "penstock_task_oldest_due_seconds": {
+            (one.name,): max(0.0, (now - one.oldest).total_seconds()) if one.oldest else 0.0 for one in tasks
+        },
+        "penstock_task_paused": {(one.name,): float(one.paused) for one in tasks},
     }
 
 

@@ -91,6 +91,7 @@ class Worker(Service):
                 await self._reports.tell(self._under_way.busy)
                 await self._heard.write(self.lease)
                 await self._runner.engine.holds.write(self._store)
+                await self._runner.engine.holds.look_again(self._store, self.clock.now())
                 try:
                     pause = await self._settle_and_claim()  # comes last: who ticks sees what was started by it
                 finally:

@@ -27,6 +27,7 @@ from penstock.store.keys import Keys, Rates
 from penstock.store.locks import Locks
 from penstock.store.outside import Tokens
 from penstock.store.pools import Pools
+from penstock.store.records import Records
 from penstock.store.seen import LeaseRow
 from penstock.store.tasks import Tasks
 
@@ -323,6 +324,7 @@ class Store(Protocol):
     interests: Interests
     changes: Changes
     tasks: Tasks
+    records: Records
     leases: Leases
     tokens: Tokens
     locks: Locks

@@ -19,6 +19,8 @@ from penstock.reactive.task import Change, OnVersionChange, TaskSpec
 if TYPE_CHECKING:
     from penstock.store.contract import OpenTransaction
 
+HELD = "The task is held"  # why a job waits that is put off since none of its task's start
+
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
@@ -162,6 +164,12 @@ class Tasks(Protocol):
 
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         """The record of a row; None if there is none."""
+
+    async def pause(self, name: str, *, paused: bool) -> int | None:
+        """Let none of a task's jobs start, or let them again; the number of the task, or None if there is none."""
+
+    async def release(self, task: int, now: datetime, limit: int) -> int:
+        """Make jobs of a task due that were put off while it was held, in one bounded step; how many."""
 
     async def find_many(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
         """The records of rows of one task, by their keys."""

@@ -296,3 +296,8 @@ def literal(text: str) -> str:
     """Text as an SQL literal, however the session that reads it takes backslashes."""
     quoted = text.replace("'", "''").replace("\\", "\\\\")
     return f"E'{quoted}'" if "\\" in text else f"'{quoted}'"
+
+
+def key_text(row: str, column: str, kind: str) -> str:
+    """What spells the key of a row, whose type is known, as its triggers do."""
+    return _array(row, (column,), {column: kind})

@@ -204,14 +204,15 @@ class PostgresJobs:
         """Make jobs pending again that have failed or were canceled; those that were so."""
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
-            retried = await self._ends.revive(session, ids, now)
-            left = [one for one in ids if one not in retried]
-            no_ageing = NO_AGEING // timedelta.resolution
-            retried |= {row[0] for row in await self._fetch(session, "retry", ids=left, now=now, no_ageing=no_ageing)}
+            tasks = await self._ends.retry(session, list(ids), now)
+            others = [one for one in ids if one not in tasks]
+            values = {"ids": others, "now": now, "no_ageing": NO_AGEING // timedelta.resolution}
+            again = {row[0] for row in await self._fetch(session, "retry", **values)}
+            again |= {job for job, won in tasks.items() if won}
             await session.commit()
         finally:
             await session.rollback()
-        return [one for one in dict.fromkeys(ids) if one in retried]
+        return [one for one in dict.fromkeys(ids) if one in again]
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
         """How many jobs stand in each place."""

@@ -27,6 +27,7 @@ from penstock.store.postgres.locks import PostgresLocks
 from penstock.store.postgres.pools import PostgresPools
 from penstock.store.postgres.programs import PostgresPrograms
 from penstock.store.postgres.rates import PostgresRates
+from penstock.store.postgres.records import PostgresRecords
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
@@ -75,6 +76,7 @@ class PostgresStore:
         self.interests = PostgresInterests(for_services, self.catalog)
         self.changes = PostgresChanges(for_services)
         self.tasks = PostgresTasks(for_services, self.changes, ends, clock)
+        self.records = PostgresRecords(for_services, self.jobs, ends)
         self.signals = PostgresSignals(self._connections, self._direct, self._queries)
 
     async def open(self) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from penstock.jobs.job import Mark, Settlement
 from penstock.jobs.settle import FOR_EVER
-from penstock.jobs.states import FINISHED, JobState
+from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.store.contract import OpenTransaction, Row
 from penstock.store.jobrows import LONG_SLOT
 from penstock.store.queries import load_queries
+from penstock.store.records import RowKey
 
+_RETRIABLE = {state.value for state in RETRIABLE}
 _LAST = 2**62  # no row has changed so often
 Launch = tuple[int, str, bool]  # a task, the key of a row, and whether there is no job for it
 
@@ -23,6 +25,7 @@ class PostgresTaskEnds:
 
     def __init__(self) -> None:
         self._queries = load_queries("penstock.store.postgres", "tasks", "$")
+        self._records = load_queries("penstock.store.postgres", "records", "$")
         self._settle_pending = load_queries("penstock.store.postgres", "jobs", "$")["settle_pending"]
 
     async def ended(self, session: OpenTransaction, settlements: Iterable[Settlement]) -> None:
@@ -36,23 +39,22 @@ class PostgresTaskEnds:
         tasks, keys, idles = ([row[place] for row in rows] for place in range(3))
         await self._fetch(session, "launch", tasks=tasks, keys=keys, idles=idles, now=now)
 
-    async def revive(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> set[UUID]:
-        """Let jobs run again that have failed or were canceled; which of them are of tasks, and do."""
-        rows = await self._fetch(session, "revive", ids=list(ids), now=now)
-        if rows:
-            await self.launch(session, [(row[0], row[1], True) for row in rows], now)
-        return {row[2] for row in rows}
-
-    async def skip(self, session: OpenTransaction, rows: Sequence[tuple[int, str, UUID]], now: datetime) -> None:
+    async def skip(
+        self,
+        session: OpenTransaction,
+        rows: Sequence[tuple[int, str, UUID]],
+        now: datetime,
+        state: JobState = JobState.SKIPPED,
+    ) -> set[UUID]:
         """Let the pending jobs of rows end, as there is nothing to do any more; those that run go on."""
         found = {row[0] for row in await self._fetch(session, "pending", ids=[row[2] for row in rows])}
         skipped = [row for row in rows if row[2] in found]
         if not skipped:
-            return
+            return found
         ids = [row[2] for row in skipped]
         values: dict[str, Any] = {
             "ids": ids,
-            "states": [JobState.SKIPPED.value] * len(ids),
+            "states": [state.value] * len(ids),
             "finished_ats": [now] * len(ids),
             "expires_ats": [now + FOR_EVER] * len(ids),
             "slots": [LONG_SLOT] * len(ids),
@@ -61,6 +63,40 @@ class PostgresTaskEnds:
         }
         await session.fetch(self._settle_pending.statement, self._settle_pending.args(values))
         await self._end(session, [Mark(task, key, _LAST) for task, key, _ in skipped], [True] * len(ids), now)
+        return found
+
+    async def hold(self, session: OpenTransaction, rows: Sequence[RowKey]) -> Sequence[Row]:
+        """Hold the records of rows: their tasks, keys and jobs, whether these are live, and how they stand."""
+        values = {"tasks": [row[0] for row in rows], "keys": [row[1] for row in rows]}
+        hold, held = self._records["hold_records"], self._records["held_records"]
+        await session.fetch(hold.statement, hold.args(values))
+        return await session.fetch(held.statement, held.args(values))  # who has waited reads jobs in the next one only
+
+    async def rerun(
+        self, session: OpenTransaction, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
+    ) -> list[RowKey]:
+        """Run rows again, or of these only those whose jobs stand so; those that are."""
+        held = [row for row in await self.hold(session, rows) if states is None or row[4] in states]
+        if not held:
+            return []
+        values = {
+            "tasks": [row[0] for row in held],
+            "keys": [row[1] for row in held],
+            "ids": [row[2] for row in held],
+            "now": now,
+        }
+        rerun, forgive = self._records["rerun"], self._records["forgive"]
+        again = await session.fetch(rerun.statement, rerun.args(values))
+        await session.execute(forgive.statement, forgive.args(values))
+        await self.launch(session, [(row[0], row[1], row[2]) for row in again], now)
+        return [(row[0], row[1]) for row in held]
+
+    async def retry(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, bool]:
+        """Of some jobs that have failed or were canceled those of tasks, and whether their rows are run again."""
+        query = self._records["of_tasks"]
+        found = {row[0]: (row[1], row[2]) for row in await session.fetch(query.statement, query.args({"ids": ids}))}
+        again = await self.rerun(session, list(found.values()), now, _RETRIABLE) if found else []
+        return {job: row in again for job, row in found.items()}
 
     async def _end(
         self, session: OpenTransaction, marks: Sequence[Mark], finished: Sequence[bool], now: datetime

@@ -24,7 +24,7 @@ from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, beg
 from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.queries import load_queries
 from penstock.store.taskrows import newly, plan_values, record_of, task_of
-from penstock.store.tasks import Move, RecordRow, TaskPlan, TaskRow
+from penstock.store.tasks import HELD, Move, RecordRow, TaskPlan, TaskRow
 
 
 class PostgresTasks:
@@ -91,6 +91,16 @@ class PostgresTasks:
         """The tasks of which no jobs start."""
         rows = await run(self._connections, self._queries["held"], {"now": now})
         return {row[0]: None if row[1] else row[2] for row in rows}
+
+    async def pause(self, name: str, *, paused: bool) -> int | None:
+        """Let none of a task's jobs start, or let them again; the number of the task."""
+        rows = await run(self._connections, self._queries["pause"], {"name": name, "paused": paused})
+        return rows[0][0] if rows else None
+
+    async def release(self, task: int, now: datetime, limit: int) -> int:
+        """Make jobs of a task due that were put off while it was held."""
+        values = {"task": task, "now": now, "held": HELD, "limit": limit}
+        return len(await run(self._connections, self._queries["release"], values))
 
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         """The record of a row; None if there is none."""

@@ -136,3 +136,8 @@ def lost(number: int) -> str:
 def literal(text: str) -> str:
     """Text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def key_text(row: str, column: str) -> str:
+    """What spells the key of a row as its triggers do."""
+    return _array(row, (column,))

@@ -195,9 +195,11 @@ class SqliteJobs:
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
         """Make jobs pending again that have failed or were canceled; those that were so."""
         async with writing(self._begin_write) as session:
-            revived = await self._ends.revive(session, ids, now)
+            tasks = await self._ends.retry(session, ids, now)
             return [
-                job_id for job_id in dict.fromkeys(ids) if job_id in revived or await self._retry(session, job_id, now)
+                one
+                for one in dict.fromkeys(ids)
+                if tasks.get(one) or (one not in tasks and await self._retry(session, one, now))
             ]
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:

@@ -34,6 +34,7 @@ from penstock.store.sqlite.pools import SqlitePools
 from penstock.store.sqlite.programs import SqlitePrograms
 from penstock.store.sqlite.rates import SqliteRates
 from penstock.store.sqlite.readers import Readers
+from penstock.store.sqlite.records import SqliteRecords
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
 from penstock.store.sqlite.taskends import SqliteTaskEnds
@@ -72,6 +73,7 @@ class SqliteStore:
         self.interests = SqliteInterests(self._begin_service_read, self.begin_write)
         self.changes = SqliteChanges(self._begin_service_read, self.begin_write)
         self.tasks = SqliteTasks(self._begin_service_read, self.begin_write, self.changes, self.jobs, ends, clock)
+        self.records = SqliteRecords(self._begin_service_read, self.begin_write, self.jobs, self.tasks, ends)
         self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
         self.tokens = SqliteTokens(self._begin_service_read, self.begin_write, self.jobs)
         self.locks = SqliteLocks(self.begin_read, self.begin_write)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from penstock.jobs.job import Settlement
-from penstock.jobs.states import FINISHED
+from penstock.jobs.states import FINISHED, RETRIABLE
 from penstock.store.contract import OpenTransaction, Row
 from penstock.store.queries import load_queries
+from penstock.store.records import RowKey
 from penstock.store.sqlite.dialect import encode_datetime
 
+_OF_RECORDS = ("held_records", "rerun", "forgive", "of_tasks")
+_RETRIABLE = {state.value for state in RETRIABLE}
 Launch = tuple[int, str, bool]  # a task, the key of a row, and whether there is no job for it
 
 
@@ -21,7 +24,8 @@ class SqliteTaskEnds:
     """Ends jobs of tasks, and begins new ones, in the transactions of others."""
 
     def __init__(self) -> None:
-        self._queries = load_queries("penstock.store.sqlite", "tasks", "?")
+        tasks, records = (load_queries("penstock.store.sqlite", noun, "?") for noun in ("tasks", "records"))
+        self._queries = {name: records[name] for name in _OF_RECORDS} | tasks
 
     async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
         """Look whether the rows of jobs have changed that have ended, or are to run again; then begin anew."""
@@ -50,13 +54,29 @@ class SqliteTaskEnds:
                 await self._execute(session, name, **values)
         await self._execute(session, "uncanceled", rows=values["rows"])
 
-    async def revive(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> set[UUID]:
-        """Let jobs run again that have failed or were canceled; which of them are of tasks, and do."""
-        texts = json.dumps([one.hex for one in ids])
-        rows = await self._fetch(session, "revive", ids=texts, now=encode_datetime(now))
-        if rows:
-            await self.launch(session, [(row[0], row[1], True) for row in rows], now)
-        return {UUID(bytes=row[2]) for row in rows}
+    async def hold(self, session: OpenTransaction, rows: Sequence[RowKey]) -> Sequence[Row]:
+        """The records of rows: their tasks, keys and jobs, whether these are live, and how they stand."""
+        return await self._fetch(session, "held_records", rows=json.dumps(rows)) if rows else []
+
+    async def rerun(
+        self, session: OpenTransaction, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
+    ) -> list[RowKey]:
+        """Run rows again, or of these only those whose jobs stand so; those that are."""
+        held = [row for row in await self.hold(session, rows) if states is None or row[4] in states]
+        if not held:
+            return []
+        keys: list[RowKey] = [(row[0], row[1]) for row in held]
+        again = await self._fetch(session, "rerun", rows=json.dumps(keys), now=encode_datetime(now))
+        await self._execute(session, "forgive", ids=json.dumps([row[2].hex() for row in held]))
+        await self.launch(session, [(row[0], row[1], bool(row[2])) for row in again], now)
+        return keys
+
+    async def retry(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, bool]:
+        """Of some jobs that have failed or were canceled those of tasks, and whether their rows are run again."""
+        rows = await self._fetch(session, "of_tasks", ids=json.dumps([one.hex for one in ids]))
+        found: dict[UUID, RowKey] = {UUID(bytes=row[0]): (row[1], row[2]) for row in rows}
+        again = await self.rerun(session, list(found.values()), now, _RETRIABLE) if found else []
+        return {job: row in again for job, row in found.items()}
 
     async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[name]

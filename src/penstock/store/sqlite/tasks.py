@@ -18,6 +18,7 @@ from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept, Reconciling
 from penstock.store.contract import OpenTransaction, Row, Session
 from penstock.store.queries import load_queries
+from penstock.store.records import RowKey
 from penstock.store.sqlite.changes import SqliteChanges
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.jobrows import time_of
@@ -25,7 +26,7 @@ from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.session import Begin, reading, writing
 from penstock.store.sqlite.taskends import SqliteTaskEnds
 from penstock.store.taskrows import newly, plan_values, record_of, task_of
-from penstock.store.tasks import Move, RecordRow, TaskPlan, TaskRow
+from penstock.store.tasks import HELD, Move, RecordRow, TaskPlan, TaskRow
 
 _LAST = 2**62  # no row has changed so often
 
@@ -102,6 +103,18 @@ class SqliteTasks:
             rows = await self._fetch(session, "held", now=encode_datetime(now))
         return {row[0]: None if row[1] else time_of(row[2]) for row in rows}
 
+    async def pause(self, name: str, *, paused: bool) -> int | None:
+        """Let none of a task's jobs start, or let them again; the number of the task."""
+        async with writing(self._begin_write) as session:
+            rows = await self._fetch(session, "pause", name=name, paused=paused)
+        return rows[0][0] if rows else None
+
+    async def release(self, task: int, now: datetime, limit: int) -> int:
+        """Make jobs of a task due that were put off while it was held."""
+        async with writing(self._begin_write) as session:
+            values: dict[str, Any] = {"task": task, "now": encode_datetime(now), "held": HELD, "limit": limit}
+            return len(await self._fetch(session, "release", **values))
+
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         """The record of a row; None if there is none."""
         rows = await self._fetch(session, "find", task=task, key=key)
@@ -135,6 +148,30 @@ class SqliteTasks:
         """Let none of a task's jobs start until a time, and forget what has failed."""
         async with writing(self._begin_write) as session:
             return bool(await self._fetch(session, "open", task=task, until=encode_datetime(until)))
+
+    async def end_pending(
+        self, session: Session, rows: Sequence[Row], state: JobState, now: datetime
+    ) -> builtins.list[RowKey]:
+        """End the pending jobs of rows of tasks, which nobody wants any more; those that were pending."""
+        if not rows:
+            return []
+        ids = json.dumps([row[2].hex() for row in rows])
+        pending = {row[0] for row in await self._fetch(session, "pending", ids=ids)}
+        ended = [row for row in rows if row[2] in pending]
+        event = JobEvent.SKIPPED if state is JobState.SKIPPED else JobEvent.CANCELED
+        for task, key, job_id, *_ in ended:
+            settlement = Settlement(
+                id=UUID(bytes=job_id),
+                state=state,
+                event=event,
+                attempt=0,
+                run_at=now,
+                finished_at=now,
+                expires_at=now + FOR_EVER,
+                mark=Mark(task, key, _LAST),
+            )
+            await self._jobs.settle_pending(session, settlement)
+        return [(row[0], row[1]) for row in ended]
 
     async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:
         """What is kept of some rows, by key."""
@@ -182,28 +219,9 @@ class SqliteTasks:
         launched = [(row[0], row[1], bool(row[3])) for row in rows if (row[0], row[1]) in runs]
         if launched:
             await self._ends.launch(session, launched, now)
-        await self._skip(session, [row for row in rows if (row[0], row[1]) in drops and row[4]], now)
+        dropped = [row for row in rows if (row[0], row[1]) in drops and row[4]]
+        await self.end_pending(session, dropped, JobState.SKIPPED, now)
         return sum(idle for _, _, idle in launched)
-
-    async def _skip(self, session: Session, rows: Sequence[Row], now: datetime) -> None:
-        """Let the pending jobs of rows end, as there is nothing to do any more; those that run go on."""
-        if not rows:
-            return
-        ids = json.dumps([row[2].hex() for row in rows])
-        pending = {row[0] for row in await self._fetch(session, "pending", ids=ids)}
-        for task, key, job_id, *_ in rows:
-            if job_id in pending:
-                skipped = Settlement(
-                    id=UUID(bytes=job_id),
-                    state=JobState.SKIPPED,
-                    event=JobEvent.SKIPPED,
-                    attempt=0,
-                    run_at=now,
-                    finished_at=now,
-                    expires_at=now + FOR_EVER,
-                    mark=Mark(task, key, _LAST),
-                )
-                await self._jobs.settle_pending(session, skipped)
 
     def _row(self, plan: RowPlan) -> tuple[Any, ...]:
         times = (plan.changed_at, plan.due_at, plan.latest_at, plan.forgets_at)

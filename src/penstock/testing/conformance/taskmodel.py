@@ -52,6 +52,7 @@ class ModelRow:
 
     def revived(self) -> None:
         """Its job that has failed or was canceled is to run again."""
+        self.generation += 1
         self.live, self.let_go, self.asked = True, False, False
 
     def ends(self, settlement: Settlement) -> None:

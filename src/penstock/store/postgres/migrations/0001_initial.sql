@@ -119,6 +119,8 @@ do $$ begin
     end loop;
 end $$;
 create index finished_job_long_expires_at on penstock.finished_job_long (expires_at);
+-- Of the jobs of tasks those that have failed, to be counted.
+create index finished_job_long_failed on penstock.finished_job_long (((options::jsonb ->> 'task')::integer)) where state = 'failed';
 
 -- Wishes that a job be canceled. Written by transactions that cancel (insert only); read and cleared by workers.
 create table penstock.cancel_request (
@@ -284,7 +286,8 @@ create table penstock.task (
 -- of these; a job for the row is `live` until it has ended for the last generation, and `idle` tells the planner whether
 -- there was none. The job is in one of the tables above, with the id of the record. From
 -- `forget_at` on the record is forgotten. Written by planners, and by workers and
--- mutations that end such jobs; read by these.
+-- mutations that end such jobs, and by whoever looks after tasks (never in a transaction of a user's function); read by
+-- these.
 create table penstock.task_record (
     task integer not null,
     key text collate "C" not null,
@@ -309,7 +312,8 @@ create index task_record_forget_at on penstock.task_record (forget_at) where for
 -- the gate that it passes if it passes one, and the attempts of the last ones as its history. Read by planners, and by
 -- workers that end such jobs.
 create view penstock.task_job as
-select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.options, t.resets,
+select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.options,
+       t.resets or r.change = 'manual' as resets,
        '{"generation":' || r.generation || ',"key":' || to_json(r.key) || ',"change":"' || r.change || '","before":'
            || coalesce(to_json(r.before)::text, 'null') || ',"after":' || coalesce(to_json(r.after)::text, 'null') || '}' as args,
        (extract(epoch from r.due_at) * 1000000)::bigint - t.priority * coalesce(
@@ -332,6 +336,24 @@ select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.
            where f.id = r.id and f.slot = -1
        ) as attempts
 from penstock.task_record r join penstock.task t on t.id = r.task;
+
+-- The records of tasks with how their jobs stand. `state` is null if a job is lost. What is said of a job that a handler or
+-- a hold has put off is no error. Read by whoever looks after tasks.
+create view penstock.task_state as
+select r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone,
+       case when y.id is not null or s.id is not null then 'pending' when u.id is not null then 'running' else f.state end as state,
+       coalesce(y.attempt, s.attempt, u.attempt, f.attempt) as attempt,
+       coalesce(y.run_at, s.run_at, u.run_at, f.run_at) as run_at,
+       coalesce(u.started_at, f.started_at) as started_at, f.finished_at,
+       coalesce(y.error, s.error, u.error, f.error) as error,
+       coalesce(y.error, s.error, u.error, f.error) is not null
+           and coalesce(y.error, s.error, u.error, f.error) not like 'The task is held%'
+           and coalesce(y.error, s.error, u.error, f.error) not like 'Deferred by its handler%' as has_error
+from penstock.task_record r
+left join penstock.ready_job y on y.id = r.id
+left join penstock.scheduled_job s on s.id = r.id
+left join penstock.running_job u on u.id = r.id
+left join penstock.finished_job f on f.id = r.id and f.slot = -1;
 
 -- What readers want to hear of which tables. Written by backends that start; read by these. The number of an interest is in
 -- the names of its triggers; `installed` is how they and the columns they read were when they were made, as JSON.

@@ -122,19 +122,6 @@ with given as materialized (
 )
 select task, key, finished from locked where changed;
 
--- revive: of jobs that have failed or were canceled, and are to run again, those of rows of tasks are live from now on.
--- Differs: one statement for any number of jobs, whose records are locked in the order of their keys.
-with asked as materialized (
-    select f.id, (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
-    from penstock.finished_job f where f.id = any(:ids::uuid[]) and f.slot = -1 and f.state in ('failed', 'canceled')
-), locked as materialized (
-    select r.task, r.key from penstock.task_record r join asked a on a.task = r.task and a.key = r.key and a.id = r.id
-    where not r.live order by r.task, r.key for no key update of r
-)
-update penstock.task_record r set live = true, due_at = :now, latest_at = null from locked l
-where r.task = l.task and r.key = l.key
-returning r.task, r.key, r.id;
-
 -- find: the record of a row.
 select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
 from penstock.task_record where task = :task and key = :key;
@@ -145,6 +132,20 @@ update penstock.task set held_until = greatest(held_until, :until) where id = :t
 -- held: the tasks of which no jobs start now, and until when.
 -- Unbounded: it reads them all.
 select id, paused, held_until from penstock.task where paused or held_until > :now;
+
+-- pause: let none of a task's jobs start, or let them again.
+update penstock.task set paused = :paused where name = :name returning id;
+
+-- release: jobs of a task that were put off while it was held are due now; so many at a time.
+-- Differs: passes by what workers have in hand.
+update penstock.scheduled_job j
+set run_at = :now, rank = j.rank - (extract(epoch from j.run_at - :now::timestamptz) * 1000000)::bigint
+where j.id in (
+    select s.id from penstock.scheduled_job s
+    where not s.waiting and s.run_at > :now and s.error = :held and (s.options::jsonb ->> 'task')::integer = :task
+    order by s.run_at, s.id limit :limit for update of s skip locked
+)
+returning j.id;
 
 -- mark: a running job is done, as its handler says; nothing if the lease does not hold this attempt of it any more.
 update penstock.running_job set marked = true where id = :id and lease = :lease and started_at = :started_at;

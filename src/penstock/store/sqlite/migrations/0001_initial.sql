@@ -107,6 +107,8 @@ create table penstock_finished_job (
     attempts text
 ) strict;
 create index penstock_finished_job_expires_at on penstock_finished_job (expires_at);
+-- Of the jobs of tasks those that have failed, to be counted.
+create index penstock_finished_job_failed on penstock_finished_job (options ->> 'task') where state = 'failed' and options ->> 'task' is not null;
 
 -- Wishes that a job be canceled. Written by transactions that cancel (insert only); read and cleared by workers.
 create table penstock_cancel_request (
@@ -271,7 +273,8 @@ create table penstock_task (
 -- of these; a job for the row is `live` until it has ended for the last generation, and `idle` tells the planner whether
 -- there was none. The job is in one of the tables above, with the id of the record. From
 -- `forget_at` on the record is forgotten. Written by planners, and by workers and
--- mutations that end such jobs; read by these.
+-- mutations that end such jobs, and by whoever looks after tasks (never in a transaction of a user's function); read by
+-- these.
 create table penstock_task_record (
     task integer not null,
     key text not null,
@@ -296,7 +299,8 @@ create index penstock_task_record_forget_at on penstock_task_record (forget_at) 
 -- the gate that it passes if it passes one, and the attempts of the last ones as its history. Read by planners, and by
 -- workers that end such jobs.
 create view penstock_task_job as
-select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.options, t.resets,
+select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.options,
+       t.resets or r.change = 'manual' as resets,
        '{"generation":' || r.generation || ',"key":' || json_quote(r.key) || ',"change":"' || r.change || '","before":'
            || json_quote(r.before) || ',"after":' || json_quote(r.after) || '}' as args,
        penstock_microseconds(r.due_at) - t.priority * coalesce(
@@ -318,6 +322,24 @@ select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.
            ) from penstock_finished_job f where f.id = r.id
        ) as attempts
 from penstock_task_record r join penstock_task t on t.id = r.task;
+
+-- The records of tasks with how their jobs stand. `state` is null if a job is lost. What is said of a job that a handler or
+-- a hold has put off is no error. Read by whoever looks after tasks.
+create view penstock_task_state as
+select r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone,
+       case when y.id is not null or s.id is not null then 'pending' when u.id is not null then 'running' else f.state end as state,
+       coalesce(y.attempt, s.attempt, u.attempt, f.attempt) as attempt,
+       coalesce(y.run_at, s.run_at, u.run_at, f.run_at) as run_at,
+       coalesce(u.started_at, f.started_at) as started_at, f.finished_at,
+       coalesce(y.error, s.error, u.error, f.error) as error,
+       coalesce(y.error, s.error, u.error, f.error) is not null
+           and coalesce(y.error, s.error, u.error, f.error) not like 'The task is held%'
+           and coalesce(y.error, s.error, u.error, f.error) not like 'Deferred by its handler%' as has_error
+from penstock_task_record r
+left join penstock_ready_job y on y.id = r.id
+left join penstock_scheduled_job s on s.id = r.id
+left join penstock_running_job u on u.id = r.id
+left join penstock_finished_job f on f.id = r.id;
 
 -- What readers want to hear of which tables. Written by backends that start; read by these. The number of an interest is in
 -- the names of its triggers; `installed` is how they and the columns they read were when they were made, as JSON.

@@ -106,13 +106,6 @@ where r.generation > g.value ->> 2;
 update penstock_task_record as r set live = 0 from json_each(:rows) g
 where r.task = g.value ->> 0 and r.key = g.value ->> 1 and g.value ->> 3 and r.generation <= g.value ->> 2;
 
--- revive: of jobs that have failed or were canceled, and are to run again, those of rows of tasks are live from now on.
-update penstock_task_record as r set live = 1, due_at = :now, latest_at = null
-from json_each(:ids) g join penstock_finished_job f on f.id = penstock_bytes(g.value)
-where f.state in ('failed', 'canceled') and not r.live and r.id = f.id
-  and r.task = f.options ->> 'task' and r.key = f.args ->> 'key'
-returning task, key, id;
-
 -- find: the record of a row.
 select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
 from penstock_task_record where task = :task and key = :key;
@@ -123,6 +116,19 @@ update penstock_task set held_until = max(coalesce(held_until, ''), :until) wher
 -- held: the tasks of which no jobs start now, and until when.
 -- Unbounded: it reads them all.
 select id, paused, held_until from penstock_task where paused or held_until > :now;
+
+-- pause: let none of a task's jobs start, or let them again.
+update penstock_task set paused = :paused where name = :name returning id;
+
+-- release: jobs of a task that were put off while it was held are due now; so many at a time.
+update penstock_scheduled_job
+set run_at = :now, rank = rank - (penstock_microseconds(run_at) - penstock_microseconds(:now))
+where id in (
+    select s.id from penstock_scheduled_job s
+    where not s.waiting and s.run_at > :now and s.error = :held and s.options ->> 'task' = :task
+    order by s.run_at, s.id limit :limit
+)
+returning id;
 
 -- mark: a running job is done, as its handler says; nothing if the lease does not hold this attempt of it any more.
 update penstock_running_job set marked = 1 where id = :id and lease = :lease and started_at = :started_at;

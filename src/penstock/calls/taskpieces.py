@@ -1,0 +1,262 @@
+"""Records of reactive tasks in pieces, as a filter picks them, and what is done about each piece.
+
+Owns what a filter means: names of tasks, ids of rows, and functions of rows. Leaves the words to `taskcare`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from penstock.calls.attempts import Attempts
+from penstock.calls.jobcalls import JobCalls
+from penstock.calls.taskviews import TaskPage, TaskRecord, plain_key, record_of
+from penstock.errors import CursorInvalid, DataError, IdInvalid, ValueInvalid
+from penstock.reactive.filter import GONE, TaskFilter
+from penstock.reactive.tracing import trace_filter
+from penstock.schema.table import TableDefinition, definition_of
+from penstock.store.contract import Session
+from penstock.store.records import RecordQuery, RecordState, RowKey
+from penstock.store.tasks import TaskRow
+
+Act = Callable[[Sequence[RowKey]], Awaitable[Sequence[RowKey]]]
+
+AT_ONCE = 500
+_SOURCE_AT_ONCE = 1000
+
+
+class Pieces:
+    """The records that a filter picks.
+
+    Args:
+        calls: By whom they are asked for.
+        where: The filter.
+        tasks: The tasks that the database knows.
+        definitions: The tables of this program's tasks, by their names.
+
+    Raises:
+        DataError: A task is not known.
+        DeclarationError: A function of rows cannot be translated.
+    """
+
+    def __init__(
+        self,
+        calls: JobCalls,
+        where: TaskFilter[Any],
+        tasks: Sequence[TaskRow],
+        definitions: Mapping[str, TableDefinition],
+    ) -> None:
+        self._calls = calls
+        self._where = where
+        self._definitions = dict(definitions)
+        self.tasks = [task for name in where.tasks or () for task in [task_of(tasks, name)]]
+        if where.tasks is None:
+            self.tasks = list(tasks)
+        if where.table is not None:
+            table = definition_of(where.table)
+            self._definitions[table.name] = table
+            self.tasks = [task for task in self.tasks if task.plan.spec.table == table.name]
+        narrowed = where.tasks is not None or where.table is not None
+        self.query = RecordQuery(
+            tasks=tuple(sorted(task.id for task in self.tasks)) if narrowed else None,
+            states=where.states,
+            error=where.error,
+            has_error=where.has_error,
+        )
+        self._names = {task.id: task.plan.name for task in tasks}
+        self._condition = None
+        if where.rows is not None and where.table is not None:
+            self._condition = trace_filter(definition_of(where.table), where.rows, "TaskFilter: rows")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the filter is one of records alone, which one query answers."""
+        return self._where.key is None and self._condition is None
+
+    async def each(self) -> AsyncIterator[list[RecordState]]:
+        """All of them, in pieces."""
+        after: Any = None
+        while True:
+            found, after = await self._piece(AT_ONCE if self._condition is None else _SOURCE_AT_ONCE, after)
+            if found:
+                yield found
+            if after is None:
+                return
+
+    async def page(self, limit: int, after: str | None, *, by_due: bool) -> TaskPage:
+        """Some of them, and where to go on.
+
+        Raises:
+            CursorInvalid: `after` is not what a page has given.
+            ValueInvalid: Rows that a function picks are to be ordered otherwise than by their keys.
+        """
+        if by_due and self._condition is not None:
+            raise ValueInvalid("Rows that a function picks come by their keys.", fix="Leave order away.")
+        place = None if after is None else _read(after)
+        if by_due and self.is_plain:
+            return await self._page_by_due(limit, place)
+        found: list[RecordState] = []
+        while not found:
+            found, place = await self._piece(limit, place)
+            if place is None:
+                break
+        return TaskPage([self.named(one) for one in found], None if place is None else json.dumps(place))
+
+    def named(self, state: RecordState) -> TaskRecord:
+        """A record with the name of its task."""
+        return record_of(state, self._names.get(state.task, str(state.task)))
+
+    async def act(self, act: Act) -> int:
+        """Do something about all of them, piece by piece, and tell workers; about how many it was."""
+        count, attempts = 0, Attempts(self._calls.engine)
+        async for piece in self.each():
+            rows = [(one.task, one.key) for one in piece]
+            count += len(await attempts.run(partial(act, rows), "Looking after reactive tasks"))
+            self._calls.store.signals.notify()
+        return count
+
+    # ----- steps
+
+    async def _piece(self, limit: int, after: Any) -> tuple[list[RecordState], Any]:
+        """Some records, and what to go on after; None if there are no more."""
+        records = self._calls.store.records
+        if self.query.tasks == ():
+            return [], None
+        if self._condition is not None:
+            return await self._calls.read(lambda session: self._matching(session, limit, after))
+        if self._where.key is not None:
+            keys = await self._keys()
+            numbers = [task.id for task in self.tasks]
+            return await self._calls.read(lambda one: records.among(one, self.query, numbers, keys)), None
+        place: RowKey | None = None if after is None else _place(after)
+        found = await self._calls.read(lambda one: records.list(_session(one), self.query, limit, place))
+        return found, (found[-1].task, found[-1].key) if len(found) == limit else None
+
+    async def _matching(self, transaction: Any, limit: int, after: Any) -> tuple[list[RecordState], Any]:
+        session, store = _session(transaction), self._calls.store
+        assert self._where.table is not None and self._condition is not None  # noqa: PT018, S101 - who asks has looked
+        definition = definition_of(self._where.table)
+        place = None if after is None else encoded_key(self._calls, definition, after)
+        piece = await store.records.matching(session, definition, self._condition, limit, place)
+        places = {key: place for place, key in enumerate(piece.keys)}
+        found = await store.records.among(session, self.query, [task.id for task in self.tasks], piece.keys)
+        if self._where.key is not None:
+            keys = set(await self._keys())
+            found = [one for one in found if one.key in keys]
+        found.sort(key=lambda one: (places[one.key], one.task))
+        return found, None if piece.last is None else plain_key(
+            await store.records.spelled(session, definition, piece.last)
+        )
+
+    async def _page_by_due(self, limit: int, place: Any) -> TaskPage:
+        records, after = self._calls.store.records, None if place is None else _due_place(place)
+        found = await self._calls.read(lambda one: records.due(_session(one), self.query, limit, after))
+        following = None
+        if len(found) == limit:
+            last = found[-1]
+            moment = last.run_at.isoformat() if last.live and last.run_at is not None else None
+            following = json.dumps([moment, last.task, last.key])
+        return TaskPage([self.named(one) for one in found], following)
+
+    async def _keys(self) -> list[str]:
+        """The key of the filter as the change feed may spell it, for whichever of the tasks it fits."""
+        found: dict[str, None] = {}
+        for table in {task.plan.spec.table: None for task in self.tasks}:
+            definition = self._definitions.get(table)
+            try:
+                found |= dict.fromkeys(await spellings(self._calls, definition, self._where.key))
+            except IdInvalid:
+                if len({task.plan.spec.table for task in self.tasks}) == 1:
+                    raise
+        return list(found)
+
+
+def task_of(tasks: Sequence[TaskRow], name: str) -> TaskRow:
+    """A task by its name, or by the end of it, if no other ends so: handlers are called after their modules, too.
+
+    Raises:
+        DataError: The database does not know it.
+    """
+    found = [task for task in tasks if task.plan.name == name]
+    found = found or [task for task in tasks if task.plan.name.endswith(f":{name}")]
+    if len(found) != 1:
+        raise unknown_task(name)
+    return found[0]
+
+
+def unknown_task(name: str) -> DataError:
+    """What is raised for a task that the database does not know."""
+    return DataError(
+        f"The database knows no reactive task {name!r}.",
+        fix="Start the program that declares it once; see penstock tasks.",
+    )
+
+
+async def spellings(calls: JobCalls, definition: TableDefinition | None, key: Any) -> list[str]:
+    """How the change feed spells the key of a row; of a table that is not known here, how it may.
+
+    Raises:
+        IdInvalid: It is no key of this table.
+    """
+    if definition is not None:
+        value = encoded_key(calls, definition, key)
+        return [await calls.read(lambda one: calls.store.records.spelled(_session(one), definition, value))]
+    found = [json.dumps([key], ensure_ascii=False, default=str)]
+    with suppress(ValueError, TypeError):
+        found.append(json.dumps([int(key)]))
+    return found
+
+
+def encoded_key(calls: JobCalls, definition: TableDefinition, key: Any) -> Any:
+    """The key of a row as the driver takes it.
+
+    Raises:
+        IdInvalid: It is no key of this table.
+    """
+    given = str(key) if definition.managed else key
+    kind = definition.column(definition.key).kind
+    return calls.store.dialect.encode_value(kind, definition.encode_key(given))
+
+
+def states_to_check(where: TaskFilter[Any]) -> tuple[str, ...] | None:
+    """The states that jobs must still be in when something is done about them."""
+    return None if where.states is None or GONE in where.states else where.states
+
+
+def _session(transaction: Any) -> Session:
+    session: Session = transaction
+    return session
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError) as error:
+        raise _no_cursor(text) from error
+
+
+def _place(value: Any) -> RowKey:
+    match value:
+        case [int(task), str(key)] | (int(task), str(key)):
+            return task, key
+    raise _no_cursor(value)
+
+
+def _due_place(value: Any) -> tuple[datetime | None, RowKey]:
+    match value:
+        case [None, int(task), str(key)]:
+            return None, (task, key)
+        case [str(moment), int(task), str(key)]:
+            with suppress(ValueError):
+                return datetime.fromisoformat(moment), (task, key)
+    raise _no_cursor(value)
+
+
+def _no_cursor(value: Any) -> CursorInvalid:
+    return CursorInvalid(
+        f"{value!r} is no place in a list of rows of tasks.", fix="Pass what the page before gave as next."
+    )

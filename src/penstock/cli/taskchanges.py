@@ -1,0 +1,133 @@
+"""``penstock tasks retry``, ``cancel``, ``skip``, ``delete``, ``pause``, ``resume``: what may be done about tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from penstock.app import App
+from penstock.cli.jobfilter import confirm
+from penstock.cli.opening import complete, open_app, open_backend
+from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.output import counted, print_json, say
+from penstock.cli.taskfilter import read_task_filter, task_filter_options
+from penstock.reactive.filter import TaskFilter
+
+_all = click.option("--all", "everything", is_flag=True, help="All rows of all tasks, if nothing else is told.")
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before several rows are changed.")
+
+
+@click.command("retry")
+@click.argument("task", required=False)
+@task_filter_options
+@_all
+@_yes
+@json_option()
+@pass_options
+def retry(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
+    """Run rows of TASK again, or of all tasks; those that have succeeded too, unless --state says otherwise.
+
+    Their attempts are counted anew. Rows that are being run are run once more afterwards.
+    """
+    _change(options, "retry", read_task_filter(task, given), everything=everything, sure=yes)
+
+
+@click.command("cancel")
+@click.argument("task", required=False)
+@task_filter_options
+@_all
+@_yes
+@json_option()
+@pass_options
+def cancel(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
+    """Ask for runs of TASK to be canceled, or of all tasks.
+
+    Pending ones never start, running ones are asked to stop.
+    """
+    where = read_task_filter(task, given)
+    _change(options, "cancel", where, "pending", "running", everything=everything, sure=yes)
+
+
+@click.command("skip")
+@click.argument("task", required=False)
+@task_filter_options
+@_all
+@_yes
+@json_option()
+@pass_options
+def skip(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
+    """End pending runs of TASK as skipped, or of all tasks. The next change of a row is run."""
+    _change(options, "skip", read_task_filter(task, given), "pending", everything=everything, sure=yes)
+
+
+@click.command("delete")
+@click.argument("task", required=False)
+@task_filter_options
+@_all
+@_yes
+@json_option()
+@pass_options
+def delete(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
+    """Forget what is kept of rows of TASK, or of all tasks. The rows themselves are left alone.
+
+    Pending runs are canceled first. Those under way are asked to stop; do it again when they have.
+    """
+    _change(options, "delete", read_task_filter(task, given), everything=everything, sure=yes)
+
+
+@click.command("pause")
+@click.argument("task")
+@pass_options
+def pause(options: Options, task: str) -> None:
+    """Start no runs of TASK any more, on all machines, until it is resumed. Those under way go on."""
+    app = open_app(options)
+    complete(_pause(app, options, task))
+    say(f"{task} is paused: runs under way go on, and no other ones are started.")
+
+
+@click.command("resume")
+@click.argument("task")
+@pass_options
+def resume(options: Options, task: str) -> None:
+    """Start runs of a paused TASK again."""
+    app = open_app(options)
+    count = complete(_resume(app, options, task))
+    say(f"{task} runs again; {counted(count, 'run')} that had been put off {'is' if count == 1 else 'are'} due now.")
+
+
+# ----- steps
+
+_DONE = {"retry": "retried", "cancel": "asked to be canceled", "skip": "skipped", "delete": "forgotten"}
+
+
+def _change(options: Options, verb: str, where: TaskFilter[Any], *states: str, everything: bool, sure: bool) -> None:
+    if where.is_empty and not everything:
+        raise click.UsageError(f"Say which rows to {verb}: a task, --state, --error, --key; or --all.")
+    if states:
+        where = where.in_states(*states, verb=_DONE[verb])
+    app = open_app(options)
+    found, changed = complete(_changed(app, options, verb, where, sure=sure))
+    if options.json:
+        print_json({"found": found, "changed": changed})
+    else:
+        say(f"{counted(changed, 'row')} {_DONE[verb]}, of {found:,}." if found else "There are no such rows.")
+
+
+async def _changed(app: App, options: Options, verb: str, where: TaskFilter[Any], *, sure: bool) -> tuple[int, int]:
+    async with open_backend(app, options) as backend:
+        counts = await app.tasks.count(backend, where)
+        found = sum(number for state, number in counts.items() if state != "gone")
+        confirm(found, verb, sure=sure, noun="row")
+        verbs = {name: getattr(app.tasks, name) for name in _DONE}
+        return found, await verbs[verb](backend, where, everything=True) if found else 0
+
+
+async def _pause(app: App, options: Options, task: str) -> None:
+    async with open_backend(app, options) as backend:
+        await app.tasks.pause(backend, task)
+
+
+async def _resume(app: App, options: Options, task: str) -> int:
+    async with open_backend(app, options) as backend:
+        return await app.tasks.resume(backend, task)

@@ -1,0 +1,176 @@
+"""``penstock tasks``: how reactive tasks and their rows stand, and why a row has run or has not."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from datetime import datetime
+from enum import Enum
+from typing import Any, TypeVar
+
+import click
+
+from penstock.app import App, Backend
+from penstock.calls.taskviews import TaskRecord, TaskStatus
+from penstock.cli.opening import complete, open_app, open_backend
+from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.output import counted, print_json, print_table, readable_time, say
+from penstock.cli.taskchanges import cancel, delete, pause, resume, retry, skip
+from penstock.cli.taskfilter import read_task_filter, task_filter_options
+from penstock.errors import DataError
+
+T = TypeVar("T")
+
+_LABEL = 12
+
+
+@click.group("tasks", invoke_without_command=True)
+@json_option()
+@pass_options
+@click.pass_context
+def command(context: click.Context, options: Options) -> None:
+    """Show the reactive tasks that the database knows, and how much there is to do for each.
+
+    Runs are counted up to 100,000 of each kind.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    app = open_app(options)
+    tasks = complete(with_backend(app, options, app.tasks.list))
+    if options.json:
+        print_json({"tasks": [_plain(asdict(task)) for task in tasks]})
+    elif not tasks:
+        click.echo("no tasks")
+    else:
+        headers = ("task", "table", "ready", "scheduled", "running", "failed", "oldest due", "version", "state")
+        print_table(headers, [_row(task) for task in tasks], right=headers[2:6])
+
+
+@command.command("records")
+@click.argument("task", required=False)
+@task_filter_options
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
+@click.option("--after", metavar="PLACE", help="Go on after the last list, which has told the place.")
+@click.option(
+    "--order",
+    type=click.Choice(["due", "key"]),
+    default="due",
+    show_default=True,
+    help="Those first that are due first; or by task and key, which is quicker where there are many.",
+)
+@click.option("--count", is_flag=True, help="Only count them, by state. It reads them all.")
+@json_option()
+@pass_options
+def records(
+    options: Options, /, task: str | None, limit: int, after: str | None, order: Any, count: bool, **given: Any
+) -> None:
+    """Show rows of TASK, or of all tasks, and how their runs stand."""
+    app, where = open_app(options), read_task_filter(task, given)
+    if count:
+        counts = complete(with_backend(app, options, lambda backend: app.tasks.count(backend, where)))
+        if options.json:
+            print_json({"counts": dict(counts)})
+        else:
+            click.echo(", ".join(f"{number:,} {state}" for state, number in counts.items()) or "no rows")
+        return
+
+    async def look(backend: Backend) -> Any:
+        return await app.tasks.records(backend, where, limit=limit, after=after, order=order)
+
+    page = complete(with_backend(app, options, look))
+    if options.json:
+        print_json({"records": [_plain(asdict(record)) for record in page.records], "next": page.next})
+        return
+    if not page.records:
+        click.echo("no rows")
+        return
+    headers = ("task", "key", "state", "attempt", "run at", "change", "error")
+    print_table(headers, [_record_row(record) for record in page.records], right=("attempt",), whole=False)
+    if page.next is not None:
+        say(f"There are more: --after '{page.next}'")
+
+
+@command.command("show")
+@click.argument("task")
+@click.argument("key")
+@json_option()
+@pass_options
+def show(options: Options, task: str, key: str) -> None:
+    """Show what is kept of the row with the id or key KEY; for its runs see penstock jobs show."""
+    app = open_app(options)
+    record = complete(with_backend(app, options, lambda backend: app.tasks.find(backend, task, key)))
+    if record is None:
+        raise DataError(f"{task} has not heard of a row {key}.", fix=f"See penstock tasks explain {task} {key}.")
+    found = _plain(asdict(record))
+    if options.json:
+        print_json(found)
+        return
+    for name, value in found.items():
+        if value is not None:
+            click.echo(f"{name.replace('_', ' '):{_LABEL}} {value}")
+
+
+@command.command("explain")
+@click.argument("task")
+@click.argument("key")
+@json_option()
+@pass_options
+def explain(options: Options, task: str, key: str) -> None:
+    """Say why TASK has run for the row with the id or key KEY, or has not."""
+    app = open_app(options)
+    found = complete(with_backend(app, options, lambda backend: app.tasks.explain(backend, task, key)))
+    if options.json:
+        print_json(_plain({**asdict(found), "job": None if found.record is None else found.record.job}))
+    else:
+        click.echo(str(found))
+
+
+for _command in (retry, cancel, skip, delete, pause, resume):
+    command.add_command(_command)
+
+
+async def with_backend(app: App, options: Options, use: Callable[[Backend], Awaitable[T]]) -> T:
+    """Do something with a backend."""
+    async with open_backend(app, options) as backend:
+        return await use(backend)
+
+
+# ----- what is shown
+
+
+def _row(task: TaskStatus) -> tuple[str, ...]:
+    numbers = (task.ready, task.scheduled, task.running, task.failed)
+    oldest = "" if task.oldest is None else readable_time(task.oldest)
+    return (task.name, task.table, *(f"{number:,}" for number in numbers), oldest, str(task.version), _state(task))
+
+
+def _state(task: TaskStatus) -> str:
+    said = ["paused"] if task.paused else []
+    if task.held_until is not None:
+        said.append(f"held until {readable_time(task.held_until)}")
+    if task.reconciling is not None:
+        said.append(f"looking at all rows: {counted(task.reconciling.looked, 'row')} so far")
+    if not task.declared:
+        said.append("not of this program")
+    return ", ".join(said)
+
+
+def _record_row(record: TaskRecord) -> tuple[str, ...]:
+    state = "lost" if record.state is None else record.state.value
+    run_at = "" if record.run_at is None else readable_time(record.run_at)
+    change = record.change if record.gone is None else f"{record.change}, {record.gone}"
+    error = (record.error or "").partition("\n")[0]
+    return (record.task, str(record.key), state, str(record.attempt or 0), run_at, change, error)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _plain(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case datetime():
+            return value.isoformat()
+        case Enum():
+            return value.value
+    return value

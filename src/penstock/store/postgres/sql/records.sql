@@ -1,0 +1,151 @@
+-- records: records of tasks that meet a filter with how their jobs stand, by task and key, those after one.
+-- Unbounded: of those that are rare it reads all.
+-- Differs: several tasks and states are arrays.
+select task, key, id, generation, live, change, changed_at, due_at, gone, state, attempt, run_at, started_at, finished_at, error
+from penstock.task_state
+where (task, key) > (:after_task::integer, :after_key::text)
+  and (:tasks::integer[] is null or task = any(:tasks))
+  and (:states::text[] is null or state = any(:states) or (gone is not null and 'gone' = any(:states)))
+  and (:error::text is null or strpos(error, :error) > 0)
+  and (:has_error::boolean is null or has_error = :has_error)
+order by task, key limit :limit;
+
+-- records_due: the same, those that are due first before others; those of which nobody knows a time come last.
+-- Unbounded: it sorts all that meet the filter.
+select task, key, id, generation, live, change, changed_at, due_at, gone, state, attempt, run_at, started_at, finished_at, error
+from penstock.task_state
+where (case when live then run_at else 'infinity' end, task, key)
+      > (coalesce(:after_due::timestamptz, 'infinity'), :after_task::integer, :after_key::text)
+  and (:tasks::integer[] is null or task = any(:tasks))
+  and (:states::text[] is null or state = any(:states) or (gone is not null and 'gone' = any(:states)))
+  and (:error::text is null or strpos(error, :error) > 0)
+  and (:has_error::boolean is null or has_error = :has_error)
+order by case when live then run_at else 'infinity' end, task, key limit :limit;
+
+-- records_of: the same of some rows only, in whatever order.
+select r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone, r.state, r.attempt, r.run_at, r.started_at,
+       r.finished_at, r.error
+from unnest(:keys::text[]) k (key) cross join unnest(:tasks::integer[]) t (task)
+join penstock.task_state r on r.task = t.task and r.key = k.key
+where (:states::text[] is null or r.state = any(:states) or (r.gone is not null and 'gone' = any(:states)))
+  and (:error::text is null or strpos(r.error, :error) > 0)
+  and (:has_error::boolean is null or r.has_error = :has_error);
+
+-- count_records: how many records meet a filter, by task and state, and how many of these are of rows that are gone.
+-- Unbounded: it reads them all, and the ids of all their jobs.
+select task, coalesce(state, 'lost'), count(*), count(gone)
+from penstock.task_state
+where (:tasks::integer[] is null or task = any(:tasks))
+  and (:states::text[] is null or state = any(:states) or (gone is not null and 'gone' = any(:states)))
+  and (:error::text is null or strpos(error, :error) > 0)
+  and (:has_error::boolean is null or has_error = :has_error)
+group by task, coalesce(state, 'lost');
+
+-- records_failed: the same as records, of those that have failed, which are few: it reads no others.
+-- Unbounded: it reads all that have failed.
+with failed as materialized (
+    select distinct (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
+    from penstock.finished_job_long f
+    where f.state = 'failed' and (f.options::jsonb ->> 'task')::integer = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t)))
+)
+select r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone, r.state, r.attempt, r.run_at, r.started_at,
+       r.finished_at, r.error
+from failed x cross join lateral (select * from penstock.task_state s where s.task = x.task and s.key = x.key) r
+where r.state = 'failed' and (r.task, r.key) > (:after_task::integer, :after_key::text) and (:error::text is null or strpos(r.error, :error) > 0)
+  and (:has_error::boolean is null or r.has_error = :has_error)
+order by r.task, r.key limit :limit;
+
+-- count_failed: the same as count_records, of those that have failed.
+-- Unbounded: it reads all that have failed.
+with failed as materialized (
+    select distinct (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
+    from penstock.finished_job_long f
+    where f.state = 'failed' and (f.options::jsonb ->> 'task')::integer = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t)))
+)
+select r.task, r.state, count(*), count(r.gone)
+from failed x cross join lateral (select * from penstock.task_state s where s.task = x.task and s.key = x.key) r
+where r.state = 'failed' and (:error::text is null or strpos(r.error, :error) > 0) and (:has_error::boolean is null or r.has_error = :has_error)
+group by r.task, r.state;
+
+-- backlog: of each task, how many jobs may start, start later, run and have failed, and since when the oldest of the first
+-- is due. Of a pool, of what starts later and of what has failed it counts only so many.
+-- Unbounded: it counts jobs.
+with few (task, place, run_at) as materialized (
+    select (j.options::jsonb ->> 'task')::integer, 'ready', j.run_at
+    from (select distinct t.pool from penstock.task t) p cross join lateral (
+        select r.options, r.run_at from penstock.ready_job r where r.pool = p.pool and r.ending is null
+        order by r.rank, r.seq limit :most
+    ) j
+    union all
+    select (j.options::jsonb ->> 'task')::integer, 'ready', j.run_at
+    from (select distinct t.pool from penstock.task t) p cross join lateral (
+        select w.options, w.run_at from penstock.scheduled_job w where w.pool = p.pool and w.waiting
+        order by w.concurrency_key, w.rank, w.id limit :most
+    ) j
+    union all
+    select (j.options::jsonb ->> 'task')::integer, 'scheduled', j.run_at
+    from (
+        select s.options, s.run_at from penstock.scheduled_job s where not s.waiting order by s.run_at, s.id limit :most
+    ) j
+    union all
+    select (u.options::jsonb ->> 'task')::integer, 'running', u.run_at from penstock.running_job u
+), counted as (
+    select f.task, count(*) filter (where f.place = 'ready') as ready, count(*) filter (where f.place = 'scheduled') as scheduled,
+           count(*) filter (where f.place = 'running') as running, min(f.run_at) filter (where f.place = 'ready') as oldest
+    from few f group by f.task
+)
+select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.running, 0), (
+           select count(*) from (
+               select from penstock.finished_job_long f
+               where f.state = 'failed' and (f.options::jsonb ->> 'task')::integer = t.id limit :most
+           ) failed
+       ), c.oldest, t.paused
+from penstock.task t left join counted c on c.task = t.id
+order by t.name;
+
+-- hold_records: hold the records of some rows, in the order of their keys, before anything is done about their jobs
+-- (PostgreSQL only: where there is one writer, nothing is to be held).
+select r.task, r.key from penstock.task_record r
+join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.task and g.key = r.key
+order by r.task, r.key for no key update of r;
+
+-- held_records: how the jobs stand of records that are held.
+-- Differs: takes rows as two arrays.
+select r.task, r.key, r.id, r.live, r.state from penstock.task_state r
+join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.task and g.key = r.key
+order by r.task, r.key;
+
+-- rerun: records that are held have one generation more, which is due now. What has to be done about a row that has left or
+-- is gone is done again as such.
+-- Differs: takes rows as two arrays.
+update penstock.task_record r set
+    generation = r.generation + 1, idle = not r.live, live = true, due_at = :now, latest_at = :now,
+    change = case when r.change in ('leave', 'delete') then r.change else 'manual' end
+from unnest(:tasks::integer[], :keys::text[]) as g (task, key)
+where r.task = g.task and r.key = g.key
+returning r.task, r.key, r.idle;
+
+-- forgive: forget requests to cancel jobs, but for those that run.
+-- Differs: ids are an array. Passes by what workers have in hand, who wait for the records.
+delete from penstock.cancel_request c where c.ctid in (
+    select r.ctid from penstock.cancel_request r
+    where r.job_id = any(:ids::uuid[]) and not exists (select from penstock.running_job u where u.id = r.job_id)
+    for update skip locked
+);
+
+-- forget: forget records that are held, if there is no job any more, with what is kept of their last ones.
+-- Differs: takes rows as two arrays, and does both halves.
+with gone as (
+    delete from penstock.task_record r using unnest(:tasks::integer[], :keys::text[]) as g (task, key)
+    where r.task = g.task and r.key = g.key and not r.live
+    returning r.task, r.key, r.id
+), ended as (
+    delete from penstock.finished_job f where f.id = any(array(select id from gone)) and f.slot = -1
+)
+select task, key from gone;
+
+-- of_tasks: of some jobs that have failed or were canceled those of tasks, with their rows.
+-- Differs: ids are an array.
+select f.id, (f.options::jsonb ->> 'task')::integer, f.args::jsonb ->> 'key'
+from penstock.finished_job f
+where f.id = any(:ids::uuid[]) and f.slot = -1 and f.state in ('failed', 'canceled') and f.options::jsonb ->> 'task' is not null;

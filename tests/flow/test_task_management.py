@@ -1,0 +1,647 @@
+"""Looking after reactive tasks: their rows are listed, counted, retried, canceled, skipped, deleted, explained."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import (
+    App,
+    ContextError,
+    CursorInvalid,
+    DataError,
+    DeclarationError,
+    Id,
+    IdInvalid,
+    JobState,
+    MutationCtx,
+    MutationTaskCtx,
+    Retry,
+    SyncTaskCtx,
+    Table,
+    TaskCtx,
+    TaskFilter,
+    TaskRecord,
+    UsageError,
+    ValueInvalid,
+)
+from penstock.jobs.job import job_uuid
+from penstock.services.planner import Planner
+from penstock.testing import TestApp
+
+HOUR = timedelta(hours=1)
+
+app = App()
+narrow = app.workpool("narrow", max_parallelism=1)
+ran: list[tuple[str, Any, str]] = []
+failing: set[str] = set()
+attempts: list[int] = []
+gates: dict[str, asyncio.Event] = {}
+
+
+class Order(Table, name="order_of_tasks"):
+    name: str
+    status: str = "paid"
+    amount: int = 1
+
+
+class Parcel(Table, name="parcel", source="parcel_of_others", key="number", managed=False):
+    number: int
+    name: str = ""
+
+
+async def work(kind: str, name: str, change: str) -> None:
+    ran.append((kind, name, change))
+    if name in gates:
+        gates[f"{name} begun"].set()
+        await gates[name].wait()
+    if name in failing:
+        raise ConnectionError(f"no way for {name}")
+
+
+@app.reactive_task(Order, filter=lambda order: order.status == "paid", watch=("amount",), name="ship",
+                   retry=Retry.fixed(60, max_attempts=3, jitter=0))  # fmt: skip
+async def ship(ctx: TaskCtx[Order]) -> None:
+    attempts.append(ctx.attempt)
+    await work("ship", (await ctx.get_document()).name, ctx.change)
+
+
+@app.reactive_task(Order, name="note", watch=("name",), pool=narrow, retry=None)
+async def note(ctx: MutationTaskCtx[Order]) -> None:
+    order = await ctx.get_document()
+    ran.append(("note", order.name, ctx.change))
+    if f"note {order.name}" in failing:
+        raise ValueError("not now")
+
+
+@app.reactive_task(Parcel, name="weigh", on=("enter", "change", "delete"), retry=None)
+def weigh(ctx: SyncTaskCtx[Parcel]) -> None:
+    ran.append(("weigh", ctx.doc_id, ctx.change))
+    if "weigh" in failing:
+        raise ConnectionError("the scale is gone")
+
+
+@app.internal_mutation
+async def write(ctx: MutationCtx, orders: list[Order]) -> list[Id[Order]]:
+    return [await ctx.db.insert(order) for order in orders]
+
+
+@app.internal_mutation
+async def change(ctx: MutationCtx, order: Id[Order], values: dict[str, Any]) -> None:
+    await ctx.db.patch(Order, order, **values)
+
+
+@app.internal_mutation
+async def delete(ctx: MutationCtx, order: Id[Order]) -> None:
+    await ctx.db.delete(Order, order)
+
+
+@app.internal_mutation
+async def in_mutation(ctx: MutationCtx) -> None:
+    await app.tasks.list(ctx)  # type: ignore[call-overload]
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    for one in (ran, failing, attempts, gates):
+        one.clear()
+
+
+class House:
+    """A backend with a planner."""
+
+    def __init__(self, backend: TestApp, planner: Planner) -> None:
+        self.backend = backend
+        self.planner = planner
+
+    async def plan(self) -> None:
+        """Plan all that has changed."""
+        for _ in range(3):
+            while await self.planner.tick() == 0:
+                pass
+
+    async def settle(self, *, advance: bool = True) -> None:
+        """Plan, and run all there is."""
+        await self.plan()
+        await self.backend.run_until_idle(advance=advance, raise_errors=False)
+
+    async def orders(self, *names: str, **values: Any) -> list[Id[Order]]:
+        return await self.backend.run_mutation(write, [Order(name=name, **values) for name in names])
+
+    async def sql(self, text: str) -> None:
+        session = await self.backend.engine.store.begin_write()
+        from penstock.store.contract import Statement  # noqa: PLC0415
+
+        await session.execute(Statement(text))
+        await session.commit()
+
+    async def states(self, task: str) -> dict[Any, str]:
+        page = await app.tasks.records(self.backend, TaskFilter(task=task), limit=1000)
+        return {one.key: "lost" if one.state is None else one.state.value for one in page.records}
+
+
+@asynccontextmanager
+async def house(url: str) -> AsyncIterator[House]:
+    session_app = TestApp(app, url)
+    store = session_app.engine.store
+    await store.open()
+    session = await store.begin_write()
+    from penstock.store.contract import Statement  # noqa: PLC0415
+
+    await session.execute(Statement("create table parcel_of_others (number bigint primary key, name text not null)"))
+    await session.commit()
+    await store.close()
+    async with TestApp(app, url) as backend:
+        planner = backend.make_service("planner")
+        assert isinstance(planner, Planner)
+        try:
+            yield House(backend, planner)
+        finally:
+            await planner.finish()
+
+
+async def test_tm1_failed_records_are_listed_and_counted(database_url: str) -> None:
+    failing.update({"a", "b"})
+    async with house(database_url) as it:
+        a, b, c = await it.orders("a", "b", "c")
+        await it.settle()
+        failed = TaskFilter(task="ship", state="failed")
+        page = await app.tasks.records(it.backend, failed)
+        assert {(one.key, one.error, one.attempt) for one in page.records} == {
+            (a, "ConnectionError: no way for a", 3),
+            (b, "ConnectionError: no way for b", 3),
+        }
+        assert await app.tasks.count(it.backend, failed) == {"failed": 2}
+        assert (await it.states("ship"))[c] == "success"
+
+
+async def test_tm15_counts_by_state_and_api7_a_retry_takes_task_and_state(database_url: str) -> None:
+    failing.update({"a", "b"})
+    async with house(database_url) as it:
+        await it.orders("a", "b", "c")
+        await it.settle()
+        assert await app.tasks.count(it.backend, TaskFilter(task="ship")) == {"failed": 2, "success": 1}
+        assert await app.tasks.count(it.backend, TaskFilter(task="ship", has_error=True)) == {"failed": 2}
+        assert await app.tasks.retry(it.backend, TaskFilter(task="ship", state="failed")) == 2
+        assert await app.tasks.count(it.backend, TaskFilter(task="ship")) == {"pending": 2, "success": 1}
+
+
+async def test_f16_tm2_a_retry_counts_attempts_anew_and_keeps_the_history(database_url: str) -> None:
+    failing.add("a")
+    async with house(database_url) as it:
+        (a,) = await it.orders("a")
+        await it.settle()
+        assert attempts == [1, 2, 3]
+        assert await app.tasks.retry(it.backend, TaskFilter(task="ship", key=a)) == 1
+        record = await app.tasks.find(it.backend, "ship", a)
+        assert record is not None
+        assert (record.state, record.attempt, record.change, record.generation) == (JobState.PENDING, 0, "manual", 2)
+        status = await it.backend.job(record.job)
+        assert status is not None
+        assert [one.error for one in status.attempts] == ["ConnectionError: no way for a"] * 3
+        attempts.clear()
+        await it.settle()
+        assert attempts == [1, 2, 3], "all attempts of the policy, not one"
+        assert ran[-1] == ("ship", "a", "manual")
+
+
+async def test_f16_a_retry_of_what_waits_in_back_off_runs_it_now(database_url: str) -> None:
+    failing.add("a")
+    async with house(database_url) as it:
+        (a,) = await it.orders("a")
+        await it.plan()
+        await it.backend.run_until_idle(advance=False, raise_errors=False)
+        assert attempts == [1]
+        record = await app.tasks.find(it.backend, "ship", a)
+        assert record is not None and record.run_at is not None and record.run_at > it.backend.clock.now()  # noqa: PT018
+        assert await app.tasks.retry(it.backend, TaskFilter(task="ship", key=a)) == 1
+        await it.backend.run_until_idle(advance=False, raise_errors=False)
+        assert attempts == [1, 1]
+
+
+async def test_tm3_a_retry_of_a_running_record_runs_it_once_more(database_url: str) -> None:
+    async with house(database_url) as it:
+        gates["a"], gates["a begun"] = asyncio.Event(), asyncio.Event()
+        (a,) = await it.orders("a")
+        await it.plan()
+        working = asyncio.create_task(it.backend.run_until_idle())
+        await gates["a begun"].wait()
+        for _ in range(3):
+            assert await app.tasks.retry(it.backend, TaskFilter(task="ship", state="running")) == 1
+        record = await app.tasks.find(it.backend, "ship", a)
+        assert record is not None and record.state is JobState.RUNNING  # noqa: PT018
+        explained = str(await app.tasks.explain(it.backend, "ship", a))
+        assert "it is run once more afterwards" in explained
+        gates["a"].set()
+        await working
+        await it.backend.run_until_idle()
+        assert [one for one in ran if one[0] == "ship"] == [("ship", "a", "enter"), ("ship", "a", "manual")]
+        assert (await it.states("ship")) == {a: "success"}
+
+
+async def test_tm4_a_retry_keeps_when_the_row_changed(database_url: str) -> None:
+    async with house(database_url) as it:
+        (a,) = await it.orders("a")
+        await it.settle()
+        before = await app.tasks.find(it.backend, "ship", a)
+        it.backend.clock.advance(HOUR)
+        await app.tasks.retry(it.backend, TaskFilter(task="ship", key=a))
+        after = await app.tasks.find(it.backend, "ship", a)
+        assert before is not None and after is not None  # noqa: PT018
+        assert after.changed_at == before.changed_at
+        assert after.run_at == it.backend.clock.now() != before.run_at
+
+
+async def test_tm5_a_retry_by_fields_of_the_row_touches_all_1500(database_url: str) -> None:
+    async with house(database_url) as it:
+        for amount in (1, 2):
+            await it.orders(*(f"o{number}" for number in range(750)), amount=amount)
+        await it.orders("left", amount=9)
+        await it.settle()
+        rows = TaskFilter(task="ship", table=Order, rows=lambda order: order.amount < 5)
+        assert await app.tasks.count(it.backend, rows) == {"success": 1500}
+        assert await app.tasks.retry(it.backend, rows) == 1500
+        assert await app.tasks.count(it.backend, TaskFilter(task="ship")) == {"pending": 1500, "success": 1}
+
+
+async def test_tm6_a_retry_that_matches_nothing_is_none(database_url: str) -> None:
+    async with house(database_url) as it:
+        await it.orders("a")
+        await it.settle()
+        assert await app.tasks.retry(it.backend, TaskFilter(task="ship", error="nothing like it")) == 0
+        assert await app.tasks.retry(it.backend, TaskFilter(table=Parcel)) == 0
+
+
+async def test_tm7_an_unknown_task_is_refused(database_url: str) -> None:
+    async with house(database_url) as it:
+        for call in (
+            app.tasks.records(it.backend, TaskFilter(task="shipp")),
+            app.tasks.count(it.backend, TaskFilter(task=("ship", "shipp"))),
+            app.tasks.retry(it.backend, TaskFilter(task="shipp")),
+            app.tasks.explain(it.backend, "shipp", "x"),
+            app.tasks.pause(it.backend, "shipp"),
+            app.tasks.resume(it.backend, "shipp"),
+        ):
+            with pytest.raises(DataError, match="no reactive task 'shipp'"):
+                await call
+
+
+async def test_tm8_a_retry_with_a_task_alone_runs_what_succeeded_too(database_url: str) -> None:
+    async with house(database_url) as it:
+        await it.orders("a", "b")
+        await it.settle()
+        assert await app.tasks.retry(it.backend, TaskFilter(task="ship")) == 2
+        await it.settle()
+        assert set(ran[4:]) == {("ship", "a", "manual"), ("ship", "b", "manual")}
+        assert len(ran) == 6
+
+
+async def test_f24_an_empty_filter_changes_nothing(database_url: str) -> None:
+    async with house(database_url) as it:
+        await it.orders("a")
+        await it.settle()
+        for verb in (app.tasks.retry, app.tasks.cancel, app.tasks.skip, app.tasks.delete):
+            with pytest.raises(UsageError, match="all rows of all reactive tasks"):
+                await verb(it.backend, TaskFilter())
+        assert await app.tasks.count(it.backend) == {"success": 2}
+        assert await app.tasks.retry(it.backend, TaskFilter(), everything=True) == 2
+
+
+async def test_tm9_api3_records_of_several_tables_are_listed_by_their_next_run(database_url: str) -> None:
+    failing.add("late")
+    async with house(database_url) as it:
+        (late,) = await it.orders("late")
+        await it.settle(advance=False)
+        it.backend.clock.advance(timedelta(seconds=10))
+        await it.sql("insert into parcel_of_others (number, name) values (7, 'x')")
+        (done,) = await it.orders("done", status="open")
+        await it.plan()
+        page = await app.tasks.records(it.backend, order="due")
+        assert [(one.task, one.key) for one in page.records][:3] == [("note", done), ("weigh", 7), ("ship", late)]
+        assert [(one.task, one.key, one.state) for one in page.records][3:] == [("note", late, JobState.SUCCESS)]
+        found: list[TaskRecord] = []
+        after = None
+        for _ in range(4):
+            piece = await app.tasks.records(it.backend, order="due", limit=1, after=after)
+            found, after = [*found, *piece.records], piece.next
+        assert found == page.records
+
+
+async def test_api2_pages_go_on_where_the_last_ended(database_url: str) -> None:
+    async with house(database_url) as it:
+        orders = await it.orders(*map(str, range(25)))
+        await it.plan()
+        keys, after, pages = [], None, 0
+        while True:
+            page = await app.tasks.records(it.backend, TaskFilter(task="ship"), limit=10, after=after)
+            keys += [one.key for one in page.records]
+            after, pages = page.next, pages + 1
+            if after is None:
+                break
+        assert (sorted(keys), pages) == (sorted(orders), 3)
+        assert len((await app.tasks.records(it.backend)).records) == 50
+        found, after = [], None
+        while True:
+            page = await app.tasks.records(
+                it.backend, TaskFilter(task="ship", table=Order, rows=lambda one: one.name >= "2"), limit=4, after=after
+            )
+            found += [one.key for one in page.records]
+            after = page.next
+            if after is None:
+                break
+        assert found == [one for one, number in zip(orders, range(25), strict=True) if str(number) >= "2"]
+        for wrong in ("nonsense", "[1]", "{}", '["x", 1, "k"]'):
+            with pytest.raises(CursorInvalid):
+                await app.tasks.records(it.backend, after=wrong)
+            with pytest.raises(CursorInvalid):
+                await app.tasks.records(it.backend, after=wrong, order="due")
+
+
+async def test_tm10_several_states_are_a_filter(database_url: str) -> None:
+    failing.add("a")
+    async with house(database_url) as it:
+        await it.orders("a", "b")
+        await it.settle()
+        await it.orders("c")
+        await it.plan()
+        where = TaskFilter(task="ship", state=("failed", "pending"))
+        assert await app.tasks.count(it.backend, where) == {"failed": 1, "pending": 1}
+        with pytest.raises(ValueInvalid, match="no state 'dirty'"):
+            TaskFilter(state=("failed", "dirty"))
+
+
+async def test_tm11_tm12_error_text_and_having_an_error_are_filters(database_url: str) -> None:
+    failing.update({"a", "note b"})
+    async with house(database_url) as it:
+        a, b = await it.orders("a", "b")
+        await it.settle()
+
+        async def found(**where: Any) -> set[tuple[str, str]]:
+            page = await app.tasks.records(it.backend, TaskFilter(**where))
+            return {(one.task, one.key) for one in page.records}
+
+        assert await found(error="no way") == {("ship", a)}
+        assert await found(error="not now") == {("note", b)}
+        assert await found(error="NOT NOW") == set()
+        assert await found(has_error=True) == {("ship", a), ("note", b)}
+        assert await found(has_error=False) == {("ship", b), ("note", a)}
+
+
+async def test_tm13_api4_api5_api6_api8_a_key_as_text_finds_the_row_in_its_own_type(database_url: str) -> None:
+    async with house(database_url) as it:
+        await it.sql("insert into parcel_of_others (number, name) values (7, 'x')")
+        (a,) = await it.orders("a")
+        await it.plan()
+        for key in (7, "7"):
+            record = await app.tasks.find(it.backend, "weigh", key)
+            assert record is not None and record.key == 7  # noqa: PT018
+        assert await app.tasks.find(it.backend, "weigh", 8) is None
+        assert (await app.tasks.find(it.backend, "ship", str(a))) is not None
+        page = await app.tasks.records(it.backend, TaskFilter(key="7"))
+        assert [one.task for one in page.records] == ["weigh"]
+        assert await app.tasks.retry(it.backend, TaskFilter(key=str(a))) == 2
+        with pytest.raises(IdInvalid):
+            await app.tasks.find(it.backend, "weigh", "seven")
+
+
+async def test_tm14_a_table_picks_its_tasks(database_url: str) -> None:
+    async with house(database_url) as it:
+        await it.sql("insert into parcel_of_others (number, name) values (7, 'x')")
+        await it.orders("a")
+        await it.plan()
+        page = await app.tasks.records(it.backend, TaskFilter(table=Parcel))
+        assert [(one.task, one.key) for one in page.records] == [("weigh", 7)]
+
+
+async def test_tm16_rows_need_their_table_and_what_can_be_translated(database_url: str) -> None:
+    with pytest.raises(ValueInvalid, match="of which table"):
+        TaskFilter(rows=lambda order: order.id == "x")
+    async with house(database_url) as it:
+        missing = TaskFilter(table=Order, rows=lambda order: order.missing == 1)  # type: ignore[attr-defined]
+        with pytest.raises(DeclarationError, match="missing"):
+            await app.tasks.count(it.backend, missing)
+        with pytest.raises(ValueInvalid, match="by their keys"):
+            await app.tasks.records(
+                it.backend, TaskFilter(table=Order, rows=lambda order: order.amount == 1), order="due"
+            )
+
+
+async def test_api1_lists_do_not_show_what_was_captured(database_url: str) -> None:
+    async with house(database_url) as it:
+        await it.orders("a", amount=777)
+        await it.plan()
+        assert "777" not in repr(await app.tasks.records(it.backend))
+        assert "777" not in repr(await app.tasks.list(it.backend))
+
+
+async def test_a_retry_of_the_job_is_one_of_the_row(database_url: str) -> None:
+    """`retry` of jobs would move the finished job behind the back of the record."""
+    failing.add("a")
+    async with house(database_url) as it:
+        (a,) = await it.orders("a")
+        await it.settle()
+        record = await app.tasks.find(it.backend, "ship", a)
+        assert record is not None
+        job = job_uuid(record.job)
+        assert await it.backend.job_calls.retry([job, job]) == [job]
+        assert await it.backend.job_calls.retry([job]) == []
+        record = await app.tasks.find(it.backend, "ship", a)
+        assert record is not None
+        assert (record.state, record.generation, record.change) == (JobState.PENDING, 2, "manual")
+        failing.clear()
+        await it.backend.run_mutation(change, a, {"amount": 5})
+        await it.settle()
+        assert [one for one in ran if one[0] == "ship"][3:] == [("ship", "a", "change")]
+        assert await it.states("ship") == {a: "success"}
+        assert await it.backend.job_calls.retry([job]) == []
+
+
+async def test_a_failed_deletion_is_retried_as_one(database_url: str) -> None:
+    async with house(database_url) as it:
+        await it.sql("insert into parcel_of_others (number, name) values (7, 'x')")
+        await it.settle()
+        failing.add("weigh")
+        await it.sql("delete from parcel_of_others")
+        await it.settle()
+        assert await app.tasks.count(it.backend, TaskFilter(task="weigh", state="gone")) == {"failed": 1, "gone": 1}
+        failing.clear()
+        assert await app.tasks.retry(it.backend, TaskFilter(state=("failed", "gone"))) == 1
+        await it.settle()
+        assert ran == [("weigh", 7, "enter"), ("weigh", 7, "delete"), ("weigh", 7, "delete")]
+
+
+async def test_pending_runs_are_canceled_and_the_next_change_is_run(database_url: str) -> None:
+    async with house(database_url) as it:
+        a, b = await it.orders("a", "b")
+        await it.plan()
+        assert await app.tasks.cancel(it.backend, TaskFilter(task="ship")) == 2
+        await it.settle()
+        assert await it.states("ship") == {a: "canceled", b: "canceled"}
+        assert not [one for one in ran if one[0] == "ship"]
+        await it.backend.run_mutation(change, a, {"amount": 2})
+        await it.settle()
+        assert await it.states("ship") == {a: "success", b: "canceled"}
+        assert await app.tasks.cancel(it.backend, TaskFilter(task="ship")) == 0
+        with pytest.raises(ValueInvalid, match="success cannot be canceled"):
+            await app.tasks.cancel(it.backend, TaskFilter(state="success"))
+
+
+async def test_pending_runs_of_jobs_are_canceled_in_bulk_with_their_records(database_url: str) -> None:
+    async with house(database_url) as it:
+        a, b = await it.orders("a", "b")
+        await it.plan()
+        assert await narrow.cancel_all(it.backend) == 2
+        await it.settle()
+        assert await it.states("note") == {a: "canceled", b: "canceled"}
+        await it.backend.run_mutation(change, a, {"name": "c"})
+        await it.settle()
+        assert await it.states("note") == {a: "success", b: "canceled"}
+
+
+async def test_pending_runs_are_skipped_at_once(database_url: str) -> None:
+    async with house(database_url) as it:
+        a, b = await it.orders("a", "b")
+        await it.plan()
+        assert await app.tasks.skip(it.backend, TaskFilter(task="ship", key=a)) == 1
+        assert await it.states("ship") == {a: "skipped", b: "pending"}
+        assert await app.tasks.skip(it.backend, TaskFilter(task="ship", key=a)) == 0
+        await it.settle()
+        assert [one for one in ran if one[0] == "ship"] == [("ship", "b", "enter")]
+        await it.backend.run_mutation(change, a, {"amount": 2})
+        await it.settle()
+        assert await it.states("ship") == {a: "success", b: "success"}
+
+
+async def test_records_are_forgotten_but_for_those_that_run(database_url: str) -> None:
+    async with house(database_url) as it:
+        (done,) = await it.orders("done")
+        await it.settle()
+        gates["a"], gates["a begun"] = asyncio.Event(), asyncio.Event()
+        (a,) = await it.orders("a")
+        await it.plan()
+        working = asyncio.create_task(it.backend.run_until_idle(raise_errors=False))
+        await gates["a begun"].wait()
+        (waits,) = await it.orders("waits")
+        await it.plan()
+        assert await app.tasks.delete(it.backend, TaskFilter(task="ship")) == 2
+        assert (await it.states("ship")).keys() == {a}
+        gates["a"].set()
+        await working
+        assert await app.tasks.delete(it.backend, TaskFilter(task="ship")) == 1
+        assert await it.states("ship") == {}
+        assert ("ship", "waits", "enter") not in ran
+        await it.backend.run_mutation(change, done, {"amount": 2})
+        await it.settle()
+        assert await it.states("ship") == {done: "success"}
+        assert waits
+
+
+async def test_tf1_a_paused_task_is_planned_but_stays_pending_and_others_run(database_url: str) -> None:
+    async with house(database_url) as it:
+        await app.tasks.pause(it.backend, "ship")
+        (a,) = await it.orders("a")
+        await it.settle(advance=False)
+        assert await it.states("ship") == {a: "pending"}
+        assert await it.states("note") == {a: "success"}
+        (status,) = [one for one in await app.tasks.list(it.backend) if one.name == "ship"]
+        assert (status.paused, status.ready + status.scheduled, status.declared) == (True, 1, True)
+        assert await app.tasks.count(it.backend, TaskFilter(task="ship", has_error=True)) == {}
+        assert "The task is paused" in str(await app.tasks.explain(it.backend, "ship", a))
+        assert await app.tasks.resume(it.backend, "ship") == 1
+        await it.settle(advance=False)
+        assert await it.states("ship") == {a: "success"}
+
+
+async def test_tf2_all_tasks_paused_run_nothing_and_resume_in_bounded_steps(database_url: str) -> None:
+    async with house(database_url) as it:
+        for task in ("ship", "note", "weigh"):
+            await app.tasks.pause(it.backend, task)
+        orders = await it.orders(*map(str, range(1100)))
+        await it.settle(advance=False)
+        assert not ran
+        assert await app.tasks.count(it.backend) == {"pending": 2200}
+        assert await app.tasks.resume(it.backend, "ship") == 1100
+        await it.settle(advance=False)
+        assert len(ran) == len(orders)
+        assert await app.tasks.count(it.backend, TaskFilter(task="note")) == {"pending": 1100}
+
+
+async def test_f22_f23_f26_what_is_to_be_done_is_asked_of_the_database(database_url: str) -> None:
+    """By any process; it is zero again once all is done; and it does not read the records."""
+    failing.add("bad")
+    async with house(database_url) as it:
+        await it.orders("bad", "good")
+        await it.plan()
+        it.backend.clock.advance(timedelta(seconds=7))
+        (ship_,) = [one for one in await it.backend.engine.store.records.backlog(100) if one.name == "ship"]
+        assert (ship_.ready, ship_.scheduled, ship_.running, ship_.failed) == (2, 0, 0, 0)
+        assert ship_.oldest is not None
+        await it.settle()
+        (ship_,) = [one for one in await it.backend.engine.store.records.backlog(100) if one.name == "ship"]
+        assert (ship_.ready, ship_.scheduled, ship_.running, ship_.failed, ship_.oldest) == (0, 0, 0, 1, None)
+
+
+async def test_explain_says_why_a_row_has_run_or_not(database_url: str) -> None:
+    failing.add("a")
+    async with house(database_url) as it:
+        a, open_ = await it.orders("a") + await it.orders("open", status="open")
+        explained = await app.tasks.explain(it.backend, "ship", a)
+        assert explained.record is None
+        assert explained.matches
+        assert "no change of the row has been planned" in explained.reasons[0]
+        await it.plan()
+        assert "A run is pending because of a row that began to match" in str(
+            await app.tasks.explain(it.backend, "ship", a)
+        )
+        await it.backend.run_until_idle(advance=False, raise_errors=False)
+        assert "its last attempt: ConnectionError: no way for a" in str(await app.tasks.explain(it.backend, "ship", a))
+        await it.settle()
+        explained = await app.tasks.explain(it.backend, "ship", a)
+        assert "failed" in explained.reasons[0]
+        assert explained.job is not None and len(explained.job.attempts) == 3  # noqa: PT018
+        assert [(one.name, one.then, one.now) for one in explained.watched] == [("amount", "1", "1")]
+        await it.backend.run_mutation(change, a, {"amount": 5})
+        explained = await app.tasks.explain(it.backend, "ship", a)
+        assert [(one.then, one.now) for one in explained.watched] == [("1", "5")]
+        assert "amount changed since" in str(explained)
+        explained = await app.tasks.explain(it.backend, "ship", open_)
+        assert (explained.exists, explained.matches) == (True, False)
+        assert "does not match the filter" in explained.reasons[0]
+        assert [str(one) for one in explained.findings] == ["status == 'paid' is false: status is 'open'"]
+        await it.backend.run_mutation(delete, open_)
+        explained = await app.tasks.explain(it.backend, "ship", open_)
+        assert (explained.exists, explained.matches) == (False, None)
+        assert "no such row" in explained.reasons[0]
+
+
+async def test_tasks_are_not_looked_after_in_a_transaction(database_url: str) -> None:
+    async with house(database_url) as it:
+        with pytest.raises(ContextError, match="outside of queries and mutations"):
+            await it.backend.run_mutation(in_mutation)
+        with pytest.raises(ContextError, match="neither a ctx nor a backend"):
+            await app.tasks.list(None)  # type: ignore[call-overload]
+
+
+async def test_a_run_that_is_put_off_while_its_task_is_resumed_does_not_wait_for_an_hour(database_url: str) -> None:
+    async with house(database_url) as it:
+        await app.tasks.pause(it.backend, "ship")
+        gates["b"], gates["b begun"] = asyncio.Event(), asyncio.Event()
+        (a,) = await it.orders("a")
+        await it.plan()
+        holds, store = it.backend.engine.holds, it.backend.engine.store
+        holds.learn(await store.tasks.held(it.backend.clock.now()))
+        learn, holds.learn = holds.learn, lambda known: None  # type: ignore[method-assign]  # it has in hand what was so
+        assert await app.tasks.resume(it.backend, "ship") == 0
+        await it.backend.run_until_idle(advance=False)
+        assert await it.states("ship") == {a: "pending"}
+        holds.learn = learn  # type: ignore[method-assign]
+        it.backend.clock.advance(timedelta(seconds=6))
+        await it.backend.run_until_idle(advance=False)
+        await it.backend.run_until_idle(advance=False)
+        assert await it.states("ship") == {a: "success"}
