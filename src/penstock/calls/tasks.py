@@ -25,6 +25,7 @@ from penstock.functions.function import ActionFunction, AnyFunction, MutationFun
 from penstock.functions.registry import Registry
 from penstock.jobs.job import Options, Outcome
 from penstock.jobs.states import JobEvent
+from penstock.observe import points
 from penstock.reactive.task import Change, ReactiveTask, interest_name, spec_of
 from penstock.reactive.tracing import RowFilter, RowWatch, trace_filter, trace_watch
 from penstock.schema.table import Table, TableDefinition, definition_of
@@ -226,6 +227,8 @@ def _awaited(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
             return held
         made: Any = MutationTaskCtx(ctx, state) if isinstance(ctx, MutationCtx) else TaskCtx(ctx, state)
         try:
+            if points.armed:
+                await points.reach("task.begun", task=task.name, doc_id=state.doc_id, change=change)
             await handler(made)
         except Exception as error:
             if (meant := state.raised(error)) is error:
@@ -249,6 +252,8 @@ def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
         if (held := _held(state)) is not None:
             return held
         try:
+            if points.armed:
+                ctx._wait(points.reach("task.begun", task=task.name, doc_id=state.doc_id, change=change))  # noqa: SLF001
             handler(_sync_ctx(ctx, state))
         except Exception as error:
             if (meant := state.raised(error)) is error:
