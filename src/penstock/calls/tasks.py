@@ -181,7 +181,7 @@ class ReactiveTasks:
                 name=name,
                 definition=definition,
                 condition=None if filter is None else trace_filter(definition, filter, f"{what}: filter"),
-                watch=trace_watch(definition, None if watch is None else tuple(watch), f"{what}: watch"),
+                watch=trace_watch(definition, watch, f"{what}: watch"),
                 **given_of(options),
             )
             self._check(task, options.get("pool"))
