@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,8 +10,9 @@ from typing import Any
 
 from penstock import App, Id, MutationCtx, Table, TaskCtx
 from penstock.store.tasks import RecordRow, TaskRow
-from penstock.testing import TestApp
+from penstock.testing import TestApp, TestClock
 
+_seeds = itertools.count()
 Step = Callable[[MutationCtx], Awaitable[Any]]
 Handler = Callable[[TaskCtx[Any]], Awaitable[None]]
 
@@ -71,8 +73,8 @@ class Stage:
         self.app.reactive_task(table, name=name, **options)(react)
 
     def open(self, url: str, **settings: Any) -> TestApp:
-        """The app under test."""
-        return TestApp(self.app, url, **settings)
+        """The app under test; of several on one database each makes ids of its own."""
+        return TestApp(self.app, url, **{"clock": TestClock(seed=next(_seeds)), **settings})
 
     # ----- writing rows
 

@@ -25,7 +25,7 @@ from penstock.reactive.reconciling import Reconciling
 from penstock.schema.fields import Kind
 from penstock.services.reconciler import Reconciler
 from penstock.services.service import Service
-from penstock.store.tasks import Move, TaskRow
+from penstock.store.tasks import Move, Progress, TaskRow
 from penstock.store.values import captured_value
 
 _AT_ONCE = 2000
@@ -141,20 +141,23 @@ class Planner(Service):
         move = Move(READER, self._lease, self._position, after)
         if points.armed and rows:
             await points.reach("planner.planned", rows=rows)
-        again = {task.number: Reconciling() for task, change in ours if change.kind in {LOST, "truncate"}}
+        lost = {task.number for task, change in ours if change.kind in {LOST, "truncate"}}
+        if lost:
+            await self._list(at_once=True)
+        again = [Progress(row, (row.reconciling or Reconciling()).begun()) for row in self._rows if row.id in lost]
         if await self._store.tasks.plan(rows, move, now, again) is None:
             self._lose()
             return
-        if again:
+        if lost:
             await self._list(at_once=True)
         self._position, self._moved_at = after, self.clock.monotonic()
         if rows:
             self._store.signals.notify()
 
     def _lose(self) -> None:
-        """Another plans."""
+        """Another plans, or a task was declared anew: look again at both."""
         log_event("planner.reader_lost", logging.WARNING, lease=self._lease)
-        self._position = None
+        self._position, self._listed_at = None, -1e9
 
     async def _reconcile(self) -> bool:
         """Look at a piece of the rows of a task, if one is to be looked at; whether more is to be looked at now."""

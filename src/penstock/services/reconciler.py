@@ -19,7 +19,7 @@ from penstock.reactive.planning import PlannedTask, Read, RowPlan
 from penstock.reactive.reconciling import Found, Reconciling, compare_records, compare_rows
 from penstock.store.changes import Source
 from penstock.store.contract import Session
-from penstock.store.tasks import Move, TaskRow
+from penstock.store.tasks import Move, Progress, TaskRow
 
 _AT_ONCE = 1000
 _AUDITED_AT_ONCE = 200
@@ -81,7 +81,7 @@ class Reconciler:
         if at.audit:
             self._audited_at = self._clock.monotonic()
         moved = at.moved(step.after, step.looked, len(step.rows))
-        if await self._store.tasks.plan(step.rows, move, now, {task.id: moved}) is None:
+        if await self._store.tasks.plan(step.rows, move, now, [Progress(task, moved)]) is None:
             return False, at
         if step.rows:
             self._store.signals.notify()

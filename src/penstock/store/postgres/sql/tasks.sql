@@ -135,10 +135,11 @@ select r.key, r.after, r.gone, f.state
 from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.slot = -1
 where r.task = :task and r.key > :after::text collate "C" order by r.key limit :limit;
 
--- progress: how far looking at the rows of a task has come; NULL once it is done.
+-- progress: how far looking at the rows of a task has come; NULL once it is done. Not if it was declared anew meanwhile.
 update penstock.task
 set reconciling = :reconciling, reconciled_at = case when :reconciling::text is null then :now::timestamptz else reconciled_at end
-where id = :task;
+where id = :task and declared_at = :declared_at and version = :version and signature = :signature
+returning id;
 
 -- forget: forget the oldest records whose time is over, and their jobs with them.
 -- Differs: steps around those whom somebody has in hand.

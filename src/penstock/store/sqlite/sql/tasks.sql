@@ -121,10 +121,11 @@ select r.key, r.after, r.gone, f.state
 from penstock_task_record r left join penstock_finished_job f on f.id = r.id
 where r.task = :task and r.key > :after order by r.key limit :limit;
 
--- progress: how far looking at the rows of a task has come; NULL once it is done.
+-- progress: how far looking at the rows of a task has come; NULL once it is done. Not if it was declared anew meanwhile.
 update penstock_task
 set reconciling = :reconciling, reconciled_at = case when :reconciling is null then :now else reconciled_at end
-where id = :task;
+where id = :task and declared_at = :declared_at and version = :version and signature = :signature
+returning id;
 
 -- forget: forget the oldest records whose time is over.
 -- Differs: their jobs go with `ends`.
