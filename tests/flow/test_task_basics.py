@@ -326,7 +326,7 @@ async def test_db1_db2_db3_a_row_is_left_alone_for_its_debounce(database_url: st
         assert await test.run_until_idle(advance=False) == 1
 
 
-@pytest.mark.parametrize("debounce", [timedelta(milliseconds=-1), timedelta(days=400), 500, "1s", "soon"])
+@pytest.mark.parametrize("debounce", [timedelta(milliseconds=-1), timedelta(days=400), 500, "1s", "soon", None])
 def test_db4_db5_a_debounce_that_is_none_is_refused(debounce: Any) -> None:
     with pytest.raises(DeclarationError, match="debounce is a timedelta from 0 to a year"):
         Stage().task(Order, debounce=debounce)
