@@ -21,7 +21,7 @@ class Thing(Table):
     at: datetime | None = None
 
 
-Case = tuple[Callable[[Any], Any], list[dict[str, Any]], list[dict[str, Any]]]
+Case = tuple[Callable[[Any], Any] | None, list[dict[str, Any]], list[dict[str, Any]]]
 
 CASES: dict[str, Case] = {
     "fi1": (
@@ -77,7 +77,7 @@ CASES: dict[str, Case] = {
             {"data": {"x": 6}},
         ],
     ),
-    "qe1": (None, [{}, {"a": 1}], []),  # type: ignore[dict-item]
+    "qe1": (None, [{}, {"a": 1}], []),
 }
 
 
@@ -86,7 +86,7 @@ async def runs_for(url: str, *names: str) -> None:
     for name in names:
         function, matching, others = CASES[name]
         stage = Stage()
-        stage.task(Thing, **({} if function is None else {"filter": function}))
+        stage.task(Thing, filter=function)
         async with stage.open(url) as test:
             rows = await stage.insert(test, *(Thing(**fields) for fields in (*matching, *others)))
             await settle(test)

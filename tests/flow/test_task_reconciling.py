@@ -12,6 +12,7 @@ from stage.feed import write
 from stage.reactive import Stage, record_of, settle, task_row
 
 from penstock import App, DatabaseUnavailable, MutationTaskCtx, Table
+from penstock.reactive.reconciling import compare_rows
 from penstock.services import reconciler
 from penstock.store.contract import Statement
 from penstock.testing import TestApp, TestClock, raising
@@ -32,15 +33,15 @@ class Plain(Table, source="plain", key="key", managed=False):
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Ten rows at a time are looked at; these are their keys."""
     seen: list[str] = []
-    compare = reconciler.compare_rows
+    compare = compare_rows
 
-    def compare_rows(task: Any, rows: Iterable[Any], *others: Any) -> Any:
+    def look(task: Any, rows: Iterable[Any], *others: Any) -> Any:
         found = list(rows)
         seen.extend(row.key for row in found)
         return compare(task, found, *others)
 
     monkeypatch.setattr(reconciler, "_AT_ONCE", 10)
-    monkeypatch.setattr(reconciler, "compare_rows", compare_rows)
+    monkeypatch.setattr(reconciler, "compare_rows", look)
     return seen
 
 

@@ -26,6 +26,7 @@ from penstock.functions.registry import Registry
 from penstock.jobs.job import Options, Outcome
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
+from penstock.reactive.reconciling import Reconciling
 from penstock.reactive.task import Change, ReactiveTask, interest_name, spec_of
 from penstock.reactive.tracing import RowFilter, RowWatch, trace_filter, trace_watch
 from penstock.schema.table import Table, TableDefinition, definition_of
@@ -319,8 +320,10 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     if not len(tasks):
         return
     declared: list[DeclaredTask] = list(tasks)
-    await store.changes.register(READER, now)
+    is_new = await store.changes.register(READER, now)
     known = {row.plan.name: row for row in await store.tasks.list()}
+    if is_new and known:  # somebody had dropped it: what has changed since is told no more
+        await store.tasks.plan([], None, now, {row.id: Reconciling() for row in known.values()})
     ours = [one for one in declared if _may_declare(one, known.get(one.task.name))]
     await store.interests.declare([one.interest(store.dialect) for one in ours], now)
     rows = await store.tasks.declare([one.plan(store.dialect) for one in declared], now)

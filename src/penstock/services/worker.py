@@ -252,7 +252,7 @@ class Worker(Service):
         for settlement in settlements:
             if settlement.id not in won:
                 log_event("job.lost", logging.WARNING, job=job_id(settlement.id), lease=self.lease)
-            elif settlement.error is not None and settlement.event is not JobEvent.SNOOZED:
+            elif settlement.error is not None and settlement.event not in {JobEvent.SNOOZED, JobEvent.SKIPPED}:
                 log_event("job.failed", logging.WARNING, job=job_id(settlement.id), error=settlement.error)
         return won
 
