@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar, Unpack
 
 from penstock.calls.context import ActionCtx, MutationCtx
@@ -26,13 +27,13 @@ from penstock.functions.registry import Registry
 from penstock.jobs.job import Options, Outcome
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
-from penstock.reactive.reconciling import Reconciling
 from penstock.reactive.task import Change, ReactiveTask, interest_name, spec_of
 from penstock.reactive.tracing import RowFilter, RowWatch, trace_filter, trace_watch
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.conditions import condition_sql, watch_sql
+from penstock.store.contract import Store
 from penstock.store.dialect import Dialect
-from penstock.store.tasks import TaskPlan, TaskRow
+from penstock.store.tasks import TaskPlan, TaskRow, from_the_beginning
 
 T = TypeVar("T", bound=Table)
 
@@ -323,12 +324,18 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     is_new = await store.changes.register(READER, now)
     known = {row.plan.name: row for row in await store.tasks.list()}
     if is_new and known:  # somebody had dropped it: what has changed since is told no more
-        await store.tasks.plan([], None, now, {row.id: Reconciling() for row in known.values()})
+        await look_at_all_rows(store, now)
     ours = [one for one in declared if _may_declare(one, known.get(one.task.name))]
     await store.interests.declare([one.interest(store.dialect) for one in ours], now)
     rows = await store.tasks.declare([one.plan(store.dialect) for one in declared], now)
     engine.tasks = {row.plan.name: row for row in rows}
     await _drop_older(engine, ours)
+
+
+async def look_at_all_rows(store: Store, now: datetime) -> None:
+    """Have all rows of all tasks looked at, those that are declared anew meanwhile too."""
+    while await store.tasks.plan([], None, now, from_the_beginning(await store.tasks.list())) is None:
+        pass
 
 
 def _may_declare(declared: DeclaredTask, known: TaskRow | None) -> bool:

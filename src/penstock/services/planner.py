@@ -14,18 +14,17 @@ from datetime import timedelta
 from typing import Any
 
 from penstock.calls.run import Runner
-from penstock.calls.tasks import READER
+from penstock.calls.tasks import READER, look_at_all_rows
 from penstock.changes.change import LOST, CapturedChange
 from penstock.changes.position import Position
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, plan_rows
-from penstock.reactive.reconciling import Reconciling
 from penstock.schema.fields import Kind
 from penstock.services.reconciler import Reconciler
 from penstock.services.service import Service
-from penstock.store.tasks import Move, Progress, TaskRow
+from penstock.store.tasks import Move, TaskRow, from_the_beginning
 from penstock.store.values import captured_value
 
 _AT_ONCE = 2000
@@ -132,7 +131,7 @@ class Planner(Service):
         now = self.clock.now()
         if self._position is None and await self._store.changes.register(READER, now):
             self._position = await self._store.changes.take(READER, self._lease)
-            await self._store.tasks.plan([], None, now, {row.id: Reconciling() for row in self._rows})
+            await look_at_all_rows(self._store, now)
             await self._list(at_once=True)
         if self._position is not None:
             log_event("planner.started", lease=self._lease, planner=self._label)
@@ -152,7 +151,7 @@ class Planner(Service):
         lost = {task.number for task, change in ours if change.kind in {LOST, "truncate"}}
         if lost:
             await self._list(at_once=True)
-        again = [Progress(row, (row.reconciling or Reconciling()).begun()) for row in self._rows if row.id in lost]
+        again = from_the_beginning(row for row in self._rows if row.id in lost)
         if await self._store.tasks.plan(rows, move, now, again) is None:
             self._lose()
             return

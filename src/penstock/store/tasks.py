@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -131,6 +131,11 @@ class Progress:
 
     task: TaskRow
     reconciling: Reconciling | None
+
+
+def from_the_beginning(tasks: Iterable[TaskRow]) -> list[Progress]:
+    """That all rows of tasks are looked at, and what was to be run again in any case still is."""
+    return [Progress(task, (task.reconciling or Reconciling()).begun()) for task in tasks]
 
 
 class Tasks(Protocol):
