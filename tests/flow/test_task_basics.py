@@ -362,6 +362,17 @@ async def test_rp5_a_change_leaves_attempts_alone_if_that_is_asked_for(database_
         assert [one.number for one in kept.attempts] == [1, 2, 3, 1], "after its last attempt a change begins anew"
 
 
+async def test_rd1_without_a_policy_there_are_five_attempts(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Order)
+    stage.error = ConnectionError("away")
+    async with stage.open(database_url) as test:
+        (order,) = await stage.insert(test, Order())
+        assert await settle(test) == 5
+        job = await record_job(test, order)
+        assert (job.state, job.attempt) == (JobState.FAILED, 5)
+
+
 # ----- starting and stopping
 
 
