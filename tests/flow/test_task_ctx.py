@@ -333,7 +333,7 @@ def test_wc2_wc3_wc5_a_run_whose_row_is_not_as_planned_ends_as_skipped(
 
         steps["sync"] = [changed_before, nothing]
         await t.plan()
-        await t.run_until_idle()
+        await t.run_until_idle(plan=False)
         job = await t.only_job()
         assert (job.state.value, job.attempt) == ("skipped", 1)
         assert seen == [reason]
@@ -390,7 +390,7 @@ def test_f8_a_row_that_comes_back_to_what_it_was_is_run_again(database_url: str)
 
         steps["sync"] = [there_and_back, document]
         await t.plan()
-        await t.run_until_idle()
+        await t.run_until_idle(plan=False)
         await t.run_mutation(change, order, amount=1)
         await t.settle_down()
         assert seen == ["changed", 1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table
+from penstock import ActionCtx, App, Id, MutationCtx, QueryCtx, Retry, SyncTaskCtx, Table, TaskCtx
 from penstock.testing import JobsFailed, TestApp, TestClock, gate, raising
 
 NOW = timedelta(0)
@@ -45,6 +45,46 @@ async def ping_for_ever(ctx: MutationCtx) -> None:
 @app.action
 async def fall(ctx: ActionCtx, where: str) -> None:
     raise LookupError(f"fell {where}")
+
+
+class Note(Table):
+    text: str = ""
+    copies: int = 0
+
+
+copied: list[str] = []
+
+
+@app.reactive_task(Note, watch=("text",), debounce=timedelta(minutes=1), retry=Retry(max_attempts=3))
+async def copy(ctx: TaskCtx[Note]) -> None:
+    note = await ctx.get_document()
+    copied.append(note.text)
+    await ctx.run_mutation(count_copy, note=note.id)
+
+
+@app.reactive_task(Note, filter=lambda note: note.copies > 1, on=("enter",))
+def celebrate(ctx: SyncTaskCtx[Note]) -> None:
+    copied.append("twice")
+
+
+@app.internal_mutation
+async def count_copy(ctx: MutationCtx, note: Id[Note]) -> None:
+    found = await ctx.db.get(Note, note)
+    assert found is not None
+    await ctx.db.patch(Note, note, copies=found.copies + 1)
+
+
+@app.mutation
+async def write(ctx: MutationCtx, text: str, note: Id[Note] | None = None) -> Id[Note]:
+    if note is None:
+        return await ctx.db.insert(Note(text=text))
+    await ctx.db.patch(Note, note, text=text)
+    return note
+
+
+@pytest.fixture(autouse=True)
+def _nothing_copied() -> None:
+    copied.clear()
 
 
 def is_there(path: Path) -> bool:
@@ -155,6 +195,68 @@ async def test_a_scheduled_job_is_found_by_some_of_its_arguments() -> None:
         await test.run_until_idle()
         with pytest.raises(AssertionError):
             await test.assert_scheduled(ping, number=2)
+
+
+# ----- reactive tasks
+
+
+async def test_it_is_idle_once_debounces_retries_and_cascades_are_over(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        note = await test.run_mutation(write, "one")
+        with raising("task.begun", ConnectionError("no"), times=2, when=lambda task, **_: task.endswith("copy")):
+            assert await test.run_until_idle() == 3, "two attempts that failed, and one that did not"
+        await test.run_mutation(write, "two", note)
+        await test.run_until_idle()
+        assert copied == ["one", "two", "twice"], "what a run has written has called for another task"
+        assert [run.attempt for run in test.assert_task_ran(copy, note, times=4)] == [1, 2, 3, 1]
+        assert test.clock.now() > datetime(2030, 1, 1, 0, 2, tzinfo=UTC), "it has moved with the debounces"
+        assert await test.run_until_idle() == 0
+
+
+async def test_what_is_not_due_waits_if_time_is_left_alone(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        await test.run_mutation(write, "one")
+        assert await test.run_until_idle(advance=False) == 0
+        test.clock.advance(timedelta(minutes=1))
+        assert await test.run_until_idle(advance=False) == 1
+        assert copied == ["one"]
+
+
+async def test_a_task_that_fails_for_good_fails_the_test(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        note = await test.run_mutation(write, "one")
+        with raising("task.begun", ConnectionError("pulled the plug"), times=6):
+            with pytest.raises(JobsFailed, match="pulled the plug"):
+                await test.run_until_idle()
+            await test.run_mutation(write, "two", note)
+            with pytest.raises(JobsFailed, match="pulled the plug"):
+                await test.run_until_idle()
+        assert copied == []
+
+
+async def test_what_tasks_ran_is_told() -> None:
+    async with TestApp(app) as test:
+        first, second = await test.run_mutation(write, "one"), await test.run_mutation(write, "two")
+        with pytest.raises(AssertionError, match="did not run"):
+            test.assert_task_ran(copy)
+        await test.run_until_idle()
+        assert {run.doc_id for run in test.assert_task_ran(copy, times=2)} == {first, second}
+        (run,) = test.assert_task_ran("test_testing_kit:copy", first, change="enter")
+        assert (run.task, run.attempt) == ("test_testing_kit:copy", 1)
+        for doc_id, times, change in ((first, 2, None), (None, None, "delete"), ("note_0", None, None)):
+            with pytest.raises(AssertionError):
+                test.assert_task_ran(copy, doc_id, times=times, change=change)
+        test.assert_task_ran(celebrate, times=0)
+        with pytest.raises(ValueError, match="no reactive task"):
+            test.assert_task_ran("nothing")
+
+
+async def test_planning_alone_runs_nothing(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        note = await test.run_mutation(write, "one")
+        await test.plan()
+        assert (await test.assert_scheduled(copy)).args["key"] == f'["{note}"]'
+        assert copied == []
 
 
 # ----- the clock

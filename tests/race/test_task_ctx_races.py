@@ -163,12 +163,12 @@ def test_f7_a_stalled_worker_cannot_complete_what_another_has_taken_over(databas
             await stalled.worker.tick()
             await until(lambda: answer(len(steps) == 1))
             stalled.clock.advance(EXPIRED)
-            await rescuer.run_until_idle()
+            await rescuer.run_until_idle(plan=False)
             assert await state(rescuer) == ("success", 2)
             go_on.set()
             await stalled.worker.wait_for_jobs()
             assert len(told) == 1
-            await stalled.run_until_idle()
+            await stalled.run_until_idle(plan=False)
             assert await state(rescuer) == ("success", 2)
             assert await rescuer.run_query(entries) == []
 
@@ -199,11 +199,11 @@ def test_who_takes_over_waits_for_a_transaction_that_completes(postgres_url: str
             await stalled.worker.tick()
             await until(lambda: answer(bool(runs)))
             stalled.clock.advance(EXPIRED)
-            await rescuer.run_until_idle()
+            await rescuer.run_until_idle(plan=False)
             assert await state(rescuer) == ("running", 1)
             await answer(visit.commit() if commits else visit.rollback())
             rescuer.clock.advance(EXPIRED)
-            await rescuer.run_until_idle()
+            await rescuer.run_until_idle(plan=False)
             assert await state(rescuer) == ("success", 1 if commits else 2)
             assert runs == ([1] if commits else [1, 2])
             assert await rescuer.run_query(entries) == (["booked"] if commits else [])
@@ -234,7 +234,7 @@ def test_a_worker_that_ends_after_the_commit_leaves_a_completed_run(database_url
             await until(lambda: answer(bool(runs)))
             await (first.worker.kill() if ends == "kill" else first.worker.finish())
             second.clock.advance(EXPIRED)
-            await second.run_until_idle()
+            await second.run_until_idle(plan=False)
             assert await state(second) == ("success", 1)
             assert runs == [1]
 
@@ -264,7 +264,7 @@ def test_a_worker_that_stops_while_the_transaction_is_open_leaves_it_to_its_end(
             assert await state(second) == ("running", 1)
             await answer(visit.commit())
             second.clock.advance(EXPIRED)
-            await second.run_until_idle()
+            await second.run_until_idle(plan=False)
             assert await state(second) == ("success", 1)
             assert runs == [1]
 

@@ -15,6 +15,7 @@ from penstock.calls.taskrows import get_documents
 from penstock.calls.taskrun import TaskRun
 from penstock.errors import TaskConditionFailed
 from penstock.jobs.job import Outcome
+from penstock.observe import points
 from penstock.reactive.task import Change, ReactiveTask
 from penstock.schema.table import Table
 
@@ -152,6 +153,7 @@ def _awaited(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
         error = None
         if batch.runs:
             try:
+                await _reach(task, batch)
                 await handler(batch)
             except Exception as raised:  # noqa: BLE001 - it is the outcome of each run that has none of its own
                 error = raised
@@ -166,12 +168,19 @@ def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
         error = None
         if batch.runs:
             try:
+                ctx._wait(_reach(task, batch))  # noqa: SLF001 - its own ctx
                 handler(SyncTaskBatchCtx(ctx, batch, ctx._wait))  # noqa: SLF001 - its own ctx
             except Exception as raised:  # noqa: BLE001 - as above
                 error = raised
         return _ends(batch, held, error)
 
     return run
+
+
+async def _reach(task: ReactiveTask, batch: TaskBatchCtx[Any]) -> None:
+    """Come to the moment before the handler is called, with each run."""
+    for run in batch.runs if points.armed else ():
+        await points.reach("task.begun", task=task.name, doc_id=run.doc_id, change=run.change)
 
 
 def _batch(

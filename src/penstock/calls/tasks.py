@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
 from penstock.calls.context import ActionCtx, MutationCtx
@@ -28,14 +28,15 @@ from penstock.functions.batch import Batch
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
 from penstock.functions.registry import Registry
 from penstock.jobs.job import Options
+from penstock.observe import points
 from penstock.reactive.breaker import CircuitBreaker
-from penstock.reactive.reconciling import Reconciling
 from penstock.reactive.task import Change, ReactiveTask, interest_name, spec_of
 from penstock.reactive.tracing import RowFilter, RowWatch, trace_filter, trace_watch
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.conditions import condition_sql, watch_sql
+from penstock.store.contract import Store
 from penstock.store.dialect import Dialect
-from penstock.store.tasks import TaskPlan, TaskRow
+from penstock.store.tasks import TaskPlan, TaskRow, from_the_beginning
 
 T = TypeVar("T", bound=Table)
 
@@ -192,7 +193,7 @@ class ReactiveTasks(TaskCare):
                 name=name,
                 definition=definition,
                 condition=None if filter is None else trace_filter(definition, filter, f"{what}: filter"),
-                watch=trace_watch(definition, None if watch is None else tuple(watch), f"{what}: watch"),
+                watch=trace_watch(definition, watch, f"{what}: watch"),
                 **given_of(options),
             )
             self._check(task, options.get("pool"))
@@ -254,6 +255,8 @@ def _awaited(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
             return held
         made: Any = MutationTaskCtx(ctx, state) if isinstance(ctx, MutationCtx) else TaskCtx(ctx, state)
         try:
+            if points.armed:
+                await points.reach("task.begun", task=task.name, doc_id=state.doc_id, change=change)
             await handler(made)
         except Exception as error:
             if (meant := state.raised(error)) is error:
@@ -277,6 +280,8 @@ def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
         if (held := state.held()) is not None:
             return held
         try:
+            if points.armed:
+                ctx._wait(points.reach("task.begun", task=task.name, doc_id=state.doc_id, change=change))  # noqa: SLF001
             handler(_sync_ctx(ctx, state))
         except Exception as error:
             if (meant := state.raised(error)) is error:
@@ -339,7 +344,7 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     is_new = await store.changes.register(READER, now)
     known = {row.plan.name: row for row in await store.tasks.list()}
     if is_new and known:  # somebody had dropped it: what has changed since is told no more
-        await store.tasks.plan([], None, now, {row.id: Reconciling() for row in known.values()})
+        await look_at_all_rows(store, now)
     ours = [one for one in declared if _may_declare(one, known.get(one.task.name))]
     await store.interests.declare([one.interest(store.dialect) for one in ours], now)
     rows = await store.tasks.declare([one.plan(store.dialect) for one in declared], now)
@@ -349,6 +354,12 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
         if one.breaker is not None:
             engine.holds.watch(engine.tasks[one.task.name].id, one.task.name, one.breaker)
     await _drop_older(engine, ours)
+
+
+async def look_at_all_rows(store: Store, now: datetime) -> None:
+    """Have all rows of all tasks looked at, those that are declared anew meanwhile too."""
+    while await store.tasks.plan([], None, now, from_the_beginning(await store.tasks.list())) is None:
+        pass
 
 
 def _may_declare(declared: DeclaredTask, known: TaskRow | None) -> bool:

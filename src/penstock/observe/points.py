@@ -15,6 +15,7 @@ POINTS = frozenset(
         "commit.after",  # the commit is known to have succeeded
         "worker.claimed",  # jobs are claimed, none has started
         "worker.outcome",  # a job has an outcome, nothing is settled
+        "task.begun",  # a run of a reactive task is about to call its handler
         "planner.read",  # changes are read, and it is not decided what they call for
         "planner.planned",  # that is decided, and nothing is written
         "scheduler.decided",  # it is decided which crons run, nothing is committed

@@ -80,7 +80,9 @@ class ReactiveTask:
         self._check_words()
         for word in ("debounce", "max_wait", "keep_for"):
             value: Any = getattr(self, word)
-            if value is not None and not (isinstance(value, timedelta) and timedelta(0) <= value <= _LONGEST_WAIT):
+            if value is None and word == "max_wait":
+                continue
+            if not (isinstance(value, timedelta) and timedelta(0) <= value <= _LONGEST_WAIT):
                 self._refuse(f"{word} is a timedelta from 0 to a year, not {value!r}")
         if self.max_wait is not None and self.max_wait < self.debounce:
             self._refuse("max_wait is shorter than debounce")

@@ -14,19 +14,18 @@ from datetime import timedelta
 from typing import Any
 
 from penstock.calls.run import Runner
-from penstock.calls.tasks import READER
+from penstock.calls.tasks import READER, look_at_all_rows
 from penstock.changes.change import LOST, CapturedChange
 from penstock.changes.position import Position
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, plan_rows
-from penstock.reactive.reconciling import Reconciling
 from penstock.schema.fields import Kind
 from penstock.services.plans import write_plans
 from penstock.services.reconciler import Reconciler
 from penstock.services.service import Service
-from penstock.store.tasks import Move, TaskRow
+from penstock.store.tasks import Move, TaskRow, from_the_beginning
 from penstock.store.values import captured_value
 
 _AT_ONCE, _LEAST_AT_ONCE = 2000, 20
@@ -141,7 +140,7 @@ class Planner(Service):
         now = self.clock.now()
         if self._position is None and await self._store.changes.register(READER, now):
             self._position = await self._store.changes.take(READER, self._lease)
-            await self._store.tasks.plan([], None, now, {row.id: Reconciling() for row in self._rows})
+            await look_at_all_rows(self._store, now)
             await self._list(at_once=True)
         if self._position is not None:
             log_event("planner.started", lease=self._lease, planner=self._label)
@@ -158,20 +157,23 @@ class Planner(Service):
         move = Move(READER, self._lease, self._position, after)
         if points.armed and rows:
             await points.reach("planner.planned", rows=rows)
-        again = {task.number: Reconciling() for task, change in ours if change.kind in {LOST, "truncate"}}
+        lost = {task.number for task, change in ours if change.kind in {LOST, "truncate"}}
+        if lost:
+            await self._list(at_once=True)
+        again = from_the_beginning(row for row in self._rows if row.id in lost)
         if not await write_plans(self._store.tasks, rows, move, now, again):
             self._lose()
             return
-        if again:
+        if lost:
             await self._list(at_once=True)
         self._position, self._moved_at = after, self.clock.monotonic()
         if rows:
             self._store.signals.notify()
 
     def _lose(self) -> None:
-        """Another plans."""
+        """Another plans, or a task was declared anew: look again at both."""
         log_event("planner.reader_lost", logging.WARNING, lease=self._lease)
-        self._position = None
+        self._position, self._listed_at = None, -1e9
 
     async def _reconcile(self) -> bool:
         """Look at a piece of the rows of a task, if one is to be looked at; whether more is to be looked at now."""

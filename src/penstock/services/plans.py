@@ -6,16 +6,14 @@ Owns finding that row: a piece that is refused is written in halves. All of them
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from types import MappingProxyType
 
 from penstock.errors import DataError, InputError
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import RowPlan
-from penstock.reactive.reconciling import Reconciling
-from penstock.store.tasks import Move, Tasks
+from penstock.store.tasks import Move, Progress, Tasks
 
 _LONGEST_KEY = 200
 
@@ -25,7 +23,7 @@ async def write_plans(
     rows: Sequence[RowPlan],
     move: Move,
     now: datetime,
-    progress: Mapping[int, Reconciling | None] = MappingProxyType({}),
+    progress: Sequence[Progress] = (),
 ) -> bool:
     """Write plans, and move the reader on with them; False if another planner has it."""
     try:

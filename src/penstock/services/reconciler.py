@@ -20,7 +20,7 @@ from penstock.reactive.reconciling import Found, Reconciling, compare_records, c
 from penstock.services.plans import write_plans
 from penstock.store.changes import Source
 from penstock.store.contract import Session
-from penstock.store.tasks import Move, TaskRow
+from penstock.store.tasks import Move, Progress, TaskRow
 
 _AT_ONCE = 1000
 _AUDITED_AT_ONCE = 200
@@ -82,7 +82,7 @@ class Reconciler:
         if at.audit:
             self._audited_at = self._clock.monotonic()
         moved = at.moved(step.after, step.looked, len(step.rows))
-        if not await write_plans(self._store.tasks, step.rows, move, now, {task.id: moved}):
+        if not await write_plans(self._store.tasks, step.rows, move, now, [Progress(task, moved)]):
             return False, at
         if step.rows:
             self._store.signals.notify()

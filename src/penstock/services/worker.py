@@ -12,7 +12,7 @@ import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import cast
 from uuid import UUID
@@ -56,6 +56,7 @@ class Worker(Service):
     Attributes:
         lease: The number of its lease, while it has one.
         next_run_at: When more jobs were to start, at its last look: scheduled ones, or those that a rate limit keeps.
+        on_claimed: Is told of the jobs that it is about to run.
     """
 
     name = "worker"
@@ -77,6 +78,7 @@ class Worker(Service):
         self._heard = Heard(self._store, self.clock)
         self._under_way = UnderWay(runner, jobs, self._heard, self.wake.set)
         self._journal = runner.engine.journal
+        self.on_claimed: Callable[[Sequence[Job]], None] = self._journal.started
         self._journal.watch(self._under_way.busy, self._slots.held)
         self._reports = Reports(self._journal, self._store, self.clock)
         self._outside = Outside(runner)
@@ -322,7 +324,7 @@ class Worker(Service):
         if any(job.options.task is not None for job in claim.jobs):
             self._runner.engine.holds.learn(await self._store.tasks.held(self.clock.now()))
         self._under_way.add(claim.jobs, lease)
-        self._journal.started(claim.jobs)
+        self.on_claimed(claim.jobs)
         self._astray, now = False, self.clock.monotonic()
         self._few_from = now + (now - began)  # a claim for few costs as much as one for many, so it may wait as long
         if claim.cancels and await self._others.cancel(self.running, self._under_way.batches):
@@ -349,7 +351,7 @@ class Worker(Service):
             if job.id not in known:
                 log_event("job.adopted", logging.WARNING, job=job_id(job.id), function=job.function, lease=lease)
                 self._under_way.add([job], lease)
-                self._journal.started([job])
+                self.on_claimed([job])
 
 
 def _has_plainly_ended(job: Job, outcome: Outcome) -> bool:

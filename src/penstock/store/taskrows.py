@@ -11,7 +11,7 @@ from uuid import UUID
 from penstock.reactive.reconciling import Reconciling
 from penstock.reactive.task import TaskSpec
 from penstock.store.jobrows import options_of, options_text
-from penstock.store.tasks import RecordRow, TaskPlan, TaskRow
+from penstock.store.tasks import Progress, RecordRow, TaskPlan, TaskRow
 
 
 def plan_values(plan: TaskPlan, number: int | None) -> dict[str, Any]:
@@ -69,6 +69,17 @@ def record_of(row: Sequence[Any], job: UUID, changed_at: datetime, due_at: datet
     """A record from its row."""
     task, key, _id, generation, live, change, before, after, *_times, gone = row
     return RecordRow(task, key, job, generation, bool(live), change, before, after, changed_at, due_at, gone)
+
+
+def progress_values(progress: Progress) -> dict[str, Any]:
+    """How far looking at the rows of a task has come, as values of the query that writes it."""
+    task, reconciling = progress.task, progress.reconciling
+    return {
+        "task": task.id,
+        "version": task.plan.version,
+        "signature": task.plan.signature,
+        "reconciling": None if reconciling is None else reconciling.text(),
+    }
 
 
 def newly(plan: TaskPlan, known: TaskRow | None) -> tuple[bool, Reconciling | None]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
@@ -123,6 +122,24 @@ class Move:
     after: Position
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far looking at the rows of a task has come.
+
+    Attributes:
+        task: The task as it was declared when they were looked at; what another declaration asks for is not done by it.
+        reconciling: How far that has come; None once it is done.
+    """
+
+    task: TaskRow
+    reconciling: Reconciling | None
+
+
+def from_the_beginning(tasks: Iterable[TaskRow]) -> list[Progress]:
+    """That all rows of tasks are looked at, and what was to be run again in any case still is."""
+    return [Progress(task, (task.reconciling or Reconciling()).begun()) for task in tasks]
+
+
 class Tasks(Protocol):
     """Reactive tasks at rest, and the records of their rows. Jobs are made of these, and end with them."""
 
@@ -140,11 +157,12 @@ class Tasks(Protocol):
         rows: Sequence[RowPlan],
         move: Move | None,
         now: datetime,
-        progress: Mapping[int, Reconciling | None] = MappingProxyType({}),
+        progress: Sequence[Progress] = (),
     ) -> int | None:
-        """Write what is planned, and move the reader on with it; how many jobs there are more. None if it was lost.
+        """Write what is planned, and move the reader on with it; how many jobs there are more.
 
-        With it goes how far looking at the rows of tasks has come.
+        With it goes how far looking at the rows of tasks has come. None, and nothing is written, if the reader was
+        lost, or such a task was declared anew meanwhile.
         """
 
     async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from penstock.app import App, Backend
-from penstock.jobs.job import JobStatus
+from penstock.calls.taskrun import TaskRun
+from penstock.calls.tasks import DeclaredTask
+from penstock.functions.function import name_of
+from penstock.jobs.job import Job, JobStatus
+from penstock.services.planner import Planner
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker import Worker
 from penstock.testing.clock import TestClock
@@ -33,6 +39,23 @@ class JobsFailed(AssertionError):
         self.jobs = list(jobs)
 
 
+@dataclass(frozen=True, slots=True)
+class SeenRun:
+    """An attempt at a run of a reactive task that a test has made.
+
+    Attributes:
+        task: The name of the task.
+        doc_id: The id of the row, or its key if another program owns the table.
+        change: Why it ran.
+        attempt: Which attempt it was, from 1.
+    """
+
+    task: str
+    doc_id: Any
+    change: str
+    attempt: int
+
+
 class TestApp(Backend):
     """A backend for tests; use it in ``async with``.
 
@@ -46,6 +69,7 @@ class TestApp(Backend):
         clock: Move it with ``clock.advance(timedelta(…))``.
         worker: The worker whose ticks `run_until_idle` makes.
         cron_scheduler: The scheduler whose ticks `run_until` makes.
+        planner: The planner of reactive tasks whose ticks `plan` makes.
     """
 
     __test__ = False
@@ -53,6 +77,7 @@ class TestApp(Backend):
     clock: TestClock
     worker: Worker
     cron_scheduler: CronScheduler
+    planner: Planner
 
     def __init__(
         self, app: App, database: str | None = None, *, clock: TestClock | None = None, **settings: Any
@@ -62,13 +87,18 @@ class TestApp(Backend):
             database = f"sqlite:///{Path(self._folder.name) / 'test.db'}"
             settings.setdefault("synchronous", "normal")
         self.clock = clock or TestClock()
+        self._attempts = 0
+        self._seen: list[SeenRun] = []
         super().__init__(app, app.config(database=database, **settings), self.clock)
 
     async def __aenter__(self) -> Self:
         await self.start()
         worker, scheduler = self.make_service("worker"), self.make_service("scheduler")
+        planner = self.make_service("planner")
         assert isinstance(worker, Worker) and isinstance(scheduler, CronScheduler)  # noqa: PT018, S101 - for type checkers
-        self.worker, self.cron_scheduler = worker, scheduler
+        assert isinstance(planner, Planner)  # noqa: S101 - for type checkers
+        self.worker, self.cron_scheduler, self.planner = worker, scheduler, planner
+        self.worker.on_claimed = self._claimed
         return self
 
     async def __aexit__(
@@ -76,33 +106,39 @@ class TestApp(Backend):
     ) -> None:
         if self.worker.running:
             await self.worker.kill()
+        await self.planner.finish()
         await self.stop()
         if self._folder is not None:
             self._folder.cleanup()
 
-    async def run_until_idle(self, *, advance: bool = True, raise_errors: bool = True) -> int:
-        """Run jobs until none is left; how many attempts were made.
+    async def run_until_idle(self, *, advance: bool = True, raise_errors: bool = True, plan: bool = True) -> int:
+        """Plan reactive tasks and run jobs until nothing is left; how many attempts were made.
+
+        What runs may write rows that call for more runs, fail and be tried again, or be put off: it is idle when
+        nothing of that is left.
 
         Args:
             advance: Move the clock to the time of jobs scheduled for later, up to a year ahead, and run these too.
             raise_errors: Raise if a job failed meanwhile.
+            plan: Plan what changes of rows call for; without it, only what is planned already runs.
 
         Raises:
             JobsFailed: A job failed.
             AssertionError: Jobs go on scheduling jobs for ever.
         """
-        known = {job.id for job in await self.jobs("failed", _MOST_JOBS)}
-        until, attempts = self.clock.now() + _FARTHEST, 0
+        known = {(job.id, job.finished_at, len(job.attempts)) for job in await self.jobs("failed", _MOST_JOBS)}
+        until, before = self.clock.now() + _FARTHEST, self._attempts
         while True:
+            if plan:
+                await self.plan()
+            settling = self.worker.unsettled  # what that makes ready may not be seen by a claim beside it
             pause = await self.worker.tick()
-            started = list(self.worker.running.values())
-            attempts += len(started)
-            if attempts > _MOST_JOBS:
+            if self._attempts - before > _MOST_JOBS:
                 raise AssertionError(f"more than {_MOST_JOBS} jobs ran, and there is no end in sight")
-            if started:
+            if self.worker.running:
                 await self.worker.wait_for_jobs()
                 continue
-            if self.worker.unsettled or not pause:
+            if settling or self.worker.unsettled or not pause:
                 continue
             next_run_at = self.worker.next_run_at
             if next_run_at is None or next_run_at > until or (not advance and next_run_at > self.clock.now()):
@@ -110,10 +146,11 @@ class TestApp(Backend):
             if next_run_at > self.clock.now():
                 self.clock.advance(next_run_at - self.clock.now())
         if raise_errors:
-            failed = [job for job in await self.jobs("failed", _MOST_JOBS) if job.id not in known]
+            now_failed = await self.jobs("failed", _MOST_JOBS)
+            failed = [job for job in now_failed if (job.id, job.finished_at, len(job.attempts)) not in known]
             if failed:
                 raise JobsFailed(failed)
-        return attempts
+        return self._attempts - before
 
     async def run_until(self, time: datetime, *, raise_errors: bool = True) -> int:
         """Let the time pass: crons and jobs run when they are due, and then it is `time`; how many attempts were made.
@@ -140,12 +177,65 @@ class TestApp(Backend):
         self.clock.advance(time - self.clock.now())
         return attempts
 
+    async def plan(self) -> None:
+        """Plan the runs of reactive tasks that changes of rows call for, and look at rows that are to be looked at.
+
+        Nothing of it runs.
+        """
+        while await self.planner.tick() == 0:
+            pass
+
+    def assert_task_ran(
+        self, task: Any, doc_id: Any = None, *, times: int | None = None, change: str | None = None
+    ) -> list[SeenRun]:
+        """The attempts that this test has made at runs of a reactive task; fails if there are none.
+
+        Args:
+            task: Its handler, or its name.
+            doc_id: Only those for the row with this id or key.
+            times: How many there have to be.
+            change: Only those for this reason.
+
+        Raises:
+            AssertionError: There are none, or not so many.
+            ValueError: There is no such task.
+        """
+        name = self._task(task).task.name
+        ran = [run for run in self._seen if run.task == name]
+        found = [run for run in ran if doc_id in {None, run.doc_id} and change in {None, run.change}]
+        if len(found) != times if times is not None else not found:
+            wanted = "" if times is None else f" {times} time(s)"
+            raise AssertionError(f"{name} did not run{wanted} for {doc_id}, {change}; it ran for {ran}")
+        return found
+
     async def assert_scheduled(self, function: Any, /, **args: Any) -> JobStatus:
-        """The pending job of a function whose arguments contain these; fails if there is none."""
-        pending = [job for job in await self.jobs("pending", _MOST_JOBS) if job.function == function.name]
+        """The pending job of a function, or of the handler of a task, whose arguments contain these.
+
+        Raises:
+            AssertionError: There is none.
+        """
+        name = getattr(function, "name", None) or name_of(function)
+        pending = [job for job in await self.jobs("pending", _MOST_JOBS) if job.function == name]
         for job in pending:
             if all(name in job.args and job.args[name] == value for name, value in args.items()):
                 return job
-        raise AssertionError(
-            f"no pending job of {function.name} with {args}; pending are {[job.args for job in pending]}"
-        )
+        raise AssertionError(f"no pending job of {name} with {args}; pending are {[job.args for job in pending]}")
+
+    def _task(self, wanted: Any) -> DeclaredTask:
+        for one in self.app.tasks:
+            if wanted == one.task.name or (callable(wanted) and one.function.name == name_of(wanted)):
+                found: DeclaredTask = one
+                return found
+        raise ValueError(f"the app declares no reactive task {wanted!r}")
+
+    def _claimed(self, jobs: Sequence[Job]) -> None:
+        """Count the attempts that the worker makes, and keep what is seen of those of reactive tasks."""
+        self.engine.journal.started(jobs)
+        self._attempts += len(jobs)
+        tasks = {one.function.name: one.task for one in self.app.tasks}
+        for job in jobs:
+            task = None if job.options.task is None else tasks.get(job.function)
+            if task is not None:
+                args = json.loads(job.args)
+                run = TaskRun(task, self.engine, 0, args["key"], 0, args["change"], None, None)
+                self._seen.append(SeenRun(task.name, run.doc_id, run.change, job.attempt))

@@ -67,13 +67,22 @@ def gate(name: str, *, most: int | None = None, when: Callable[..., bool] | None
 
 
 @contextmanager
-def raising(name: str, error: BaseException, *, times: int = 1) -> Iterator[None]:
-    """Raise an error at a named moment, so many times."""
+def raising(
+    name: str, error: BaseException, *, times: int = 1, when: Callable[..., bool] | None = None
+) -> Iterator[None]:
+    """Raise an error at a named moment, so many times.
+
+    Args:
+        name: One of `observe.points.POINTS`.
+        error: The error.
+        times: How often.
+        when: Only for those for whose facts this is true.
+    """
     left = times
 
-    async def fail(**_facts: Any) -> None:
+    async def fail(**facts: Any) -> None:
         nonlocal left
-        if left > 0:
+        if left > 0 and (when is None or when(**facts)):
             left -= 1
             raise error
 

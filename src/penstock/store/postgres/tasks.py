@@ -6,16 +6,15 @@ Both are needed: who has waited for a record reads its job as it is only in the 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from penstock.clock import Clock
 from penstock.jobs.job import Job
 from penstock.reactive.planning import RowPlan
-from penstock.reactive.reconciling import Kept, Reconciling
+from penstock.reactive.reconciling import Kept
 from penstock.store.contract import OpenTransaction, Row
 from penstock.store.postgres.changes import PostgresChanges
 from penstock.store.postgres.connections import Connections
@@ -23,8 +22,8 @@ from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.queries import load_queries
-from penstock.store.taskrows import newly, plan_values, record_of, task_of
-from penstock.store.tasks import HELD, Move, RecordRow, TaskPlan, TaskRow
+from penstock.store.taskrows import newly, plan_values, progress_values, record_of, task_of
+from penstock.store.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
 
 
 class PostgresTasks:
@@ -65,7 +64,7 @@ class PostgresTasks:
         rows: Sequence[RowPlan],
         move: Move | None,
         now: datetime,
-        progress: Mapping[int, Reconciling | None] = MappingProxyType({}),
+        progress: Sequence[Progress] = (),
     ) -> int | None:
         """Write what is planned, and move the reader on with it; how many jobs there are more."""
         session = await begin(self._connections, BEGIN_INTERNAL)
@@ -75,9 +74,11 @@ class PostgresTasks:
                 session, move.reader, move.lease, move.before, move.after, now
             ):
                 return None
-            for task, reconciling in progress.items():
-                text = None if reconciling is None else reconciling.text()
-                await self._fetch(session, "progress", task=task, reconciling=text, now=now)
+            for one in progress:
+                if not await self._fetch(
+                    session, "progress", **progress_values(one), now=now, declared_at=one.task.declared_at
+                ):
+                    return None
             await session.commit()
         finally:
             await session.rollback()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +14,7 @@ from penstock.jobs.job import Job, Mark, Settlement
 from penstock.jobs.settle import FOR_EVER
 from penstock.jobs.states import JobEvent, JobState
 from penstock.reactive.planning import RowPlan
-from penstock.reactive.reconciling import Kept, Reconciling
+from penstock.reactive.reconciling import Kept
 from penstock.store.contract import OpenTransaction, Row, Session
 from penstock.store.queries import load_queries
 from penstock.store.records import RowKey
@@ -25,8 +24,8 @@ from penstock.store.sqlite.jobrows import time_of
 from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.session import Begin, reading, writing
 from penstock.store.sqlite.taskends import SqliteTaskEnds
-from penstock.store.taskrows import newly, plan_values, record_of, task_of
-from penstock.store.tasks import HELD, Move, RecordRow, TaskPlan, TaskRow
+from penstock.store.taskrows import newly, plan_values, progress_values, record_of, task_of
+from penstock.store.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
 
 _LAST = 2**62  # no row has changed so often
 
@@ -74,7 +73,7 @@ class SqliteTasks:
         rows: Sequence[RowPlan],
         move: Move | None,
         now: datetime,
-        progress: Mapping[int, Reconciling | None] = MappingProxyType({}),
+        progress: Sequence[Progress] = (),
     ) -> int | None:
         """Write what is planned, and move the reader on with it; how many jobs there are more."""
         session = await self._begin_write()
@@ -84,9 +83,15 @@ class SqliteTasks:
                 session, move.reader, move.lease, move.before, move.after, now
             ):
                 return None
-            for task, reconciling in progress.items():
-                text = None if reconciling is None else reconciling.text()
-                await self._execute(session, "progress", task=task, reconciling=text, now=encode_datetime(now))
+            for one in progress:
+                if not await self._fetch(
+                    session,
+                    "progress",
+                    **progress_values(one),
+                    now=encode_datetime(now),
+                    declared_at=encode_datetime(one.task.declared_at),
+                ):
+                    return None
             await session.commit()
         finally:
             await session.rollback()

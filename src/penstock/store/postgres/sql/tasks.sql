@@ -19,7 +19,7 @@ select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets
 from penstock.task t order by t.name;
 
 -- record: write what rows have changed, of each once; those to be run have one generation more. What is only gone is
--- written where there is a record. The records are locked in the order of their keys, here and wherever they are.
+-- written where there is a record. A row that has changed before its first run has still only entered. The records are locked in the order of their keys, here and wherever they are.
 -- Differs: one statement for any number of rows.
 insert into penstock.task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
     changed_at, due_at, latest_at, gone, forget_at)
@@ -36,7 +36,10 @@ on conflict (task, key) do update set
     generation = r.generation + excluded.live::integer,
     live = r.live or excluded.live,
     idle = not r.live,
-    change = case when excluded.live then excluded.change else r.change end,
+    change = case when not excluded.live then r.change
+                  when r.live and r.change = 'enter' and excluded.change = 'change'
+                      and not exists (select 1 from penstock.running_job u where u.id = r.id) then r.change
+                  else excluded.change end,
     before = case when excluded.live then excluded.before else r.before end,
     after = case when excluded.live then excluded.after else r.after end,
     concurrency_key = case when excluded.live then excluded.concurrency_key else r.concurrency_key end,
@@ -180,10 +183,11 @@ select r.key, r.after, r.gone, f.state
 from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.slot = -1
 where r.task = :task and r.key > :after::text collate "C" order by r.key limit :limit;
 
--- progress: how far looking at the rows of a task has come; NULL once it is done.
+-- progress: how far looking at the rows of a task has come; NULL once it is done. Not if it was declared anew meanwhile.
 update penstock.task
 set reconciling = :reconciling, reconciled_at = case when :reconciling::text is null then :now::timestamptz else reconciled_at end
-where id = :task;
+where id = :task and declared_at = :declared_at and version = :version and signature = :signature
+returning id;
 
 -- forget: forget the oldest records whose time is over, and their jobs with them.
 -- Differs: steps around those whom somebody has in hand.

@@ -1,0 +1,148 @@
+"""The page on what users of state-based tasks rely on names a test for each behaviour, or says why it does not apply.
+
+To write it anew::
+
+    PENSTOCK_WRITE_DOCS=1 python -m pytest tests/docs/test_docs_acceptance.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+_TEST = re.compile(r"^(?:async )?def (?P<name>test_\w+)\(", re.MULTILINE)
+_IDS = re.compile(r"^test(?P<ids>(?:_[a-z]{1,3}\d+)+)_")
+_BEHAVIOURS, _FAULTS = 238, 27
+_PAGE = "reactive-tasks-acceptance.md"
+_HEAD = """\
+# What users of state-based tasks rely on
+
+Each behaviour that users of state-based tasks rely on, and each fault that such systems are known for, has a test here,
+or a reason why it does not apply. Tests of stories run on both stores. This page is generated from
+`tests/docs/acceptance.toml` and from the names of the tests; `tests/docs/test_docs_acceptance.py` compares it.
+"""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A behaviour.
+
+    Attributes:
+        id: By which it is known.
+        what: What it is.
+        tests: Names of tests that do not bear its id.
+        absent: Why it does not apply.
+        coming: Whether its test is still to be written.
+    """
+
+    id: str
+    what: str
+    tests: tuple[str, ...] = ()
+    absent: str = ""
+    coming: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """Behaviours that belong together."""
+
+    title: str
+    note: str
+    faults: bool
+    items: list[Item] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def sections() -> list[Section]:
+    text = Path(__file__).with_name("acceptance.toml").read_text("utf-8")
+    return [
+        Section(
+            group["title"],
+            group.get("note", ""),
+            group.get("defects", False),
+            [
+                Item(name, given) if isinstance(given, str) else Item(id=name, **given)
+                for name, given in group["items"].items()
+            ],
+        )
+        for group in tomllib.loads(text)["group"]
+    ]
+
+
+@pytest.fixture(scope="module")
+def files(root: Path) -> dict[str, list[str]]:
+    """All tests by name, each with the files that have one of this name."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((*(root / "tests").rglob("test_*.py"), *(root / "src/penstock/testing").rglob("*.py"))):
+        for one in re.finditer(_TEST.pattern.replace("^", r"^\s*"), path.read_text("utf-8"), re.MULTILINE):
+            found.setdefault(one["name"], []).append(str(path.relative_to(root)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def by_id(files: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """The tests that bear an id, by id."""
+    found: dict[str, list[str]] = {}
+    for name in files:
+        if bears := _IDS.match(name):
+            for one in bears["ids"].upper().split("_")[1:]:
+                found.setdefault(one, []).append(name)
+    return found
+
+
+def named_for(item: Item, by_id: Mapping[str, list[str]], files: Mapping[str, list[str]]) -> list[str]:
+    return sorted({*by_id.get(item.id, ()), *(name for name in item.tests if name in files)})
+
+
+def rows(section: Section, by_id: Mapping[str, list[str]], files: Mapping[str, list[str]]) -> Iterator[str]:
+    yield f"\n## {section.title}\n"
+    if section.note:
+        yield f"{section.note}\n"
+    yield "| | behaviour | test |"
+    yield "|---|---|---|"
+    for item in section.items:
+        named = named_for(item, by_id, files)
+        links = [f"[`{name}`](../{files[name][0]})" for name in named]
+        absent = f"Does not apply: {item.absent}" if item.absent else "to come"
+        yield f"| {item.id} | {item.what} | {'<br>'.join(links) or absent} |"
+
+
+def test_every_behaviour_is_listed_once(sections: list[Section]) -> None:
+    ids = [item.id for section in sections for item in section.items]
+    assert len(set(ids)) == len(ids)
+    faults = [item.id for section in sections if section.faults for item in section.items]
+    assert faults == [f"F{number}" for number in range(1, _FAULTS + 1)]
+    assert len(ids) - len(faults) == _BEHAVIOURS
+
+
+def test_every_behaviour_has_a_test_or_a_reason(
+    sections: list[Section], by_id: dict[str, list[str]], files: dict[str, list[str]]
+) -> None:
+    items = [item for section in sections for item in section.items]
+    without = [one.id for one in items if not (named_for(one, by_id, files) or one.absent or one.coming)]
+    assert not without, "name a test after it, or say in acceptance.toml why it does not apply"
+    unknown = {one.id: name for one in items for name in one.tests if name not in files and not one.coming}
+    assert not unknown, "acceptance.toml names tests that are not there"
+
+
+def test_no_test_bears_an_id_that_is_not_listed(sections: list[Section], by_id: dict[str, list[str]]) -> None:
+    known = {item.id for section in sections for item in section.items}
+    prefixes = {re.sub(r"\d+", "", one) for one in known}
+    assert not [one for one in by_id if re.sub(r"\d+", "", one) in prefixes and one not in known]
+
+
+def test_the_page_is_that_of_the_tests(
+    root: Path, sections: list[Section], by_id: dict[str, list[str]], files: dict[str, list[str]]
+) -> None:
+    made = "\n".join([_HEAD.rstrip(), *(row for section in sections for row in rows(section, by_id, files))]) + "\n"
+    page = root / "docs" / _PAGE
+    if os.environ.get("PENSTOCK_WRITE_DOCS"):
+        page.write_text(made, "utf-8")
+        return
+    assert page.read_text("utf-8") == made, "PENSTOCK_WRITE_DOCS=1 python -m pytest tests/docs/test_docs_acceptance.py"

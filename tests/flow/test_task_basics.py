@@ -1,0 +1,458 @@
+"""Reactive tasks: rows that are written are run, each as often as it should be."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from stage.reactive import Stage, record_of, settle, task_row
+
+from penstock import DeclarationError, JobState, MutationCtx, MutationTaskCtx, Retry, Table, TaskCtx
+from penstock.testing import TestApp, raising
+
+SOON = Retry.fixed(timedelta(seconds=10), max_attempts=3)
+MINUTE = timedelta(minutes=1)
+
+
+class Order(Table):
+    status: str = "new"
+    amount: int = 0
+    note: str = ""
+
+
+class Tally(Table):
+    order: str
+
+
+# ----- rows that run
+
+
+async def test_rt1_an_inserted_row_runs_once(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Order)
+    async with stage.open(database_url) as test:
+        (order,) = await stage.insert(test, Order())
+        assert await settle(test) == 1
+        (ran,) = stage.taken()
+        assert (ran.doc_id, ran.change, ran.attempt) == (order, "enter", 1)
+        assert await settle(test, timedelta(days=2)) == 0, "and not again"
+        job = await record_job(test, order)
+        assert job.state is JobState.SUCCESS
+
+
+async def test_rt2_rows_run_when_they_begin_to_match_and_as_they_are_then(database_url: str) -> None:
+    stage, rows = Stage(), list[str]()
+
+    async def keep(ctx: TaskCtx[Any]) -> None:
+        rows.append((await ctx.get_document()).note)
+
+    stage.task(Order, filter=lambda o: o.status == "paid", watch=("amount",), handler=keep)
+    async with stage.open(database_url) as test:
+        (order,) = await stage.insert(test, Order(note="one"))
+        assert await settle(test) == 0
+        await stage.patch(test, Order, order, status="paid", note="two")
+        await settle(test)
+        await stage.patch(test, Order, order, status="new", note="three")
+        assert await settle(test) == 0, "it only left"
+        await stage.patch(test, Order, order, amount=5)
+        assert await settle(test) == 0, "it was outside"
+        await stage.patch(test, Order, order, status="paid")
+        await settle(test)
+        assert (stage.changes(), rows) == (["enter", "enter"], ["two", "three"])
+
+
+async def test_rt3_two_tasks_on_one_table_get_their_own_rows(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Order, "small", filter=lambda o: o.amount < 10)
+    stage.task(Order, "large", filter=lambda o: o.amount >= 10)
+    async with stage.open(database_url) as test:
+        one, two = await stage.insert(test, Order(amount=1), Order(amount=100))
+        await settle(test)
+        assert {(ran.task, ran.doc_id) for ran in stage.taken()} == {("small", one), ("large", two)}
+        await stage.patch(test, Order, one, amount=50)
+        await stage.patch(test, Order, two, note="still large")
+        await settle(test)
+        found = {(ran.task, ran.doc_id, ran.change) for ran in stage.taken()}
+        assert found == {("large", one, "enter"), ("large", two, "change")}
+
+
+async def test_rt4_changes_before_a_run_are_one_run_with_the_last(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Order, watch=("amount",), debounce=MINUTE)
+    async with stage.open(database_url) as test:
+        (order,) = await stage.insert(test, Order(amount=1))
+        for amount in (2, 3):
+            await stage.patch(test, Order, order, amount=amount)
+            await test.plan()
+        await settle(test)
+        (ran,) = stage.taken()
+        assert (ran.change, ran.values) == ("enter", {"amount": 3})
+
+
+async def test_rt5_rt6_what_fails_is_tried_again_until_its_attempts_are_used_up(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Order, retry=SOON)
+    async with stage.open(database_url) as test:
+        with raising("task.begun", ConnectionError("away"), times=2):
+            (order,) = await stage.insert(test, Order())
+            assert await settle(test) == 3
+        (ran,) = stage.taken()
+        job = await record_job(test, order)
+        assert (ran.attempt, job.state, job.attempt, job.error) == (3, JobState.SUCCESS, 3, None)
+        with raising("task.begun", ConnectionError("away"), times=9):
+            (order,) = await stage.insert(test, Order())
+            assert await settle(test) == 3
+        job = await record_job(test, order)
+        assert (job.state, job.attempt, job.error) == (JobState.FAILED, 3, "ConnectionError: away")
+        assert "raise error" in (job.traceback or "")
+        assert stage.taken() == []
+
+
+async def test_rt7_lr1_a_row_is_run_by_one_worker_until_that_is_lost(database_url: str) -> None:
+    stage, held = Stage(), asyncio.Event()
+
+    async def hang(ctx: TaskCtx[Any]) -> None:
+        if ctx.attempt == 1:
+            await held.wait()
+
+    stage.task(Order, handler=hang, retry=SOON)
+    async with stage.open(database_url) as one, stage.open(database_url, clock=one.clock) as two:
+        (order,) = await stage.insert(one, Order())
+        await one.plan()
+        await one.worker.tick()
+        assert one.worker.running
+        lease = timedelta(seconds=one.config.lease)
+        for _ in range(10):
+            one.clock.advance(lease / 5)
+            await one.worker.tick()
+            await two.worker.tick()
+            assert not two.worker.running, "it is renewed although the handler outlives it"
+        await one.worker.kill()
+        one.clock.advance(lease * 2)
+        await two.run_until_idle()
+        (ran,) = stage.taken()
+        assert (ran.doc_id, ran.attempt) == (order, 2), "what was lost counts"
+
+
+async def test_rt11_runs_are_told_with_task_and_reason(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    stage.task(Order, retry=None)
+    caplog.set_level(logging.INFO, "penstock")
+    async with stage.open(database_url) as test:
+        (order,) = await stage.insert(test, Order())
+        with raising("task.begun", ConnectionError("away")):
+            await settle(test)
+        job = await record_job(test, order)
+        failed = [one.getMessage() for one in caplog.records if one.getMessage().startswith("job.failed")]
+        assert len(failed) == 1
+        assert job.id in failed[0]
+        assert "ConnectionError: away" in failed[0]
+        assert job.function.endswith(":react")
+        assert job.started_at is not None
+        assert job.finished_at is not None
+
+
+async def test_rt12_planning_and_looking_at_all_rows_are_told(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = Stage(Order)
+    async with before.open(database_url) as test:
+        await before.insert(test, *(Order() for _ in range(3)))
+    stage = Stage()
+    stage.task(Order)
+    caplog.set_level(logging.INFO, "penstock")
+    async with stage.open(database_url) as test:
+        await settle(test)
+    told = [one.getMessage() for one in caplog.records]
+    assert sum(one.startswith("planner.started") for one in told) == 1
+    (reconciled,) = [one for one in told if one.startswith("task.reconciled")]
+    assert "task=react" in reconciled
+    assert "found=3" in reconciled
+
+
+# ----- each exactly once
+
+
+async def test_st1_five_hundred_rows_run_exactly_once_each(database_url: str) -> None:
+    stage = Stage(Tally)
+
+    @stage.app.reactive_task(Order)
+    async def count(ctx: MutationTaskCtx[Order]) -> None:
+        await ctx.db.insert(Tally(order=ctx.doc_id))
+
+    async with stage.open(database_url) as test:
+        orders = await stage.insert(test, *(Order(amount=number) for number in range(500)))
+        assert await settle(test) == 500
+
+        async def tallies(ctx: MutationCtx) -> list[str]:
+            return [row.order for row in await ctx.db.query(Tally).collect()]
+
+        assert Counter(await stage.do(test, tallies)) == Counter(orders)
+        assert (await test.job_counts())["success"] == 500
+
+
+async def test_rep1_five_who_claim_at_once_get_different_rows(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Order)
+    async with stage.open(database_url, worker_jobs=2) as first:
+        await stage.insert(first, *(Order() for _ in range(10)))
+        await first.plan()
+        others = [stage.open(database_url, clock=first.clock, worker_jobs=2) for _ in range(4)]
+        for one in others:
+            await one.__aenter__()
+        await asyncio.gather(*(one.worker.tick() for one in (first, *others)))
+        claimed = [run.doc_id for one in (first, *others) for run in one.assert_task_ran("react")]
+        assert len(set(claimed)) == len(claimed) == 10
+        for one in (*others, first):
+            await one.run_until_idle()
+        assert len(set(stage.ids())) == 10
+        assert (await first.job_counts())["success"] == 10
+        for one in others:
+            await one.__aexit__(None, None, None)
+
+
+async def test_rep2_rep3_a_row_that_changes_while_it_runs_runs_again_after_its_debounce(database_url: str) -> None:
+    stage, amounts = Stage(), list[int]()
+
+    async def change_it(ctx: TaskCtx[Any]) -> None:
+        amounts.append(ctx.watched_values["amount"])
+        if len(amounts) == 2:
+            await stage.patch(test, Order, ctx.doc_id, amount=2)
+            await test.plan()
+
+    stage.task(Order, watch=("amount",), debounce=MINUTE, handler=change_it, retry=SOON)
+    async with stage.open(database_url) as test:
+        (order,) = await stage.insert(test, Order(amount=1))
+        await test.plan()
+        test.clock.advance(MINUTE)
+        with raising("task.begun", ConnectionError("away")):
+            await test.run_until_idle(advance=False)
+        amounts.append(0)
+        test.clock.advance(timedelta(seconds=15))  # the wait after the attempt that failed
+        started = test.clock.now()
+        await test.run_until_idle(advance=False)
+        record = await record_of(test, order)
+        assert record is not None
+        assert record.live
+        assert record.due_at == started + MINUTE, "not when it would be tried again"
+        job = await record_job(test, order)
+        assert (job.state, job.attempt, job.run_at) == (JobState.PENDING, 0, started + MINUTE)
+        await settle(test)
+        assert amounts == [0, 1, 2]
+        assert [ran.attempt for ran in stage.taken()] == [2, 1], "its attempts are counted anew"
+
+
+# ----- what is planned
+
+
+async def test_ops1_ops2_a_record_says_when_its_row_is_due(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Order, watch=("amount",), debounce=MINUTE, retry=SOON)
+    async with stage.open(database_url) as test:
+        (order,) = await stage.insert(test, Order(amount=1))
+        await test.plan()
+        record, job = await record_of(test, order), await record_job(test, order)
+        assert record is not None
+        due = test.clock.now() + MINUTE
+        assert (record.generation, record.live, record.change, record.gone) == (1, True, "enter", None)
+        assert (record.due_at, job.run_at, job.state) == (due, due, JobState.PENDING)
+        test.clock.advance(timedelta(seconds=30))
+        await stage.patch(test, Order, order, note="not watched")
+        await test.plan()
+        record = await record_of(test, order)
+        assert record is not None
+        assert (record.generation, record.due_at) == (1, due)
+        await stage.patch(test, Order, order, amount=2)
+        await test.plan()
+        record, job = await record_of(test, order), await record_job(test, order)
+        assert record is not None
+        assert (record.generation, record.due_at, job.run_at) == (2, *[test.clock.now() + MINUTE] * 2)
+        due = record.due_at
+        with raising("task.begun", ConnectionError("away")):
+            test.clock.advance(MINUTE)
+            await test.run_until_idle(advance=False)
+        record, job = await record_of(test, order), await record_job(test, order)
+        assert record is not None
+        assert record.due_at == due < job.run_at, "a further attempt does not change when it was due"
+
+
+async def test_pln1_only_what_a_task_reads_is_captured(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Order, filter=lambda o: o.status == "paid", watch=("amount",))
+    async with stage.open(database_url) as test:
+        (order,) = await stage.insert(test, Order(status="paid", amount=1, note="a secret"))
+        position = await test.engine.store.changes.take("tasks", await take_lease(test))
+        assert position is not None
+        (change,) = (await test.engine.store.changes.read(position, 10)).changes
+        assert (change.key, change.before, change.values("after")) == (f'["{order}"]', None, {"amount": 1})
+
+
+async def test_su1_a_mutation_wakes_the_planner_and_that_the_worker(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Order)
+    async with stage.open(database_url) as test:
+        await settle(test)
+        signals = test.engine.store.signals
+        woken = asyncio.Event()
+        signals.subscribe(woken)
+        await stage.insert(test, Order())
+        await asyncio.wait_for(woken.wait(), 30)
+        woken.clear()
+        await test.planner.tick()
+        await asyncio.wait_for(woken.wait(), 30)
+        signals.unsubscribe(woken)
+
+
+# ----- debounce
+
+
+@pytest.mark.parametrize(
+    "debounce", [timedelta(milliseconds=500), timedelta(seconds=1), timedelta(seconds=0.5), timedelta(0)]
+)
+async def test_db1_db2_db3_a_row_is_left_alone_for_its_debounce(database_url: str, debounce: timedelta) -> None:
+    stage = Stage()
+    stage.task(Order, debounce=debounce)
+    async with stage.open(database_url) as test:
+        await settle(test)
+        await stage.insert(test, Order())
+        if debounce:
+            assert await test.run_until_idle(advance=False) == 0
+            assert await settle(test, debounce - timedelta(milliseconds=1)) == 0
+            test.clock.advance(timedelta(milliseconds=1))
+        assert await test.run_until_idle(advance=False) == 1
+
+
+@pytest.mark.parametrize("debounce", [timedelta(milliseconds=-1), timedelta(days=400), 500, "1s", "soon", None])
+def test_db4_db5_a_debounce_that_is_none_is_refused(debounce: Any) -> None:
+    with pytest.raises(DeclarationError, match="debounce is a timedelta from 0 to a year"):
+        Stage().task(Order, debounce=debounce)
+
+
+async def test_db6_without_a_debounce_nothing_is_put_off(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Order)
+    async with stage.open(database_url) as test:
+        await settle(test)
+        await stage.insert(test, Order())
+        assert await test.run_until_idle(advance=False) == 1
+
+
+# ----- retries
+
+
+async def test_rp5_a_change_leaves_attempts_alone_if_that_is_asked_for(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Order, "kept", retry=SOON, reset_retries_on_data_change=False)
+    stage.task(Order, "reset", retry=SOON)
+    stage.error = ConnectionError("away")
+    async with stage.open(database_url) as test:
+        (order,) = await stage.insert(test, Order())
+        for amount in (1, 2, 3, 4):
+            await test.run_until_idle(advance=False, raise_errors=False)
+            await stage.patch(test, Order, order, amount=amount)
+            await test.plan()
+            test.clock.advance(timedelta(seconds=15))
+        kept, reset = [await record_job(test, order, name) for name in ("kept", "reset")]
+        assert reset.attempt == 0
+        assert [one.number for one in reset.attempts] == [1] * 4
+        assert [one.number for one in kept.attempts] == [1, 2, 3, 1], "after its last attempt a change begins anew"
+
+
+async def test_rd1_without_a_policy_there_are_five_attempts(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Order)
+    stage.error = ConnectionError("away")
+    async with stage.open(database_url) as test:
+        (order,) = await stage.insert(test, Order())
+        assert await settle(test) == 5
+        job = await record_job(test, order)
+        assert (job.state, job.attempt) == (JobState.FAILED, 5)
+
+
+# ----- starting and stopping
+
+
+async def test_se2_a_task_declared_while_the_app_runs_is_known_to_the_next_start(database_url: str) -> None:
+    stage = Stage(Order)
+    async with stage.open(database_url) as test:
+        stage.task(Order)
+        await stage.insert(test, Order())
+        assert await settle(test) == 0
+    async with stage.open(database_url) as test:
+        assert await settle(test) == 1
+
+
+def test_se3_two_tasks_of_one_name_are_refused() -> None:
+    stage = Stage()
+    stage.task(Order)
+    with pytest.raises(DeclarationError, match="two reactive tasks called 'react'"):
+        stage.task(Tally)
+
+
+async def test_se4_starting_again_changes_nothing(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Order)
+    async with stage.open(database_url) as test:
+        await stage.insert(test, Order())
+        await settle(test)
+        first = await task_row(test)
+    for _ in range(2):
+        async with stage.open(database_url) as test, stage.open(database_url, clock=test.clock) as other:
+            assert await settle(test) == 0
+            assert await settle(other) == 0
+            again = await task_row(test)
+            assert (again.id, again.interests, again.reconciling) == (first.id, first.interests, None)
+    assert len(stage.taken()) == 1
+
+
+async def test_se6_se7_stopping_is_harmless_at_any_time(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Order)
+    async with stage.open(database_url) as test:
+        planner = test.make_service("planner")
+        await planner.stop()
+        await planner.stop()
+        worker = test.make_service("worker")
+        await worker.stop()
+        await worker.stop()
+        await stage.insert(test, Order())
+        assert await settle(test) == 1
+        await test.planner.finish()
+        await test.planner.finish()
+
+
+# ----- what it needs
+
+
+async def test_f27_it_needs_nothing_but_a_database(database_url: str) -> None:
+    """The server of these tests has no replica, and logs no more than every server does."""
+    stage = Stage()
+    stage.task(Order)
+    async with stage.open(database_url) as test:
+        if database_url.startswith("postgres"):
+
+            async def settings(ctx: MutationCtx) -> list[Any]:
+                rows = await ctx.sql("select setting from pg_settings where name = 'wal_level'")
+                slots = await ctx.sql("select count(*) as slots from pg_replication_slots")
+                return [rows[0]["setting"], slots[0]["slots"]]
+
+            assert await stage.do(test, settings) in (["replica", 0], ["minimal", 0])
+        await stage.insert(test, Order())
+        assert await settle(test) == 1
+
+
+async def record_job(test: TestApp, doc_id: Any, name: str = "react") -> Any:
+    """The job of a row."""
+    record = await record_of(test, doc_id, name)
+    assert record is not None
+    job = await test.job_calls.find(record.job)
+    assert job is not None
+    return job
+
+
+async def take_lease(test: TestApp) -> int:
+    return await test.engine.store.leases.take("reader", timedelta(minutes=1), test.clock.now())

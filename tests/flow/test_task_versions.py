@@ -1,0 +1,138 @@
+"""A program is stopped, and its next version started on the same data."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from stage.reactive import Stage, record_of, settle
+
+from penstock import DeclarationError, JobState, Retry, Table
+
+TWICE = Retry.fixed(timedelta(seconds=1), max_attempts=2)
+
+
+class Print(Table):
+    state: str = "new"
+    size: int = 0
+    note: str = ""
+
+
+def version(**options: Any) -> Stage:
+    """A version of the program."""
+    stage = Stage()
+    stage.task(Print, retry=TWICE, **options)
+    return stage
+
+
+async def test_ev1_a_wider_filter_runs_rows_that_did_not_matter_before(database_url: str) -> None:
+    first = version(filter=lambda j: j.size > 10, watch=("note",))
+    async with first.open(database_url) as test:
+        small, large = await first.insert(test, Print(size=5), Print(size=50))
+        await settle(test)
+        assert first.ids() == [large]
+    second = version(filter=lambda j: j.size > 1, watch=("note",))
+    async with second.open(database_url) as test:
+        await settle(test)
+        assert second.ids() == [small], "what had run is left alone"
+        await second.patch(test, Print, small, note="x")
+        await settle(test)
+        assert second.ids() == [small]
+
+
+async def test_a_narrower_filter_leaves_rows_alone_that_matter_no_more(database_url: str) -> None:
+    first = version(filter=lambda j: j.size > 1, debounce=timedelta(minutes=1))
+    async with first.open(database_url) as test:
+        small, large = await first.insert(test, Print(size=5), Print(size=50))
+        await test.plan()
+    second = version(filter=lambda j: j.size > 10)
+    async with second.open(database_url) as test:
+        await settle(test)
+        assert second.ids() == [large]
+        record = await record_of(test, small)
+        assert record is not None
+        assert (record.gone, record.live) == ("left", False)
+
+
+async def test_ev2_ev3_a_higher_version_runs_again_what_it_says(database_url: str) -> None:
+    first = version()
+    async with first.open(database_url) as test:
+        (done,) = await first.insert(test, Print())
+        await settle(test)
+        first.error = RuntimeError("a fault in version 1")
+        (failed,) = await first.insert(test, Print())
+        await settle(test)
+        assert (await test.job_counts())["failed"] == 1
+    for number, policy, again in (
+        (2, "none", []),
+        (3, "reprocess_failed", [failed]),
+        (4, "reprocess_failed", []),
+        (5, "reprocess_all", [done, failed]),
+        (5, "reprocess_all", []),
+    ):
+        stage = version(version=number, on_version_change=policy)
+        async with stage.open(database_url) as test:
+            await settle(test)
+            ran = stage.taken()
+            assert sorted(run.doc_id for run in ran) == sorted(again), (number, policy)
+            assert {(run.change, run.attempt) for run in ran} <= {("reconcile", 1)}, "attempts are counted anew"
+            record = await record_of(test, failed)
+            assert record is not None
+            job = await test.job_calls.find(record.job)
+            assert job is not None
+            assert job.state is (JobState.FAILED if number == 2 else JobState.SUCCESS)
+
+
+async def test_a_lower_version_runs_nothing_again(database_url: str) -> None:
+    for number in (3, 2, 3):
+        stage = version(version=number, on_version_change="reprocess_all")
+        async with stage.open(database_url) as test:
+            rows = await stage.insert(test, Print()) if number == 3 else []
+            await settle(test)
+            assert stage.ids() == rows
+
+
+async def test_ev4_a_wider_watch_runs_rows_whose_field_had_changed_unseen(database_url: str) -> None:
+    first = version(watch=("state",))
+    async with first.open(database_url) as test:
+        (row,) = await first.insert(test, Print(note="a"))
+        await settle(test)
+        first.taken()
+        await first.patch(test, Print, row, note="b")
+        assert await settle(test) == 0
+    second = version(watch=("state", "note"))
+    async with second.open(database_url) as test:
+        await settle(test)
+        (ran,) = second.taken()
+        assert (ran.doc_id, ran.values) == (row, {"state": "new", "note": "b"})
+        await second.patch(test, Print, row, note="c")
+        await settle(test)
+        assert second.ids() == [row]
+
+
+async def test_ev5_older_rows_are_left_if_that_is_asked_for(database_url: str) -> None:
+    first = version(filter=lambda j: j.size > 10)
+    async with first.open(database_url) as test:
+        older, _ = await first.insert(test, Print(size=5), Print(size=50))
+        await settle(test)
+    second = version(filter=lambda j: j.size > 1, reconcile_on_trigger_change=False)
+    async with second.open(database_url) as test:
+        assert await settle(test) == 0
+        (new,) = await second.insert(test, Print(size=5))
+        await settle(test)
+        assert second.ids() == [new]
+        await second.patch(test, Print, older, note="touched")
+        await settle(test)
+        assert second.ids() == [older]
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, "2", None, True, 2**31])
+def test_ev6_a_version_that_is_none_is_refused(number: Any) -> None:
+    with pytest.raises(DeclarationError, match="version is an integer"):
+        version(version=number)
+
+
+def test_a_policy_for_versions_that_is_none_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="on_version_change is one of"):
+        version(on_version_change="reprocess_some")

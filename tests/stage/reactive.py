@@ -1,0 +1,147 @@
+"""An app whose reactive tasks keep what they ran for, and which writes what a test says."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from penstock import App, Id, MutationCtx, Table, TaskCtx
+from penstock.store.tasks import RecordRow, TaskRow
+from penstock.testing import TestApp, TestClock
+
+_seeds = itertools.count()
+Step = Callable[[MutationCtx], Awaitable[Any]]
+Handler = Callable[[TaskCtx[Any]], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run that came to its end.
+
+    Attributes:
+        task: The name of the task.
+        doc_id: The id of the row.
+        change: Why it ran.
+        attempt: Which attempt it was.
+        values: What was watched.
+    """
+
+    task: str
+    doc_id: Any
+    change: str
+    attempt: int
+    values: dict[str, Any]
+
+
+class Stage:
+    """An app, one mutation that does what the test says, and what its tasks have run for.
+
+    Attributes:
+        app: The app.
+        ran: The runs, in order.
+        error: What handlers raise, if anything.
+    """
+
+    def __init__(self, *tables: type[Table]) -> None:
+        self.app = App(tables=tables)
+        self.ran: list[Ran] = []
+        self.error: Exception | None = None
+        self._step: Step | None = None
+        self._result: Any = None
+
+        @self.app.mutation
+        async def act(ctx: MutationCtx) -> None:
+            assert self._step is not None
+            self._result = await self._step(ctx)
+
+        self._act = act
+
+    def task(self, table: type[Table], name: str = "react", *, handler: Handler | None = None, **options: Any) -> None:
+        """Declare a task whose handler keeps what it ran for."""
+
+        async def react(ctx: TaskCtx[Any]) -> None:
+            if self.error is not None:
+                raise self.error
+            if handler is not None:
+                await handler(ctx)
+            self.ran.append(Ran(name, ctx.doc_id, ctx.change, ctx.attempt, ctx.watched_values))
+
+        react.__name__ = name
+        self.app.reactive_task(table, name=name, **options)(react)
+
+    def open(self, url: str, **settings: Any) -> TestApp:
+        """The app under test; of several on one database each makes ids of its own."""
+        return TestApp(self.app, url, **{"clock": TestClock(seed=next(_seeds)), **settings})
+
+    # ----- writing rows
+
+    async def do(self, test: TestApp, step: Step) -> Any:
+        """Do something in a mutation; what it returns."""
+        self._step = step
+        await test.run_mutation(self._act)
+        return self._result
+
+    async def insert(self, test: TestApp, *rows: Table) -> list[Id[Any]]:
+        """Insert rows in one transaction."""
+
+        async def step(ctx: MutationCtx) -> list[Id[Any]]:
+            return [await ctx.db.insert(row) for row in rows]
+
+        found: list[Id[Any]] = await self.do(test, step)
+        return found
+
+    async def patch(self, test: TestApp, table: type[Table], doc_id: Any, **fields: Any) -> None:
+        """Change fields of a row."""
+
+        async def step(ctx: MutationCtx) -> None:
+            await ctx.db.patch(table, doc_id, **fields)
+
+        await self.do(test, step)
+
+    async def delete(self, test: TestApp, table: type[Table], doc_id: Any) -> None:
+        """Delete a row."""
+
+        async def step(ctx: MutationCtx) -> None:
+            await ctx.db.delete(table, doc_id)
+
+        await self.do(test, step)
+
+    # ----- looking
+
+    def taken(self) -> list[Ran]:
+        """The runs since it was last asked."""
+        ran, self.ran[:] = list(self.ran), []
+        return ran
+
+    def changes(self) -> list[str]:
+        """Why it ran, since it was last asked."""
+        return [one.change for one in self.taken()]
+
+    def ids(self) -> list[Any]:
+        """For which rows it ran, since it was last asked."""
+        return [one.doc_id for one in self.taken()]
+
+
+async def task_row(test: TestApp, name: str = "react") -> TaskRow:
+    """A task as it is kept."""
+    return next(row for row in await test.engine.store.tasks.list() if row.plan.name == name)
+
+
+async def record_of(test: TestApp, doc_id: Any, name: str = "react") -> RecordRow | None:
+    """The record of a row."""
+    task = await task_row(test, name)
+    session = await test.engine.store.begin_read()
+    try:
+        return await test.engine.store.tasks.find(session, task.id, f'["{doc_id}"]')
+    finally:
+        await session.rollback()
+
+
+async def settle(test: TestApp, passing: timedelta = timedelta(0)) -> int:
+    """Let a time pass, and everything that comes of it; how many attempts were made."""
+    if passing:
+        test.clock.advance(passing)
+    return await test.run_until_idle(advance=not passing, raise_errors=False)
