@@ -52,12 +52,16 @@ def encode_json(value: Any, what: str, dump: Callable[[Any], bytes] = _dump) -> 
 def check_json(text: str, what: str) -> None:
     """Refuse what SQL's JSON cannot hold: NaN, infinity, NUL characters, and nesting beyond 64 levels."""
     suspicious = "NaN" in text or "Infinity" in text or "\\u0000" in text
-    if suspicious or max(text.count("["), text.count("{")) > MAX_NESTING // 2:
+    if suspicious or (len(text) > 2 * MAX_NESTING and _may_be_deep(text)):
         try:
             value = from_json(text, allow_inf_nan=True)
         except ValueError as error:
             raise LimitExceeded(f"{what} is nested deeper than {MAX_NESTING} levels.", limit=MAX_NESTING) from error
         _check_value(value, what)
+
+
+def _may_be_deep(text: str) -> bool:
+    return text.count("[") > MAX_NESTING // 2 or text.count("{") > MAX_NESTING // 2
 
 
 def decode_json(text: str | bytes) -> Any:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from stage.feed import ENTRIES, entry, write
 
 from penstock import ActionCtx, App, ConfigError, MutationCtx, WorkId, WorkResult, asgi_app
 from penstock.clock import SystemClock
 from penstock.observe.meters import METERS, Histogram, Meters
 from penstock.server.run import metrics_served
-from penstock.testing import TestApp, gate
+from penstock.testing import TestApp, TestClock, gate
 
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
@@ -126,6 +127,33 @@ async def test_metrics_say_what_happened(database_url: str) -> None:
     assert not [name for name in found if "penstock_max_parallelism{pool=default}" in name]
 
 
+async def test_how_the_change_feed_stands(database_url: str) -> None:
+    async with scraped(database_url, dev=True, clock=TestClock(SystemClock().now())) as (backend, http):
+        store = backend.engine.store
+        await write(store, "create table entry (writer integer, n integer, saw text, primary key (writer, n))")
+        await store.interests.declare([ENTRIES], backend.clock.now())
+        await store.changes.register("mail", backend.clock.now())
+        empty = samples((await http.get("/metrics")).text)
+        await write(store, *(entry(1, n) for n in range(200)))
+        backend.clock.advance(timedelta(seconds=90))
+        found = samples((await http.get("/metrics")).text)
+        assert empty["penstock_change_reader_rows{reader=mail}"] == 0
+        assert empty["penstock_change_reader_seconds{reader=mail}"] == 0
+        assert found["penstock_change_reader_rows{reader=mail}"] == 200
+        assert 60 <= found["penstock_change_reader_seconds{reader=mail}"] <= 91
+        assert found["penstock_change_bytes{}"] > empty["penstock_change_bytes{}"]
+        assert ("penstock_oldest_transaction_seconds{}" in found) == store.dialect.schemas
+        (row,) = await store.interests.list()
+        await store.interests.drop([row.id])
+        assert not [name for name in found if name.startswith("penstock_interests_broken")], "no pruner runs here"
+        pruner = backend.make_service("pruner")
+        await store.interests.declare([ENTRIES], backend.clock.now())
+        await write(store, "drop table entry")
+        await pruner.tick()
+        found = samples((await http.get("/metrics")).text)
+        assert found["penstock_interests_broken{state=gone}"] == 1
+
+
 async def test_conflicts_are_counted(database_url: str) -> None:
     async with scraped(database_url, dev=True) as (backend, http):
         backend.engine.journal.conflicted("m:f")
@@ -180,6 +208,8 @@ def test_labels_are_names_of_what_a_program_declares() -> None:
         "kind",
         "outcome",
         "pool",
+        "reader",
+        "state",
         "status",
     }
     assert set(Meters().counters) | set(Meters().histograms) < set(METERS)

@@ -17,7 +17,7 @@ from stage import ledger
 
 from penstock.app import Backend
 from penstock.clock import SystemClock
-from penstock.errors import DatabaseBusy, Overloaded
+from penstock.errors import DatabaseBusy, Overloaded, UniqueViolation
 from penstock.services.worker import Worker
 from penstock.store.contract import Statement
 from penstock.store.sqlite.connection import run_in_thread
@@ -249,5 +249,61 @@ def test_a_worker_does_not_wait_for_the_connections_of_calls(sqlite_url: str) ->
             assert status is not None
             assert status.state.value == "success"
             await worker.finish()
+
+    asyncio.run(story())
+
+
+# ----- turns
+
+
+def test_whoever_enqueues_beside_others_shares_their_commits(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url) as backend:
+            store: Any = backend.engine.store
+            await ledger.crew.enqueue(backend, ledger.enter, what="first")
+
+            async def each() -> None:
+                for number in range(20):
+                    await ledger.crew.enqueue(backend, ledger.enter, what=f"{number}")
+
+            before = store._writer._commits
+            await asyncio.gather(*(each() for _ in range(50)))
+            assert (await backend.job_counts())["ready"] == 1001
+            assert store._writer._commits - before <= 1000 // 10
+
+    asyncio.run(story())
+
+
+def test_whoever_is_cancelled_before_its_commit_leaves_no_transaction_open(sqlite_url: str) -> None:
+    """It has written, and given its turn away: what it wrote is kept, and the write lock is free again."""
+
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url) as backend:
+            store: Any = backend.engine.store
+            task = asyncio.create_task(ledger.crew.enqueue(backend, ledger.enter, what="x"))
+            while not store._writer._open:
+                await SystemClock().sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not store._writer.connection.in_transaction
+            assert (await backend.job_counts())["ready"] == 1
+            with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), timeout=0)) as other:
+                other.execute("begin immediate")
+
+    asyncio.run(story())
+
+
+def test_what_cannot_be_enqueued_takes_nothing_of_the_others_with_it(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url) as backend:
+            jobs, now = backend.engine.store.jobs, backend.engine.clock.now()
+            made = [backend.job_calls.new_job(ledger.enter, {"what": f"{number}"}, now) for number in range(9)]
+            ends = await asyncio.gather(
+                *(jobs.enqueue_alone(job, now) for job in (*made, made[4])), return_exceptions=True
+            )
+            assert ends[:9] == [None] * 9
+            assert isinstance(ends[9], UniqueViolation)
+            assert (await backend.job_counts())["ready"] == 9
 
     asyncio.run(story())

@@ -14,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from penstock.clock import SystemClock, layout_uuid7
 from penstock.errors import IdInvalid
-from penstock.jobs.job import JobId, job_id, job_uuid
-from penstock.schema.ids import Id, format_id, id_prefix_of, is_id, parse_id
+from penstock.jobs.job import JobId, job_id, job_ids, job_uuid
+from penstock.schema.ids import Id, format_id, format_ids, id_prefix_of, is_id, parse_id
 from penstock.schema.table import Table
 
 BITS = st.integers(0, 2**128 - 1)
@@ -37,6 +37,12 @@ def test_an_id_keeps_all_bits(prefix: str, bits: int) -> None:
     assert parse_id(prefix, text) == bits
     assert text.startswith(f"{prefix}_")
     assert len(text) == len(prefix) + 27
+
+
+@given(PREFIXES, st.lists(BITS | st.integers(0, 4).map(lambda step: step << 40) | st.integers(0, 2**41)))
+def test_many_are_spelled_as_each_is(prefix: str, ids: list[int]) -> None:
+    assert list(format_ids(prefix, ids)) == [format_id(prefix, bits) for bits in ids]
+    assert job_ids(UUID(int=bits) for bits in ids) == [job_id(UUID(int=bits)) for bits in ids]
 
 
 @given(BITS, BITS)

@@ -140,6 +140,31 @@ async def test_keys_that_are_equal_but_not_alike_are_two(postgres_url: str) -> N
         ]
 
 
+@pytest.mark.parametrize(
+    ("type_name", "key", "alike"),
+    [
+        ("integer", "1", "01"),
+        ("numeric", "1.0", "1.00"),
+        ("text", "a", "A"),
+        ("varchar(9)", "a", "A"),
+        ("uuid", "00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000A"),
+        ("double precision", "0", "-0"),
+    ],
+)
+async def test_a_key_is_another_if_its_bytes_are(postgres_url: str, type_name: str, key: str, alike: str) -> None:
+    table = f"create table orders (id {type_name} primary key, status text)"
+    interest = Interest(
+        name="n", table="orders", key=["id"], matches="{row}.status = 'paid'", kinds=["enter", "delete"]
+    )
+    async with captured(postgres_url, interest, table=table) as (store, other):
+        await other.execute(f"insert into orders values ('{key}', 'paid'); update orders set id = '{alike}'")
+        (before, *after) = [(one.kind, one.key) for one in await changes(store)]
+        same = await other.fetchval(f"select '{key}'::{type_name}::text = '{alike}'::{type_name}::text collate \"C\"")
+        assert [kind for kind, _ in after] == ([] if same else ["delete", "enter"])
+        assert (type_name in {"integer", "uuid"}) == same
+        assert all((key_ == before[1]) == (kind == "delete") for kind, key_ in after)
+
+
 # ----- who writes
 
 

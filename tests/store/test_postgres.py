@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -11,10 +13,13 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.config import Config
+from penstock.jobs.job import NewJob
 from penstock.store.contract import Statement, Store
+from penstock.store.migrate import push
 from penstock.store.open import make_store
+from penstock.store.postgres.binary import pieces
 from penstock.store.postgres.route import Route, _Connection
-from penstock.testing.conformance.bench import StoreMaker
+from penstock.testing.conformance.bench import AGAIN, NOW, StoreMaker, new_job
 from penstock.testing.conformance.suite import StoreSuite
 
 
@@ -62,3 +67,77 @@ async def test_connections_know_the_types_of_arrays_from_each_other(
             await connection.close()
     of_users = [types for types in asked if max(types) >= 16384]
     assert (len(asked), len(of_users)) == (5, 3), "only what is not PostgreSQL's own is asked for each time"
+
+
+JOBS = {
+    "plain": {},
+    "of many kinds": {"kind": "action", "priority": -32_000, "retry": AGAIN, "pool": "žluť", "on_complete": "a:b"},
+    "later": {"delay": 0.000001, "priority": 32_000, "keep": 1.5},
+    "with a key": {"concurrency_key": "kůň", "key": "k"},
+    "later with a key": {"concurrency_key": "", "delay": 60},
+}
+
+
+@pytest.mark.parametrize("asked", JOBS.values(), ids=JOBS)
+async def test_copies_of_jobs_that_are_alike_are_as_a_statement_writes_them(
+    postgres_url: str, asked: dict[str, Any]
+) -> None:
+    texts = ["{}", '{"text":"žluťoučký 🐎"}', '{"text":"' + "x" * 100_000 + '"}']
+    jobs = [replace(new_job(**asked), args=texts[number % 3]) for number in range(150)]
+    store = make_store(Config(database=postgres_url), SystemClock())
+    await store.open()
+    await push(store, [])
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        written = []
+        for copies in (False, True):
+            session = await store.begin_write()
+            if copies:
+                await store.jobs.enqueue_alike(session, iter(jobs), NOW)
+            else:
+                for job in jobs:
+                    await store.jobs.enqueue(session, [job], NOW)
+            await session.commit()
+            rows = list[Any]()
+            for table in ("ready_job", "scheduled_job"):
+                rows += await connection.fetch(f"delete from penstock.{table} returning *")
+            assert len(rows) == 150
+            written.append(sorted((name, str(value)) for row in rows for name, value in row.items() if name != "seq"))
+        assert written[0] == written[1]
+    finally:
+        await connection.close()
+        await store.close()
+
+
+async def test_while_many_jobs_are_sent_everything_else_has_its_turn(postgres_url: str) -> None:
+    made, seen = 0, list[int]()
+
+    def each() -> Iterator[NewJob]:
+        nonlocal made
+        for made in range(1, 10_001):  # noqa: B007 - it is looked at beside
+            yield new_job()
+
+    async def look() -> None:
+        while True:
+            seen.append(made)
+            await SystemClock().sleep(0)
+
+    store = make_store(Config(database=postgres_url), SystemClock())
+    await store.open()
+    await push(store, [])
+    session, looking = await store.begin_write(), asyncio.create_task(look())
+    try:
+        await store.jobs.enqueue_alike(session, each(), NOW)
+    finally:
+        looking.cancel()
+        await session.rollback()
+        await store.close()
+    assert len(set(seen)) > 10_000 * 100 // (64 * 1024), "after each piece of 64 KiB"
+
+
+def test_pieces_hold_all_rows_and_are_neither_small_nor_large() -> None:
+    rows = [bytes([number % 256]) * (1000 if number % 7 else 90_000) for number in range(200)]
+    sent = list(pieces(iter(rows)))
+    assert b"".join(sent) == b"PGCOPY\n\xff\r\n\0" + bytes(8) + b"".join(rows) + b"\xff\xff"
+    assert all(64 * 1024 <= len(piece) <= 64 * 1024 + 90_019 for piece in sent[:-1])
+    assert list(pieces(iter([]))) == [b"PGCOPY\n\xff\r\n\0" + bytes(8) + b"\xff\xff"]

@@ -14,7 +14,7 @@ from penstock.calls import tokens
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter, cancelable, retriable
-from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobId, JobStatus, NewJob, Options, job_id
+from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobId, JobStatus, Kind, NewJob, Options, job_id, job_ids
 from penstock.jobs.order import rank
 from penstock.jobs.states import JobState
 from penstock.observe.logs import event as log_event
@@ -158,14 +158,15 @@ class JobCalls:
             LimitExceeded: When one is made: they are too large.
         """
         check, what, clock = function.signature.check, f"The arguments of {function.name}", self._runner.engine.clock
-        name, kind, place = function.name, function.kind, rank(run_at, priority, ageing)
+        name, place = function.name, rank(run_at, priority, ageing)
+        kind: Kind = function.kind.value
         key = options.concurrency_key or ("" if gated or options.key is not None else None)
         options = self._runner.engine.journal.traced(options)
 
         def make(arguments: Mapping[str, Any]) -> NewJob:
             text = self.json(check(dict(arguments)), what)
             new_id = UUID(int=clock.uuid7())
-            return NewJob(new_id, name, kind.value, text, run_at, place, pool, priority, options, on_complete, key)
+            return NewJob(new_id, name, kind, text, run_at, place, pool, priority, options, on_complete, key)
 
         return make
 
@@ -214,13 +215,12 @@ class JobCalls:
 
     async def enqueue_all(self, jobs: Iterable[NewJob]) -> list[JobId]:
         """Enqueue any number of jobs that are alike, all or none: with the transaction, or at once; their ids."""
-        left, made, ids = iter(jobs), list[NewJob](), list[JobId]()
+        left, made = iter(jobs), list[NewJob]()
 
         def each() -> Iterator[NewJob]:
             yield from made  # by an attempt before this one
             for job in left:
                 made.append(job)
-                ids.append(job_id(job.id))
                 yield job
 
         async def send(transaction: Transaction) -> None:
@@ -228,7 +228,7 @@ class JobCalls:
             self._runner.engine.journal.sending(transaction, made)
 
         await self.write(send)
-        return ids
+        return job_ids([job.id for job in made])
 
     async def enqueue_with_key(self, job: NewJob, duplicate: Duplicate) -> UUID:
         """Enqueue a job that has a key, unless there is one with that key: then do as was asked; the id of the job.

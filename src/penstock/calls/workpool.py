@@ -57,6 +57,7 @@ class Workpool(Retrying, Completer):
         self.definition = definition
         self._guests = guests
         self._options = options or WorkOptions()
+        self._asked: dict[AnyFunction, Options] = {}
 
     def __repr__(self) -> str:
         return f"<pool {self.name}>"
@@ -327,18 +328,9 @@ class Workpool(Retrying, Completer):
         calls.check_function(function)
         if asked.on_complete is not None:
             calls.check_function(asked.on_complete)
-        ttl = self.definition.status_ttl
-        options = Options(
-            retry=self._retry(function),
-            name=asked.name,
-            timeout=None if asked.timeout is None else asked.timeout.total_seconds(),
-            keep=(FOR_EVER if ttl is None else ttl).total_seconds(),
-            on_complete_retry=asked.on_complete_retry,
-            context=None if asked.context is None else calls.json(asked.context, "The context"),
-            concurrency_key=asked.concurrency_key,
-            key=asked.key,
-            until_start=asked.duplicate.until_start if asked.key is not None else None,
-        )
+        options = self._asked.get(function) or self._ask(calls, function)
+        if asked.context is None:  # which may say something else next time
+            self._asked[function] = options
         run_at = calls.now()
         if asked.run_after is not None:
             run_at = calls.after(asked.run_after, "run_after")
@@ -354,6 +346,21 @@ class Workpool(Retrying, Completer):
             on_complete=None if asked.on_complete is None else asked.on_complete.name,
             ageing=self.definition.ageing,
             gated=self.definition.rate_limit is not None,
+        )
+
+    def _ask(self, calls: JobCalls, function: AnyFunction) -> Options:
+        """What its jobs that run a function are asked for."""
+        asked, ttl = self._options, self.definition.status_ttl
+        return Options(
+            retry=self._retry(function),
+            name=asked.name,
+            timeout=None if asked.timeout is None else asked.timeout.total_seconds(),
+            keep=(FOR_EVER if ttl is None else ttl).total_seconds(),
+            on_complete_retry=asked.on_complete_retry,
+            context=None if asked.context is None else calls.json(asked.context, "The context"),
+            concurrency_key=asked.concurrency_key,
+            key=asked.key,
+            until_start=asked.duplicate.until_start if asked.key is not None else None,
         )
 
     def _retry(self, function: AnyFunction) -> Retry | None:

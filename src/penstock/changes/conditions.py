@@ -36,6 +36,10 @@ class Conditions:
         """Whether the interest is about a row, ``old`` or ``new``; empty if it is about all."""
         return f"({_of(self.interest.matches, row)}) is true" if self.interest.matches else ""
 
+    def may_match(self, row: str) -> str:
+        """The same for who takes NULL for false: what is read anew for each statement is short."""
+        return f"({_of(self.interest.matches, row)})" if self.interest.matches else ""
+
     def update(self) -> str:
         """Whether an update is wanted; empty if none is."""
         return " or ".join(f"({side})" for side in (self._new_side(), self._old_side()) if side)
@@ -43,8 +47,8 @@ class Conditions:
     def may_update(self) -> str:
         """The same in few words, for who asks `kind` afterwards: it may say yes to what is not wanted."""
         wants = self.interest.wants
-        sides = [self.matches("new")] if wants("enter") or wants("change") else []
-        sides += [self.matches("old")] if wants("leave") or wants("delete") else []
+        sides = [self.may_match("new")] if wants("enter") or wants("change") else []
+        sides += [self.may_match("old")] if wants("leave") or wants("delete") else []
         return " or ".join(sides) if self.interest.matches else self.update()
 
     def kind(self) -> str:

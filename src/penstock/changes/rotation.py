@@ -1,4 +1,4 @@
-"""When the change feed goes on to its next slot: the rule, without the slots themselves."""
+"""When the change feed goes on to its next slot, and when to look again: the rules, without the slots themselves."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 SLOT_BYTES = 32 * 2**20
 SLOT_AGE = timedelta(hours=1)
+SOONEST, LATEST = 0.05, 10.0  # seconds between looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +36,13 @@ class Slots:
             return None
         ring = sorted(self.sizes, key=lambda slot: (slot - self.current) % len(self.sizes))
         return next((slot for slot in ring[1:] if not self.sizes[slot]), None)
+
+
+def pause_after(pause: float, *, more: bool) -> float:
+    """Seconds until the next look at the feed's room: soon while there is much to do, else ever more rarely.
+
+    Args:
+        pause: Those before this look.
+        more: Whether this look has done all that one may do.
+    """
+    return SOONEST if more else min(2 * pause, LATEST)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from penstock.jobs.progress import Progress
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent, JobState
-from penstock.schema.ids import JOB_PREFIX, Id, format_id, is_id, parse_id
+from penstock.schema.ids import JOB_PREFIX, Id, format_id, format_ids, is_id, parse_id
 
 DEFAULT_POOL = "default"
 _MARK, _KEY = '{"generation":', ',"key":'
@@ -41,6 +42,11 @@ class JobId(Id[Any]):
 def job_id(uuid: UUID) -> JobId:
     """The public spelling of a job's UUID."""
     return JobId(format_id(JOB_PREFIX, uuid.int))
+
+
+def job_ids(uuids: Iterable[UUID]) -> list[JobId]:
+    """The same for many."""
+    return [JobId(text) for text in format_ids(JOB_PREFIX, (uuid.int for uuid in uuids))]
 
 
 def job_uuid(text: str) -> UUID:

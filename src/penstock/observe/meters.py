@@ -50,6 +50,19 @@ METERS = {
     ),
     "penstock_oldest_ready_seconds": Meter("gauge", ("pool",), "For how long the oldest job that may start is due."),
     "penstock_max_parallelism": Meter("gauge", ("pool",), "The pool's own limit; 0 while it is paused."),
+    "penstock_change_reader_rows": Meter(
+        "gauge", ("reader",), "Changes that the reader of the change feed has still to read, up to 10,000."
+    ),
+    "penstock_change_reader_seconds": Meter(
+        "gauge", ("reader",), "For how long the oldest change that the reader has still to read was written."
+    ),
+    "penstock_change_bytes": Meter("gauge", (), "Bytes that the change feed takes; on SQLite about that many."),
+    "penstock_oldest_transaction_seconds": Meter(
+        "gauge", (), "For how long the oldest transaction of the database is open, on PostgreSQL, if that may be seen."
+    ),
+    "penstock_interests_broken": Meter(
+        "gauge", ("state",), "Interests that capture no changes, at the last look of the pruner of this process."
+    ),
     "penstock_database_up": Meter("gauge", (), "Whether the database has answered what is asked here: 1 or 0."),
     "penstock_calls": Meter(
         "counter", ("function", "outcome"), "Runs of functions, as jobs too: success, error or canceled."

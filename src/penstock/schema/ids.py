@@ -6,6 +6,7 @@ form). Leaves making the UUID to the clock.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, ForwardRef, Generic, TypeVar, get_args
 
 from pydantic import GetCoreSchemaHandler
@@ -19,6 +20,8 @@ _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
 _LENGTH = 26
 JOB_PREFIX = "job"
 _SHIFTS = range(120, -1, -10)
+_LOW_BITS = 40
+_LOW = (1 << _LOW_BITS) - 1
 
 T = TypeVar("T")
 
@@ -70,6 +73,16 @@ def id_prefix_of(target: Any) -> str | None:
 def format_id(prefix: str, bits: int) -> str:
     """Spell 128 bits as an id."""
     return prefix + "_" + "".join([_PAIRS[bits >> shift & 1023] for shift in _SHIFTS])
+
+
+def format_ids(prefix: str, ids: Iterable[int]) -> Iterator[str]:
+    """The same for many. Those that are made one after another begin alike, and what is alike is spelled once."""
+    known, head = -1, ""
+    for bits in ids:
+        high, low = bits >> _LOW_BITS, bits & _LOW
+        if high != known:
+            known, head = high, format_id(prefix, bits)[: -_LOW_BITS // 5]
+        yield head + _PAIRS[low >> 30] + _PAIRS[low >> 20 & 1023] + _PAIRS[low >> 10 & 1023] + _PAIRS[low & 1023]
 
 
 def is_id(prefix: str, text: str) -> bool:

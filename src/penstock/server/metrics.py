@@ -25,10 +25,12 @@ from penstock.server.access import exchange_of
 from penstock.server.answers import answer_error
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
+from penstock.store.feed import FeedSeen, see_feed
 from penstock.store.pools import Backlog
 from penstock.wire.outgoing import Format
 
 _MOST = 100_000
+_MOST_CHANGES = 10_000
 _SECONDS = 5.0
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
@@ -88,9 +90,11 @@ async def _gauges(backend: Backend) -> dict[str, dict[Labels, float]]:
     try:
         async with asyncio.timeout(_SECONDS):
             found = await backend.engine.store.pools.backlog(_MOST)
+            feed = await see_feed(backend.engine.store.changes, _MOST_CHANGES)
     except (TryAgain, TimeoutError):
         return gauges | {"penstock_database_up": {(): 0.0}}
-    return gauges | _of_database(list(found), backend) | {"penstock_database_up": {(): 1.0}}
+    up: dict[str, dict[Labels, float]] = {"penstock_database_up": {(): 1.0}}
+    return gauges | _of_database(list(found), backend) | _of_feed(feed, backend) | up
 
 
 def _of_database(found: list[Backlog], backend: Backend) -> dict[str, dict[Labels, float]]:
@@ -104,4 +108,15 @@ def _of_database(found: list[Backlog], backend: Backend) -> dict[str, dict[Label
         "penstock_max_parallelism": {
             (one.pool,): one.max_parallelism for one in found if one.max_parallelism is not None
         },
+    }
+
+
+def _of_feed(feed: FeedSeen, backend: Backend) -> dict[str, dict[Labels, float]]:
+    now, readers = backend.engine.clock.now(), [reader for _row, reader in feed.readers]
+    oldest = feed.oldest_transaction
+    return {
+        "penstock_change_reader_rows": {(one.name,): one.rows for one in readers},
+        "penstock_change_reader_seconds": {(one.name,): one.age(now).total_seconds() for one in readers},
+        "penstock_change_bytes": {(): feed.size},
+        "penstock_oldest_transaction_seconds": {} if oldest is None else {(): oldest.total_seconds()},
     }

@@ -1,9 +1,16 @@
-"""The pruner: forgets jobs whose status has expired, and rate limits that are full again, a bounded piece at a time."""
+"""The pruner: forgets what has had its time, a bounded piece at a time, and looks after the change feed.
+
+Owns when which of its parts looks; one that fails keeps no other from its time. Leaves the feed's parts to their files.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from penstock.calls.run import Runner
 from penstock.observe.logs import event as log_event
+from penstock.services.feedroom import FeedRoom
+from penstock.services.feedwatch import FeedWatch
 from penstock.services.service import Service
 
 _AT_ONCE = 1000
@@ -19,9 +26,36 @@ class Pruner(Service):
     def __init__(self, runner: Runner) -> None:
         super().__init__(runner.engine.clock)
         self._store = runner.engine.store
+        watch = FeedWatch(self._store, self.clock)
+        meters = runner.engine.journal.meters
+        if meters is not None:
+            meters.gauges["penstock_interests_broken"] = lambda: watch.broken
+        parts = (self._prune, FeedRoom(self._store.changes, self.clock).look, watch.look)
+        self._due: dict[Callable[[], Awaitable[float]], float] = dict.fromkeys(parts, self.clock.monotonic())
 
     async def tick(self) -> float:
-        """Forget one piece; seconds until the next look."""
+        """Have those of its parts look whose time has come; seconds until the next one's."""
+        failed: Exception | None = None
+        for look, due in self._due.items():
+            if due <= self.clock.monotonic():
+                try:
+                    self._due[look] = self.clock.monotonic() + await look()
+                except Exception as error:  # noqa: BLE001 - it is raised once the others have looked
+                    failed = failed or error
+        if failed is not None:
+            raise failed
+        return self._pause()
+
+    async def _guarded_tick(self) -> float:
+        """A tick, unless it is only a signal that asks for one: signals come with every job."""
+        early = self._pause()
+        return early if early > 0 else await super()._guarded_tick()
+
+    def _pause(self) -> float:
+        return max(0.0, min(self._due.values()) - self.clock.monotonic())
+
+    async def _prune(self) -> float:
+        """Forget one piece of finished jobs, rate limits and tokens; seconds until the next look."""
         now = self.clock.now()
         jobs = await self._store.jobs.prune(now, _AT_ONCE)
         rates = await self._store.rates.prune(now, _AT_ONCE)

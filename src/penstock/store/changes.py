@@ -59,11 +59,20 @@ class Interests(Protocol):
     async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Have changes captured from now on, and mend what is amiss; the numbers of the interests, in their order.
 
-        Those that are declared and in order are left alone, and no lock is taken for them.
+        Those that are declared and in order are left alone, and no lock is taken for them. One that was captured before
+        and was not in order is told of as ``lost``, in the transaction that makes its triggers anew.
 
         Raises:
             DeclarationError: There is no such table, it is a view or the like, or the database refuses the SQL.
             DatabaseBusy: Others hold locks on the table for too long.
+        """
+
+    async def mend(self, id_: int) -> bool:
+        """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more.
+
+        Raises:
+            DeclarationError: It does not fit the table any more.
+            DatabaseBusy: Others hold locks on the table.
         """
 
     async def drop(self, ids: Sequence[int]) -> None:
@@ -185,6 +194,9 @@ class Changes(Protocol):
 
     async def rotate(self, now: datetime, limit: int) -> Rotation:
         """Make room: drop what all readers have passed, in one bounded step, and waiting for nobody."""
+
+    async def size(self) -> int:
+        """How many bytes the feed takes; on SQLite about that many."""
 
     async def oldest_transaction(self) -> timedelta | None:
         """For how long the oldest transaction has been open; None if nobody can say."""

@@ -17,6 +17,7 @@ from penstock.store.contract import Statement
 from penstock.store.postgres.dialect import POSTGRES
 
 _UNLIKE = "pg_catalog.record_image_ne"
+_PLAIN = frozenset({"smallint", "integer", "bigint", "uuid", "boolean", "date"})  # whose equal values are alike
 _PIECE = 40  # columns in one call of a function, which takes a hundred arguments
 
 # Each statement of a function costs every transaction that runs it, so each event has a function of its own. Those that
@@ -68,7 +69,7 @@ def triggers(number: int, interest: Interest, partitions: Sequence[str]) -> dict
     when = dict.fromkeys(_wanted_events(interest, conditions), "")
     for event, row in (("insert", "new"), ("delete", "old")):
         if event in when:
-            when[event] = conditions.matches(row)
+            when[event] = conditions.may_match(row)
     if "update" in when:
         when["update"] = conditions.may_update()
     made = {
@@ -138,9 +139,14 @@ def functions(number: int, interest: Interest, types: Mapping[str, str], path: s
 
 def _settings(interest: Interest, path: str) -> str:
     """What a function that asks conditions is told, as the session that writes may have been told otherwise."""
-    asked = " ".join((interest.matches or "", *(interest.watches or ())))
+    asked = _asked(interest)
     pinned = f"set search_path = pg_catalog, {path}{', ' if path else ''}pg_temp " if asked else ""
     return pinned + ("set standard_conforming_strings = on " if "\\" in asked else "")
+
+
+def _asked(interest: Interest) -> str:
+    """The conditions of an interest, as SQL that others wrote."""
+    return " ".join((interest.matches or "", *(interest.watches or ()))).strip()
 
 
 def _spelling(interest: Interest, types: Mapping[str, str]) -> str:
@@ -164,7 +170,7 @@ def _told(append: str, kind: str, read: Mapping[str, str]) -> str:
 
 def _updated(append: str, interest: Interest, types: Mapping[str, str]) -> str:
     """Tell of an update, of which the trigger has seen that it is wanted. A changed key is two rows."""
-    conditions = conditions_of(interest)
+    conditions = conditions_of(interest, types)
     was, is_now = conditions.matches("old") or "true", conditions.matches("new") or "true"
     read = {
         "told": f"{conditions.kind()}; if told is null then return null; end if",
@@ -217,12 +223,27 @@ def _after(interest: Interest, types: Mapping[str, str]) -> str:
     return _object("new", interest.after, types)
 
 
-def conditions_of(interest: Interest) -> Conditions:
-    """When to capture. Rows and keys are compared byte by byte: some types have no equality, and equal is not alike."""
-    return Conditions(interest, "is distinct from", _unlike, f"{_UNLIKE}(old.*, new.*)")
+def conditions_of(interest: Interest, types: Mapping[str, str] | None = None) -> Conditions:
+    """When to capture. Rows and keys are compared byte by byte: some types have no equality, and equal is not alike.
+
+    Args:
+        interest: The interest.
+        types: The SQL types of the table's columns, if what is said with them is read where `_settings` holds.
+    """
+    pinned = types if types is not None and _asked(interest) else {}
+    return Conditions(
+        interest, "is distinct from", lambda columns: _unlike(columns, pinned), f"{_UNLIKE}(old.*, new.*)"
+    )
 
 
-def _unlike(columns: Sequence[str]) -> str:
+def _unlike(columns: Sequence[str], types: Mapping[str, str]) -> str:
+    known = [types.get(column, "") for column in columns]
+    if all(name in _PLAIN or name == "text" for name in known):  # quicker, and the same
+        collate = {"text": ' collate pg_catalog."C"'}
+        return " or ".join(
+            f"old.{POSTGRES.quote(column)}{collate.get(name, '')} is distinct from new.{POSTGRES.quote(column)}"
+            for column, name in zip(columns, known, strict=True)
+        )
     old, new = (", ".join(f"{row}.{POSTGRES.quote(column)}" for column in columns) for row in ("old", "new"))
     return f"{_UNLIKE}(row({old}), row({new}))"
 
@@ -264,6 +285,11 @@ def _value(row: str, column: str, types: Mapping[str, str]) -> str:
         hex_digits = f"pg_catalog.encode({value}, 'hex')"
         return f"pg_catalog.chr(92) operator(pg_catalog.||) 'x' operator(pg_catalog.||) {hex_digits}"
     return value
+
+
+def lost(number: int) -> str:
+    """Tells the reader of an interest that changes may have been missed."""
+    return f"{_APPEND.format(id=number)} 'lost', null, null, null)"
 
 
 def literal(text: str) -> str:

@@ -128,6 +128,10 @@ class PostgresChanges:
         moved = following is not None and await self._turn(slots.current, following, now)
         return Rotation(emptied, kept, moved)
 
+    async def size(self) -> int:
+        """How many bytes the feed takes."""
+        return int((await self._run("size"))[0][0])
+
     async def oldest_transaction(self) -> timedelta | None:
         """For how long the oldest transaction has been open; None if nobody can say."""
         seconds = (await self._run("oldest"))[0][0]

@@ -11,15 +11,17 @@ from typing import Any
 from penstock.changes.interest import Interest
 from penstock.errors import DataError, DeclarationError, PenstockError
 from penstock.store.changes import InterestRow, Source, State
-from penstock.store.contract import Change, SchemaLock
+from penstock.store.contract import Change, SchemaLock, Statement
 from penstock.store.interestrows import Known, check_columns, known_state
-from penstock.store.postgres.capture import EVENTS, function_name, install, source, triggers
+from penstock.store.postgres.capture import EVENTS, function_name, install, lost, source, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.jobs import run
+from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.queries import load_queries
 
+_IMPATIENT = Statement("set local lock_timeout = '100ms'")
 _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 
 
@@ -40,6 +42,29 @@ class PostgresInterests:
                     await self._declare(lock, interest, now)
             known = await self._known()
         return [known[one.name, one.digest].id for one in interests]
+
+    async def mend(self, id_: int) -> bool:
+        """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more."""
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            await session.execute(_IMPATIENT)
+            held = self._queries["hold"]
+            if not await session.fetch(held.statement, held.args({"id": id_})):
+                return False
+            one = await self._one(session, id_)
+            if _state(one) == "ok":
+                return False
+            for statement in await self._statements(one):
+                await session.execute(Statement(statement))
+            installed = self._queries["installed"]
+            text = json.dumps(_installed(one := await self._one(session, id_), _columns(one)))
+            await session.execute(installed.statement, installed.args({"id": id_, "installed": text}))
+            await session.commit()
+        except DataError as error:
+            raise DeclarationError(f"PostgreSQL refuses the triggers of interest {id_}: {error.what}") from error
+        finally:
+            await session.rollback()
+        return True
 
     async def drop(self, ids: Sequence[int]) -> None:
         """Have them captured no more."""
@@ -73,10 +98,7 @@ class PostgresInterests:
         if _state(one) == "ok":
             return
         try:
-            found = _checked(one)
-            ((path,),) = await self._run("path")
-            statements = install(one.id, interest, found["columns"], found["partitions"] or (), path)
-            await self._apply(lock, interest, statements)
+            await self._apply(lock, interest, await self._statements(one))
         except PenstockError:
             if added:  # nothing is left of what could not be declared
                 await self._run("remove", id=one.id)
@@ -84,6 +106,13 @@ class PostgresInterests:
         one = (await self._known())[identity]
         installed = json.dumps(_installed(one, _columns(one)))
         await self._run("installed", id=one.id, installed=installed)
+
+    async def _statements(self, one: Known) -> tuple[str, ...]:
+        """What makes triggers; if there were some before, changes may have been missed since, and readers are told."""
+        found = _checked(one)
+        ((path,),) = await self._run("path")
+        made = install(one.id, one.interest, found["columns"], found["partitions"] or (), path)
+        return made if one.installed is None else (*made, lost(one.id))
 
     async def _apply(self, lock: SchemaLock, interest: Interest, statements: tuple[str, ...]) -> None:
         try:
@@ -95,15 +124,21 @@ class PostgresInterests:
             ) from error
 
     async def _known(self) -> dict[tuple[str, str], Known]:
-        rows = await self._run("list")
-        found = [
-            Known(number, Interest.parse(spec), declared_at, _json(installed), _json(there))
-            for number, spec, declared_at, installed, there in rows
-        ]
+        found = map(_known, await self._run("list"))
         return {(one.interest.name, one.interest.digest): one for one in found}
+
+    async def _one(self, session: PostgresSession, id_: int) -> Known:
+        """An interest that is there, as a transaction sees it."""
+        rows = await session.fetch(self._queries["list"].statement)
+        return next(one for one in map(_known, rows) if one.id == id_)
 
     async def _run(self, query_name: str, /, **values: Any) -> Sequence[Any]:
         return await run(self._connections, self._queries[query_name], values)
+
+
+def _known(row: Sequence[Any]) -> Known:
+    number, spec, declared_at, installed, there = row
+    return Known(number, Interest.parse(spec), declared_at, _json(installed), _json(there))
 
 
 def _json(text: str | None) -> Any:

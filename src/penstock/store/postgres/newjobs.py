@@ -12,6 +12,18 @@ from typing import Any
 
 from penstock.jobs.job import NewJob
 from penstock.store.jobrows import options_text
+from penstock.store.postgres.binary import (
+    BIGINT,
+    BOOLEAN,
+    INTEGER,
+    SMALLINT,
+    TEXT,
+    TIME,
+    count_of,
+    field,
+    fields,
+    pieces,
+)
 from penstock.store.postgres.session import PostgresSession
 
 COPY_FROM = 100  # jobs; for fewer one statement is faster
@@ -20,6 +32,14 @@ _COLUMNS = (
     "enqueued_at",
 )  # fmt: skip
 _PLACE = ("gated", "waiting", "concurrency_key")
+_TYPES = {
+    **dict.fromkeys(("pool", "function", "kind", "options", "on_complete", "concurrency_key"), TEXT),
+    **dict.fromkeys(("run_at", "enqueued_at"), TIME),
+    **dict.fromkeys(_PLACE[:2], BOOLEAN),
+    "priority": SMALLINT,
+    "rank": BIGINT,
+    "attempt": INTEGER,
+}
 
 
 def arrays(jobs: Sequence[NewJob], now: datetime) -> dict[str, Any]:
@@ -62,7 +82,10 @@ async def copy_alike(session: PostgresSession, first: Sequence[NewJob], left: It
     place, (options,) = _place(one, now), _options_texts([one])
     others = (*_other_columns(one, options, now), *(place or ()))
     table, columns = ("ready_job", _COLUMNS) if place is None else ("scheduled_job", (*_COLUMNS, *_PLACE))
-    await session.copy(table, columns, ((job.id, job.args, *others) for job in chain(first, left)))
+    head = count_of(columns) + len(one.id.bytes).to_bytes(4)
+    tail = fields(dict(zip(columns[2:], others, strict=True)), _TYPES)
+    rows = (head + job.id.bytes + field(job.args.encode()) + tail for job in chain(first, left))
+    await session.copy_binary(table, columns, pieces(rows))
 
 
 def alone(job: NewJob, now: datetime) -> dict[str, Any] | None:

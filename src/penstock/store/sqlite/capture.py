@@ -128,6 +128,11 @@ def _value(row: str, column: str) -> str:
     return f"({_VALUE.format(_bare(row, column))})"
 
 
+def lost(number: int) -> str:
+    """Tells the reader of an interest that changes may have been missed."""
+    return f"{_APPEND} values ({number}, {_NOW}, 'lost', null, null, null)"
+
+
 def literal(text: str) -> str:
     """Text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -95,6 +95,12 @@ class SqliteChanges:
             emptied = await session.execute(query.statement, query.args({"high": high, "limit": limit}))
         return Rotation(emptied, kept=int(unread))
 
+    async def size(self) -> int:
+        """About how many bytes the feed takes."""
+        async with reading(self._begin_read) as session:
+            ((size,),) = await self._fetch(session, "size")
+        return int(size)
+
     async def oldest_transaction(self) -> timedelta | None:
         """Nobody can say."""
         return None

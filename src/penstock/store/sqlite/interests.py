@@ -21,7 +21,7 @@ from penstock.store.changes import InterestRow, Source, State
 from penstock.store.contract import OpenTransaction, Session, Statement
 from penstock.store.interestrows import Known, check_columns, known_state
 from penstock.store.queries import load_queries
-from penstock.store.sqlite.capture import source, triggers
+from penstock.store.sqlite.capture import lost, source, triggers
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobs import fetch
 from penstock.store.sqlite.session import Begin, reading, writing
@@ -49,6 +49,15 @@ class SqliteInterests:
                     await self._declare(session, interest, now)
                 known = await self._known(session)
         return [known[one.name, one.digest].id for one in interests]
+
+    async def mend(self, id_: int) -> bool:
+        """Make the triggers of an interest anew; False if it is in order, or not there any more."""
+        async with writing(self._begin_write) as session:
+            one = next((one for one in (await self._known(session)).values() if one.id == id_), None)
+            if one is None or _state(one) == "ok":
+                return False
+            await self._install(session, one)
+        return True
 
     async def drop(self, ids: Sequence[int]) -> None:
         """Have them captured no more."""
@@ -85,15 +94,21 @@ class SqliteInterests:
         )
         identity = interest.name, interest.digest
         one = (await self._known(session))[identity]
-        if _state(one) == "ok":
-            return
+        if _state(one) != "ok":
+            await self._install(session, one)
+
+    async def _install(self, session: Session, one: Known) -> None:
+        """Make triggers; if there were some before, changes may have been missed since, and readers are told."""
+        interest = one.interest
         found = _checked(one)
         made = triggers(one.id, interest, found["columns"])
         _try_out(interest, found, made.values())
         await _drop_triggers(session, one.id)
         for statement in made.values():
             await session.execute(Statement(statement))
-        installed = json.dumps(_installed((await self._known(session))[identity]))
+        if one.installed is not None:
+            await session.execute(Statement(lost(one.id)))
+        installed = json.dumps(_installed((await self._known(session))[interest.name, interest.digest]))
         await self._fetch(session, "installed", id=one.id, installed=installed)
 
     async def _known(self, session: OpenTransaction) -> dict[tuple[str, str], Known]:

@@ -37,7 +37,7 @@ from penstock.store.sqlite.jobrows import (
     time_texts,
     timed_row,
 )
-from penstock.store.sqlite.session import Begin, reading, writing
+from penstock.store.sqlite.session import Begin, WriteAlone, reading, writing
 from penstock.store.sqlite.taskends import SqliteTaskEnds
 
 _PROMOTE_MOST = 1000
@@ -50,10 +50,13 @@ _REQUEST_KEPT = timedelta(minutes=1)
 class SqliteJobs:
     """See `store.contract.Jobs`."""
 
-    def __init__(self, begin_read: Begin, begin_write: Begin, gates: SqliteGates, ends: SqliteTaskEnds) -> None:
+    def __init__(
+        self, begin_read: Begin, begin_write: Begin, write_alone: WriteAlone, gates: SqliteGates, ends: SqliteTaskEnds
+    ) -> None:
         self._ends = ends
         self._begin_read = begin_read
         self._begin_write = begin_write
+        self._write_alone = write_alone
         self._gates = gates
         self._left_out = GatesLeftOut()
         self._queries = load_queries("penstock.store.sqlite", "jobs", "?")
@@ -83,8 +86,10 @@ class SqliteJobs:
 
     async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
         """Store a job in a transaction of its own."""
-        async with writing(self._begin_write) as session:
-            await self.enqueue(session, [job], now)
+        due = job.run_at <= now
+        query = self._queries["enqueue" if due and job.concurrency_key is None else "enqueue_scheduled"]
+        row = new_row(job, options_text(job.options), encode_datetime(job.run_at), encode_datetime(now), due=due)
+        await self._write_alone(query.statement, query.args(row))
 
     async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled."""

@@ -22,6 +22,7 @@ _QUERY = re.compile(r"(\s|--[^\n]*(\n|$)|/\*.*?\*/)*(select|with|values|explain)
 
 T = TypeVar("T")
 Begin = Callable[[], Awaitable[Any]]
+WriteAlone = Callable[[Statement, Sequence[Any]], Awaitable[None]]
 
 
 class SqliteSession:

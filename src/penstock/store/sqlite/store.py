@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import OpenTransaction, not_open
+from penstock.store.contract import OpenTransaction, Statement, not_open
 from penstock.store.dialect import Dialect
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.catalog import SqliteCatalog
@@ -61,8 +63,8 @@ class SqliteStore:
         self._for_services = self._make_readers(_FOR_SERVICES)
         self.keys = SqliteKeys()
         self.rates = SqliteRates(self._begin_service_read, self.begin_write)
-        ends = SqliteTaskEnds()
-        self.jobs = SqliteJobs(self._begin_service_read, self.begin_write, SqliteGates(self.rates), ends)
+        gates, ends = SqliteGates(self.rates), SqliteTaskEnds()
+        self.jobs = SqliteJobs(self._begin_service_read, self.begin_write, self._write_alone, gates, ends)
         self.pools = SqlitePools(self._begin_service_read, self.begin_write)
         self.programs = SqlitePrograms(self._begin_service_read, self.begin_write)
         self.crons = SqliteCrons(self._begin_service_read, self.begin_write, self.jobs)
@@ -120,6 +122,13 @@ class SqliteStore:
             raise not_open()
         await writer.take_turn()
         return WriteSession(writer, self._config.statement_timeout)
+
+    async def _write_alone(self, statement: Statement, args: Sequence[Any]) -> None:
+        """Run a statement in a transaction of its own."""
+        writer = self._writer
+        if writer is None:
+            raise not_open()
+        await writer.run(statement.sql, args)
 
     async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
         """Nothing to do: all processes are on one machine."""

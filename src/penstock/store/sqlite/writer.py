@@ -13,8 +13,10 @@ import contextlib
 import os
 import sqlite3
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from penstock.clock import SystemClock, profile_timer
 from penstock.errors import Conflict, DatabaseBusy, DatabaseUnavailable
@@ -71,6 +73,26 @@ class Writer:
         Raises:
             DatabaseBusy: Another process holds the write lock for too long.
         """
+        await self._begin_turn("savepoint member")
+
+    async def run(self, sql: str, args: Sequence[Any]) -> None:
+        """Run one statement that changes something, as a turn of its own; wait until it is durable.
+
+        It needs no savepoint: if it fails, it has changed nothing.
+
+        Raises:
+            Conflict: The shared commit failed; run it again.
+            DatabaseBusy: Another process holds the write lock for too long.
+        """
+        await self._begin_turn()
+        try:
+            self.connection.execute(sql, args)
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
+            await self._leave_turn(wait=True)
+            raise translate(error) from error
+        await self._end_turn()
+
+    async def _begin_turn(self, first: str | None = None) -> None:
         if self._busy:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -84,7 +106,8 @@ class Writer:
         try:
             if not self._open:
                 await self._begin()
-            self.connection.execute("savepoint member")
+            if first is not None:
+                self.connection.execute(first)
         except BaseException as error:
             self._pass_on()
             raise translate(error) from error
@@ -119,42 +142,56 @@ class Writer:
                 self.connection.execute("release member")
             except sqlite3.Error as error:  # what cannot be undone alone is undone with all others
                 self._broken(_again(error))
+        await self._leave_turn(wait=wait)
+
+    async def _leave_turn(self, *, wait: bool) -> None:
         if wait and self._finished:
             await self._end_turn()
         else:
             self._pass_on()
 
     async def _end_turn(self) -> None:
-        """Give the turn away, and wait for the commit."""
+        """Give the turn away, and wait for the commit: the first to come back commits for all who have joined."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._finished.append(done)
-        self._pass_on()
-        if not done.done():
-            await asyncio.shield(done)
-        done.result()
+        self._pass_on(comes_back=True)
+        if not self._busy:
+            try:
+                await self._clock.sleep(0)  # whoever is about to begin may still join
+            except BaseException:
+                done.cancel()  # nobody waits for it; what was written is kept all the same
+                self._commit_if_idle()
+                raise
+            if not done.done():
+                self._commit_if_idle()
+        await done
 
-    def _pass_on(self) -> None:
-        """Give the turn to the next in line, committing first if there is enough, or nobody in line."""
+    def _pass_on(self, *, comes_back: bool = False) -> None:
+        """Give the turn to the next in line, committing first if there is enough.
+
+        Args:
+            comes_back: Whether who ends it sees to the commit, if nobody is in line.
+        """
         if self._open and not self.connection.in_transaction:
             self._broken(_again("the database has rolled it back"))  # which no one of the others is to blame for
         if self._finished and self._enough():
             self._commit()
         else:
-            self._next()
+            self._next(comes_back=comes_back)
 
     def _enough(self) -> bool:
         now = self._clock.monotonic()
         together = len(self._finished) >= _MOST_TOGETHER or now - self._opened_at > _LONGEST_TOGETHER
         return together or now < self._alone_until
 
-    def _next(self) -> None:
+    def _next(self, *, comes_back: bool = False) -> None:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
         self._busy = False
-        if self._open:
+        if self._open and not comes_back:
             # Whoever is about to begin may still join: the commit comes after all that is ready to run now.
             asyncio.get_running_loop().call_soon(self._commit_if_idle)
 

@@ -236,6 +236,17 @@ class Changes(Suite):
             await rotate(bench)
 
     @story
+    async def test_how_much_room_the_feed_takes(self, bench: Bench) -> None:
+        changes = bench.store.changes
+        empty = await changes.size()
+        await declare(bench, note("all", after=["title"]))
+        await run(bench, *(insert(f"{number} {'x' * 500}", number) for number in range(100)))
+        full = await changes.size()
+        assert full - empty > 100 * 500
+        await rotate(bench)
+        assert await changes.size() == empty
+
+    @story
     async def test_how_long_the_oldest_transaction_is_open(self, bench: Bench) -> None:
         session = await bench.store.begin_write()
         try:

@@ -267,7 +267,7 @@ class Interests(Suite):
         assert await declare(bench, note("all")) == [number]
         assert await states(bench) == ["ok"]
         await run(bench, change("a", 3))
-        assert await told(bench) == [("enter", "a"), ("change", "a")]
+        assert await told(bench) == [("enter", "a"), ("lost", None), ("change", "a")], "the reader knows of the gap"
 
     @story
     async def test_a_table_that_is_gone_is_noticed(self, bench: Bench) -> None:

@@ -14,6 +14,7 @@ from penstock.testing.conformance.jobs import Jobs
 from penstock.testing.conformance.keys import Keys
 from penstock.testing.conformance.leases import Leases
 from penstock.testing.conformance.machine import AnyOrder
+from penstock.testing.conformance.mending import Mending
 from penstock.testing.conformance.moves import Moves
 from penstock.testing.conformance.pools import Pools
 from penstock.testing.conformance.rates import Rates
@@ -38,6 +39,7 @@ class StoreSuite(
     Rates,
     Crons,
     Interests,
+    Mending,
     Changes,
     Leases,
     Tokens,

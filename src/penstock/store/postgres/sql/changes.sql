@@ -90,6 +90,10 @@ delete from penstock.change_reader where name = :name returning name;
 select s.slot, s.since, array(select pg_relation_size(('penstock.change_' || n)::regclass) from generate_series(0, 3) n)
 from penstock.change_slot s;
 
+-- size: how many bytes the feed takes, with its indexes.
+-- Differs: SQLite does not tell how large its tables are.
+select sum(pg_total_relation_size(('penstock.change_' || n)::regclass))::bigint from generate_series(0, 3) n;
+
 -- lock_room: hold where changes are written against whoever registers a reader (PostgreSQL only: see hold_room).
 select slot from penstock.change_slot for update;
 

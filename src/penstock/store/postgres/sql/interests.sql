@@ -6,6 +6,9 @@ on conflict (name, digest) do nothing returning id;
 -- installed: remember the triggers of an interest, and the columns that they read, as they are now.
 update penstock.interest set installed = :installed where id = :id;
 
+-- hold: keep an interest from being dropped until the transaction ends (PostgreSQL only: SQLite has one writer).
+select id from penstock.interest where id = :id for update;
+
 -- remove: forget an interest.
 delete from penstock.interest where id = :id;
 

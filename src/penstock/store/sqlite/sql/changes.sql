@@ -47,3 +47,10 @@ delete from penstock_change_reader where name = :name returning name;
 
 -- clear: delete the oldest changes up to a number, a piece at a time (SQLite only: PostgreSQL truncates).
 delete from penstock_change where seq in (select seq from penstock_change where seq <= :high order by seq limit :limit);
+
+-- size: about how many bytes the feed takes: as many rows as there are numbers, each as long as the last ones.
+-- Differs: PostgreSQL knows how large its tables are.
+select coalesce((1 + (select max(seq) from penstock_change) - (select min(seq) from penstock_change)) * coalesce((
+    select avg(50 + coalesce(length(key), 0) + coalesce(length(before), 0) + coalesce(length(after), 0))
+    from (select key, before, after from penstock_change order by seq desc limit 100)
+), 0), 0);

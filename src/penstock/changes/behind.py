@@ -1,0 +1,82 @@
+"""Which readers of the change feed are behind: they have stopped, are slow, or keep the feed from being emptied.
+
+Owns the rule, and when it is told. Leaves counting what is unread to the stores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+STOPPED_AFTER = timedelta(minutes=1)
+SLOW_AFTER = timedelta(minutes=10)
+REMIND_AFTER = timedelta(hours=1)
+LARGE, FULL = 256 * 2**20, 2**30  # bytes of the feed: twice what it has when its readers pass, and what is an error
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a reader stands.
+
+    Attributes:
+        moved_at: When it last moved.
+        rows: How many changes it has still to read, as far as they were counted.
+        oldest_at: When the oldest of these was written; None if there are none.
+    """
+
+    name: str
+    moved_at: datetime
+    rows: int
+    oldest_at: datetime | None
+
+    def age(self, now: datetime) -> timedelta:
+        """For how long the oldest change that it has still to read was written; nothing if there is none."""
+        return timedelta(0) if self.oldest_at is None else max(now - self.oldest_at, timedelta(0))
+
+    def still(self, now: datetime) -> timedelta:
+        """For how long it has not moved although it could have."""
+        return timedelta(0) if self.oldest_at is None else max(now - max(self.oldest_at, self.moved_at), timedelta(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A reader is behind.
+
+    Attributes:
+        stopped: Whether it does not move at all.
+        full: Whether the feed takes so much room by now that somebody has to do something.
+    """
+
+    stopped: bool
+    full: bool
+
+
+def behind(reader: Standing, size: int, now: datetime) -> Behind | None:
+    """Whether a reader is behind, and how.
+
+    Args:
+        reader: The reader.
+        size: How many bytes the feed takes.
+        now: The time.
+    """
+    stopped = reader.still(now) >= STOPPED_AFTER
+    slow = reader.age(now) >= (STOPPED_AFTER if size >= LARGE else SLOW_AFTER)
+    return Behind(stopped, full=size >= FULL) if stopped or slow else None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was told of a reader, and when."""
+
+    behind: Behind
+    at: datetime
+
+
+def is_news(found: Behind, told: Told | None, now: datetime) -> bool:
+    """Whether it is time to tell of a reader that is behind: it is something new, or an hour has passed."""
+    return told is None or told.behind != found or now - told.at >= REMIND_AFTER
+
+
+def is_try(look: int) -> bool:
+    """Whether to try again, at a look after the first one, what has failed before: ever more rarely, at last hourly."""
+    return look & (look - 1) == 0 or look % 60 == 0

@@ -1,0 +1,188 @@
+"""``penstock changes``: how far the readers of the change feed are, what is captured, and how much room it takes."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from penstock.app import App, Backend
+from penstock.changes.behind import Standing
+from penstock.cli.opening import complete, open_app, open_backend
+from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.output import counted, print_json, print_table, readable_time, say
+from penstock.errors import ConfigError, DataError
+from penstock.store.changes import InterestRow, ReaderRow
+from penstock.store.feed import FeedSeen, see_feed
+
+_MOST = 10_000  # changes counted of each reader
+_SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the command sees: the feed, its interests, and which workers hold which leases."""
+
+    now: datetime
+    feed: FeedSeen
+    interests: list[InterestRow]
+    workers: dict[int, str]
+
+    def worker(self, row: ReaderRow) -> str | None:
+        """Who reads; None if nobody does."""
+        return None if row.lease is None else self.workers.get(row.lease)
+
+
+@click.group("changes", invoke_without_command=True)
+@json_option()
+@pass_options
+@click.pass_context
+def command(context: click.Context, options: Options) -> None:
+    """Show the readers of the change feed, the interests that are captured, and how much room the feed takes.
+
+    Of each reader up to ten thousand unread changes are counted.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    look = complete(_look(open_app(options), options))
+    if options.json:
+        print_json(_as_data(look))
+    else:
+        _show(look)
+
+
+@command.command("drop")
+@click.argument("reader")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@pass_options
+def drop(options: Options, reader: str, yes: bool) -> None:
+    """Forget a reader that nobody needs any more, so that the feed keeps nothing for it."""
+    complete(_drop(open_app(options), options, reader, sure=yes))
+    say(f"{reader} is dropped. What no other reader has to read is emptied by the next look of a pruner.")
+
+
+# ----- steps
+
+
+async def _look(app: App, options: Options) -> _Look:
+    async with open_backend(app, options) as backend:
+        return await _see(backend)
+
+
+async def _see(backend: Backend) -> _Look:
+    store = backend.engine.store
+    session = await store.begin_read()
+    try:
+        workers = {one.lease: one.worker for one in await store.leases.list(session)}
+    finally:
+        await session.rollback()
+    feed = await see_feed(store.changes, _MOST)
+    return _Look(backend.engine.clock.now(), feed, await store.interests.list(), workers)
+
+
+async def _drop(app: App, options: Options, name: str, *, sure: bool) -> None:
+    async with open_backend(app, options) as backend:
+        look = await _see(backend)
+        known = {row.name: (row, standing) for row, standing in look.feed.readers}
+        if name not in known:
+            raise DataError(f"There is no reader {name!r}.", fix="See penstock changes.")
+        row, standing = known.pop(name)
+        others = max((other.rows for _row, other in known.values()), default=0)
+        _tell(look, row, standing, others)
+        _confirm(name, sure=sure)
+        await backend.engine.store.changes.forget(name)
+
+
+def _tell(look: _Look, row: ReaderRow, standing: Standing, others: int) -> None:
+    """Say what dropping a reader does."""
+    alone = max(0, standing.rows - others)
+    say(
+        f"{row.name} has {_counted(standing.rows)} unread, and will never read them. About {_counted(alone)} of them "
+        f"are kept for it alone; the feed takes {_size(look.feed.size)}."
+    )
+    worker = look.worker(row)
+    if worker is not None:
+        say(f"It is read by {worker} now, which will lose it.")
+
+
+def _confirm(name: str, *, sure: bool) -> None:
+    if sure:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"This would drop the reader {name}, and there is no terminal on which to ask.", fix="Say so with --yes."
+        )
+    click.confirm(f"Drop {name}?", abort=True, err=True)
+
+
+# ----- how it looks
+
+
+def _show(look: _Look) -> None:
+    if look.feed.readers:
+        headers = ("reader", "unread", "behind", "moved", "read by")
+        print_table(headers, [_reader(look, *one) for one in look.feed.readers], right=headers[1:3])
+    else:
+        click.echo("no readers")
+    click.echo()
+    if look.interests:
+        interests = [(one.interest.name, one.interest.table, one.state) for one in look.interests]
+        print_table(("interest", "table", "state"), interests)
+    else:
+        click.echo("no interests")
+    click.echo()
+    oldest = look.feed.oldest_transaction
+    click.echo(f"The feed takes {_size(look.feed.size)}.")
+    if oldest is not None:
+        click.echo(f"The oldest transaction has been open for {_length(oldest)}.")
+
+
+def _reader(look: _Look, row: ReaderRow, standing: Standing) -> tuple[str, ...]:
+    rows = f"{standing.rows:,}{'+' if standing.rows >= _MOST else ''}"
+    behind = _length(standing.age(look.now)) if standing.rows else "-"
+    return row.name, rows, behind, readable_time(row.moved_at), look.worker(row) or "nobody"
+
+
+def _counted(rows: int) -> str:
+    return f"{'at least ' if rows >= _MOST else ''}{counted(rows, 'change')}"
+
+
+def _length(length: timedelta) -> str:
+    return str(timedelta(seconds=round(length.total_seconds())))
+
+
+def _size(size: int) -> str:
+    word, unit = next((word, unit) for word, unit in _SIZES if size >= unit or unit == 1)
+    return f"{size / unit:,.0f} {word}"
+
+
+def _as_data(look: _Look) -> dict[str, Any]:
+    oldest = look.feed.oldest_transaction
+    return {
+        "readers": [
+            {
+                "name": row.name,
+                "rows": standing.rows,
+                "seconds": standing.age(look.now).total_seconds(),
+                "moved_at": row.moved_at,
+                "lease": row.lease,
+                "worker": look.worker(row),
+            }
+            for row, standing in look.feed.readers
+        ],
+        "interests": [
+            {
+                "id": one.id,
+                "name": one.interest.name,
+                "table": one.interest.table,
+                "state": one.state,
+                "declared_at": one.declared_at,
+            }
+            for one in look.interests
+        ],
+        "bytes": look.feed.size,
+        "oldest_transaction_seconds": None if oldest is None else oldest.total_seconds(),
+    }
