@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.app import App, Backend
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
     from penstock.calls.crons import CronStatus
+    from penstock.calls.lockblocks import Lock
     from penstock.calls.ratelimits import RateLimiter, RateStatus
     from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
     from penstock.calls.work import ActionWork
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
         JobError,
         LeaseLost,
         LimitExceeded,
+        LockLost,
+        LockTaken,
         NonRetryableError,
         NotUnique,
         Overloaded,
@@ -93,6 +96,7 @@ _HOMES = {
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
     "penstock.calls.taskctx": ("MutationTaskCtx", "SyncMutationTaskCtx", "SyncTaskCtx", "TaskCtx"),
     "penstock.calls.crons": ("CronStatus",),
+    "penstock.calls.lockblocks": ("Lock",),
     "penstock.calls.work": ("ActionWork",),
     "penstock.calls.ratelimits": ("RateLimiter", "RateStatus"),
     "penstock.calls.workpool": ("Workpool",),
@@ -121,6 +125,8 @@ _HOMES = {
         "JobError",
         "LeaseLost",
         "LimitExceeded",
+        "LockLost",
+        "LockTaken",
         "NonRetryableError",
         "NotUnique",
         "Overloaded",
@@ -210,6 +216,9 @@ __all__ = [
     "JobStatus",
     "LeaseLost",
     "LimitExceeded",
+    "Lock",
+    "LockLost",
+    "LockTaken",
     "MutationCtx",
     "MutationTaskCtx",
     "NonRetryableError",

@@ -17,6 +17,7 @@ from penstock.calls.dispatch import Dispatch
 from penstock.calls.engine import Engine
 from penstock.calls.guestcalls import Guests
 from penstock.calls.jobcalls import JobCalls
+from penstock.calls.lockblocks import LEASE, WAIT, LockBlock, OnLost
 from penstock.calls.ratelimits import RateLimiter, RateLimiters
 from penstock.calls.run import Runner
 from penstock.calls.scheduler import Scheduler
@@ -275,11 +276,13 @@ class Backend:
             try:
                 await self.engine.close()
             finally:
+                await self.runner.locks.close(self.engine.grace_left())
                 await self.engine.store.close()
 
     async def kill(self) -> None:
         """End at once, leaving jobs and leases as they are, as a crash does."""
         self.app.guests.closed(self.runner)
+        await self.runner.locks.abandon()
         await self.services.kill()
         await self.engine.abandon()
         await self.engine.store.close()
@@ -312,6 +315,12 @@ class Backend:
     async def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an action."""
         return await self.runner.run_action(function, args, kwargs)
+
+    def with_lock(
+        self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"
+    ) -> LockBlock:
+        """Do something while nobody else, on any machine, holds a lock; see `ActionCtx.with_lock`."""
+        return LockBlock(self.runner, key, wait, lease, on_lost)
 
     def wake(self) -> None:
         """Tell the workers of all processes that there is work, which a transaction of your own has committed."""

@@ -22,6 +22,7 @@ PenstockError
 │   ├── NotUnique                 unique() found more than one row
 │   ├── UniqueViolation           a unique index already holds this key
 │   ├── DuplicateJob              another job that has not ended has this key
+│   ├── LockLost                  a lock is not its holder's any more
 │   ├── ConstraintViolation       a constraint of a user-owned table refused the row
 │   └── RowInvalid                a stored row does not fit its declared table
 ├── ApplicationError              raised by your functions for their callers; its data reaches them
@@ -30,6 +31,7 @@ PenstockError
 │   ├── DatabaseUnavailable       the database cannot be reached, is starting or shutting down
 │   ├── DatabaseBusy              a lock of the database was held, or a statement ran, for too long
 │   ├── DatabaseFull              no space is left for the database
+│   ├── LockTaken                 a lock had another holder for longer than one was willing to wait
 │   ├── CallTimeout               the call took longer than it may
 │   └── Overloaded                more calls are waiting than this process takes on
 └── JobError                      why a job ended
@@ -204,6 +206,15 @@ class DuplicateJob(DataError):
     code = "duplicate_job"
 
 
+class LockLost(DataError):
+    """A lock is not its holder's any more: it could not be renewed in time, or was taken away.
+
+    ``facts`` has its ``key`` and ``fence``.
+    """
+
+    code = "lock_lost"
+
+
 class ConstraintViolation(DataError):
     """A constraint of a user-owned table (foreign key, check, not null) refused the row."""
 
@@ -265,6 +276,15 @@ class DatabaseFull(TryAgain):
     """No space is left for the database."""
 
     code = "database_full"
+
+
+class LockTaken(TryAgain):
+    """A lock had another holder for longer than the caller was willing to wait.
+
+    ``facts`` has its ``key``, its ``holder``, the holder's ``fence``, and ``until``: when it runs out if that dies.
+    """
+
+    code = "lock_taken"
 
 
 class CallTimeout(TryAgain):

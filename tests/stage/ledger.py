@@ -19,7 +19,7 @@ from pathlib import Path
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Retry, Table, TokenBucket
 from penstock.app import Backend, ServiceName
 from penstock.clock import SystemClock
-from penstock.errors import TryAgain
+from penstock.errors import LockLost, TryAgain
 from penstock.sync import MutationCtx as SyncMutationCtx
 from penstock.testing.gates import Gate
 
@@ -217,6 +217,12 @@ async def enter(ctx: MutationCtx, what: str, number: int = 0) -> None:
     await ctx.db.insert(Entry(what=what, number=number))
 
 
+@app.mutation
+async def enter_under_lock(ctx: MutationCtx, what: str, key: str, fence: int) -> None:
+    await ctx.check_fence(key, fence)
+    await ctx.db.insert(Entry(what=what, number=fence))
+
+
 @app.internal_mutation
 async def enter_planned_second(ctx: MutationCtx, planned_at: datetime) -> None:
     """Enter for which second a cron has planned it."""
@@ -378,6 +384,20 @@ async def work(backend: Backend) -> None:
     await stop.wait()
 
 
+async def lock(backend: Backend, key: str, seconds: str) -> None:
+    """Hold a lock until the process is told to go on, and then write something under it."""
+    async with backend.with_lock(key, lease=timedelta(seconds=float(seconds)), on_lost="signal") as held:
+        say("ready")
+        await asyncio.to_thread(sys.stdin.readline)
+        say("lost" if held.lost else "held")
+        try:
+            await backend.run_mutation(enter_under_lock, what="locked", key=key, fence=held.fence)
+        except LockLost:
+            say("refused")
+        else:
+            say("written")
+
+
 async def hammer(backend: Backend, owner: str, count: str, at_once: str) -> None:
     """Add one to an account so many times, several at a time."""
     left = int(count)
@@ -401,6 +421,8 @@ async def main(role: str, database: str, *arguments: str, **settings: str) -> No
     async with app.open(services=services, config=config) as backend:
         if services:
             await work(backend)
+        elif role == "lock":
+            await lock(backend, *arguments)
         else:
             await hammer(backend, *arguments)
 

@@ -6,10 +6,11 @@ Owns the three kinds of ctx for functions written with async def; `sync` has the
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from penstock.calls.jobcalls import JobCalls
+from penstock.calls.lockblocks import LEASE, WAIT, LockBlock, OnLost, check_fence, refuse_in_transaction
 from penstock.calls.ratelimits import RateStatus
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.sql import prepare_sql
@@ -92,6 +93,14 @@ class QueryCtx:
         """Run another query in the same snapshot, with its arguments and result checked."""
         return self._scope.track(self._runner.nested_query(self._scope, self._depth, function, args, kwargs))
 
+    def with_lock(self, *_args: Any, **_options: Any) -> NoReturn:
+        """Refused: a transaction takes no locks.
+
+        Raises:
+            ContextError: Always.
+        """
+        refuse_in_transaction()
+
     async def _sql(self, query: str, values: dict[str, Any]) -> list[dict[str, Any]]:
         transaction = self._scope.transaction
         sql, args = prepare_sql(query, values, transaction.store.dialect)
@@ -131,6 +140,21 @@ class MutationCtx(QueryCtx):
             ContextError: The app declares no such rate limit.
         """
         return self._runner.engine.rate_limits.get(name).take(self, key, count=count, reserve=reserve)
+
+    def check_fence(self, key: str, fence: int) -> Coroutine[Any, Any, None]:
+        """Go on only if a lock still has this holder, and let nobody else have it before this transaction has ended.
+
+        So what a holder writes who has lost its lock, and does not know it yet, is refused.
+
+        Args:
+            key: What is locked.
+            fence: The number of the holder: ``lock.fence``.
+
+        Raises:
+            LockLost: It does not have this holder any more.
+            ValueInvalid: There can be no such key or number.
+        """
+        return self._scope.track(check_fence(self.job_calls, key, fence))
 
     def run_mutation(
         self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
@@ -216,6 +240,30 @@ class ActionCtx:
             ContextError: The app declares no such rate limit.
         """
         return self._runner.engine.rate_limits.get(name).take(self, key, count=count, reserve=reserve)
+
+    def with_lock(
+        self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"
+    ) -> LockBlock:
+        """Do something while nobody else, on any machine, holds a lock: ``async with ctx.with_lock(key) as lock:``.
+
+        The lock is renewed while the block runs, and is free at once when it ends, or within `lease` if this process
+        dies. Whoever holds it cannot take it a second time.
+
+        Args:
+            key: What is locked, such as ``f"account:{account_id}"``: a text of 1 to 200 printable characters.
+            wait: For how long to wait for it; zero to try once.
+            lease: Within which time it is free if this process dies; 1 second to a day.
+            on_lost: What becomes of the block if the lock is lost, as when the database cannot be reached for most of
+                `lease`. ``"cancel"`` cancels its task, and the block raises `LockLost`. With ``"signal"`` it goes on,
+                and learns of it from the `Lock`.
+
+        Raises:
+            LockTaken: On entering: it was not free in time.
+            LockLost: At the end of the block.
+            ContextError: On entering: it is held here already.
+            ValueInvalid: The key or an option cannot be.
+        """
+        return LockBlock(self._runner, key, wait, lease, on_lost, self._calls)
 
     def run_query(
         self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs

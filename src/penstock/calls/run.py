@@ -15,6 +15,7 @@ from penstock.calls.budget import Budget
 from penstock.calls.containment import contained
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.engine import Engine
+from penstock.calls.locks import Locks
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.threads import Place
 from penstock.calls.work import Moment, Running
@@ -53,6 +54,7 @@ class Runner:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.attempts = Attempts(engine)
+        self.locks = Locks(engine)
 
     def now(self) -> datetime:
         """The app's time."""

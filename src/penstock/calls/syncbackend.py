@@ -14,11 +14,13 @@ import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from penstock.calls.engine import Engine
 from penstock.calls.jobcalls import JobCalls
+from penstock.calls.lockblocks import LEASE, WAIT, LockBlock, SyncLockBlock
 from penstock.calls.run import Runner
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.syncctx import SyncScheduler
@@ -209,6 +211,11 @@ class SyncWords:
         """The pools that the database knows, by name: their limits, and how many of their jobs stand where."""
         thread = self._thread()
         return thread.wait(thread.backend.pools())
+
+    def with_lock(self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE) -> SyncLockBlock:
+        """See `ActionCtx.with_lock`. No thread is cancelled: `LockLost` comes at the end of the block."""
+        thread = self._thread()
+        return SyncLockBlock(LockBlock(thread.backend.runner, key, wait, lease), thread.wait)
 
     def wake(self) -> None:
         """Tell the workers of all processes that there is work, which a transaction of your own has committed."""

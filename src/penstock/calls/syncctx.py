@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
+from penstock.calls.lockblocks import LEASE, WAIT, SyncLockBlock, refuse_in_transaction
 from penstock.calls.ratelimits import RateStatus
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.work import SyncActionWork
@@ -92,6 +93,10 @@ class SyncQueryCtx:
         """See `QueryCtx.sql`."""
         return self._wait(self._ctx.sql(query, **values))
 
+    def with_lock(self, *_args: Any, **_options: Any) -> NoReturn:
+        """See `QueryCtx.with_lock`."""
+        refuse_in_transaction()
+
     def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """See `QueryCtx.run_query`."""
         return self._wait(self._ctx.run_query(function, *args, **kwargs))
@@ -111,6 +116,10 @@ class SyncMutationCtx(SyncQueryCtx):
     def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
         """See `MutationCtx.rate_limit`."""
         return self._wait(self._mutation.rate_limit(name, key, count=count, reserve=reserve))
+
+    def check_fence(self, key: str, fence: int) -> None:
+        """See `MutationCtx.check_fence`."""
+        self._wait(self._mutation.check_fence(key, fence))
 
     def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """See `MutationCtx.run_mutation`."""
@@ -157,6 +166,10 @@ class SyncActionCtx:
     def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
         """See `ActionCtx.rate_limit`."""
         return self._wait(self._ctx.rate_limit(name, key, count=count, reserve=reserve))
+
+    def with_lock(self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE) -> SyncLockBlock:
+        """See `ActionCtx.with_lock`. No thread is cancelled: `LockLost` comes at the end of the block."""
+        return SyncLockBlock(self._ctx.with_lock(key, wait=wait, lease=lease), self._wait)
 
     def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """See `ActionCtx.run_query`."""

@@ -34,6 +34,7 @@ _COMMANDS = {
     "pools": ("penstock.cli.pools", "Show pools, and change their limits."),
     "crons": ("penstock.cli.crons", "Show crons; run, pause, resume or remove one."),
     "changes": ("penstock.cli.changes", "Show the readers of the change feed, and what it captures; drop a reader."),
+    "locks": ("penstock.cli.locks", "Show locks; take one away from its holder."),
     "pause": ("penstock.cli.pause", "Start no more jobs of a pool."),
     "resume": ("penstock.cli.resume", "Start jobs of a paused pool again."),
     "config": ("penstock.cli.settings", "Show the settings in force, and where each comes from."),

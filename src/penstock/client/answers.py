@@ -18,6 +18,7 @@ from penstock.errors import (
     DatabaseUnavailable,
     InputError,
     LimitExceeded,
+    LockTaken,
     Overloaded,
     PenstockError,
     TryAgain,
@@ -61,6 +62,7 @@ _AGAIN: dict[str, type[TryAgain]] = {
     "DatabaseBusy": DatabaseBusy,
     "DatabaseFull": DatabaseFull,
     "CallTimeout": CallTimeout,
+    "LockTaken": LockTaken,
     "Overloaded": Overloaded,
 }
 _UNCERTAIN = frozenset({"CommitUncertain", "ShuttingDown"})

@@ -19,6 +19,7 @@ POINTS = frozenset(
         "planner.planned",  # that is decided, and nothing is written
         "scheduler.decided",  # it is decided which crons run, nothing is committed
         "lease.renew",  # a worker is about to renew its lease
+        "lock.renew",  # a holder is about to renew its lock
     }
 )
 

@@ -21,6 +21,7 @@ from penstock.errors import (
     DatabaseUnavailable,
     FunctionNotFound,
     InputError,
+    LockTaken,
     Overloaded,
     ResultInvalid,
     TryAgain,
@@ -74,6 +75,7 @@ _AGAIN: dict[type[TryAgain], _Again] = {
     DatabaseBusy: _Again("DatabaseBusy", "The database is busy."),
     DatabaseFull: _Again("DatabaseFull", "The database has no space left.", 60),
     CallTimeout: _Again("CallTimeout", "The call took longer than it may."),
+    LockTaken: _Again("LockTaken", "Somebody else holds a lock that the call needs."),
     Overloaded: _Again("Overloaded", "This server has too much to do."),
     TryAgain: _Again("TryAgain", "The call cannot be answered now."),
 }

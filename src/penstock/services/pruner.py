@@ -60,6 +60,7 @@ class Pruner(Service):
         jobs = await self._store.jobs.prune(now, _AT_ONCE)
         rates = await self._store.rates.prune(now, _AT_ONCE)
         tokens = await self._store.tokens.prune(now, _AT_ONCE)
-        if jobs or rates or tokens:
-            log_event("pruner.pruned", jobs=jobs, rate_limits=rates, tokens=tokens)
-        return _SOON if max(jobs, rates, tokens) >= _AT_ONCE else _LATER
+        locks = await self._store.locks.prune(now, _AT_ONCE)
+        if jobs or rates or tokens or locks:
+            log_event("pruner.pruned", jobs=jobs, rate_limits=rates, tokens=tokens, locks=locks)
+        return _SOON if max(jobs, rates, tokens, locks) >= _AT_ONCE else _LATER

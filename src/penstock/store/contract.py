@@ -24,6 +24,7 @@ from penstock.store.changes import Changes, Interests
 from penstock.store.crons import Crons
 from penstock.store.dialect import Dialect
 from penstock.store.keys import Keys, Rates
+from penstock.store.locks import Locks
 from penstock.store.outside import Tokens
 from penstock.store.pools import Pools
 from penstock.store.seen import LeaseRow
@@ -324,6 +325,7 @@ class Store(Protocol):
     tasks: Tasks
     leases: Leases
     tokens: Tokens
+    locks: Locks
     catalog: Catalog
     signals: Signals
 

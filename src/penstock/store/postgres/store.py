@@ -23,6 +23,7 @@ from penstock.store.postgres.interests import PostgresInterests
 from penstock.store.postgres.jobs import PostgresJobs
 from penstock.store.postgres.keys import PostgresKeys
 from penstock.store.postgres.leases import PostgresLeases
+from penstock.store.postgres.locks import PostgresLocks
 from penstock.store.postgres.pools import PostgresPools
 from penstock.store.postgres.programs import PostgresPrograms
 from penstock.store.postgres.rates import PostgresRates
@@ -69,6 +70,7 @@ class PostgresStore:
         self.crons = PostgresCrons(for_services, self.jobs)
         self.leases = PostgresLeases(for_services, self.jobs)
         self.tokens = PostgresTokens(for_services, self._connections, self.jobs)
+        self.locks = PostgresLocks(for_services, self._connections)
         self.catalog = PostgresCatalog(self._connections, self._direct)
         self.interests = PostgresInterests(for_services, self.catalog)
         self.changes = PostgresChanges(for_services)

@@ -29,6 +29,7 @@ from penstock.store.sqlite.interests import SqliteInterests
 from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.keys import SqliteKeys
 from penstock.store.sqlite.leases import SqliteLeases
+from penstock.store.sqlite.locks import SqliteLocks
 from penstock.store.sqlite.pools import SqlitePools
 from penstock.store.sqlite.programs import SqlitePrograms
 from penstock.store.sqlite.rates import SqliteRates
@@ -73,6 +74,7 @@ class SqliteStore:
         self.tasks = SqliteTasks(self._begin_service_read, self.begin_write, self.changes, self.jobs, ends, clock)
         self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
         self.tokens = SqliteTokens(self._begin_service_read, self.begin_write, self.jobs)
+        self.locks = SqliteLocks(self.begin_read, self.begin_write)
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 

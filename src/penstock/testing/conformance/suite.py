@@ -13,6 +13,7 @@ from penstock.testing.conformance.isolation import Isolation
 from penstock.testing.conformance.jobs import Jobs
 from penstock.testing.conformance.keys import Keys
 from penstock.testing.conformance.leases import Leases
+from penstock.testing.conformance.locks import Locks
 from penstock.testing.conformance.machine import AnyOrder
 from penstock.testing.conformance.mending import Mending
 from penstock.testing.conformance.moves import Moves
@@ -42,6 +43,7 @@ class StoreSuite(
     Mending,
     Changes,
     Leases,
+    Locks,
     Tokens,
     Signals,
     Catalog,

@@ -136,6 +136,20 @@ create table penstock.lease (
 insert into penstock.lease (id, worker, started_at, expires_at) overriding system value
 values (0, 'outside', '2000-01-01T00:00:00Z', '9999-12-31T00:00:00Z');
 
+-- Locks that are held, or have run out. `fence` is the number of a holder: it rises with each one, and none is given twice.
+-- It is a key of the table, so that whoever makes sure of it in a transaction keeps others from taking the lock over until
+-- that ends, and does not keep its holder from renewing it. `attempt` is who asked, should the answer be lost; `wanted` is
+-- whether somebody waits. Written by whoever takes, renews, waits for or gives back a lock, and by the pruner; read by these.
+create table penstock.lock (
+    fence bigint generated always as identity primary key,
+    key text collate "C" not null unique,
+    attempt uuid not null,
+    holder text not null,
+    taken_at timestamptz not null,
+    expires_at timestamptz not null,
+    wanted boolean not null default false
+);
+
 -- Tokens with which outside systems complete jobs, as hashes; `told` is what came of one. Written by workers for
 -- actions that ask for one, and by whoever brings one; read by these, and by workers for those whose time is over.
 create table penstock.token (

@@ -124,6 +124,19 @@ create table penstock_lease (
 insert into penstock_lease (id, worker, started_at, expires_at)
 values (0, 'outside', '2000-01-01T00:00:00.000000Z', '9999-12-31T00:00:00.000000Z');
 
+-- Locks that are held, or have run out. `fence` is the number of a holder: it rises with each one, and none is given twice.
+-- `attempt` is who asked, should the answer be lost; `wanted` is whether somebody waits. Written by whoever takes, renews,
+-- waits for or gives back a lock, and by the pruner; read by these.
+create table penstock_lock (
+    fence integer primary key autoincrement,
+    key text not null unique,
+    attempt text not null,
+    holder text not null,
+    taken_at text not null,
+    expires_at text not null,
+    wanted integer not null default 0
+) strict;
+
 -- Tokens with which outside systems complete jobs, as hashes; `told` is what came of one. Written by workers for
 -- actions that ask for one, and by whoever brings one; read by these, and by workers for those whose time is over.
 create table penstock_token (

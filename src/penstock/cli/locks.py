@@ -1,0 +1,67 @@
+"""``penstock locks``: which locks are held, by whom and until when; take one away from its holder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from penstock.app import App
+from penstock.cli.opening import complete, open_app, open_backend
+from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.output import print_json, print_table, readable_time, say
+from penstock.errors import LockLost
+from penstock.store.locks import LockRow
+
+
+@click.group("locks", invoke_without_command=True)
+@json_option()
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many at most.")
+@pass_options
+@click.pass_context
+def command(context: click.Context, options: Options, limit: int) -> None:
+    """Show the locks that are held, or have run out since, those that were taken first before others."""
+    if context.invoked_subcommand is not None:
+        return
+    locks = complete(_look(open_app(options), options, limit))
+    if options.json:
+        print_json({"locks": [{**asdict(lock), "attempt": str(lock.attempt)} for lock in locks]})
+    elif not locks:
+        click.echo("no locks")
+    else:
+        print_table(("key", "fence", "holder", "taken", "runs out", "wanted"), [_row(lock) for lock in locks])
+
+
+@command.command("release")
+@click.argument("key")
+@click.option("--fence", type=click.IntRange(1), required=True, help="The number of its holder, as the list shows it.")
+@pass_options
+def release(options: Options, key: str, fence: int) -> None:
+    """Take a lock away from its holder, who learns of it when it is to be renewed: within a third of its lease."""
+    complete(_release(open_app(options), options, key, fence))
+    say(f"{key} is free.")
+
+
+async def _look(app: App, options: Options, limit: int) -> list[LockRow]:
+    async with open_backend(app, options) as backend:
+        store = backend.engine.store
+        session = await store.begin_read()
+        try:
+            return await store.locks.list(session, limit)
+        finally:
+            await session.rollback()
+
+
+async def _release(app: App, options: Options, key: str, fence: int) -> None:
+    async with open_backend(app, options) as backend:
+        store = backend.engine.store
+        if await store.locks.release(key, fence) is None:
+            raise LockLost(
+                f"The lock {key!r} does not have the holder {fence} any more.", fix="Look at penstock locks."
+            )
+        store.signals.notify()
+
+
+def _row(lock: LockRow) -> tuple[str, ...]:
+    until = readable_time(lock.expires_at)
+    return lock.key, str(lock.fence), lock.holder, readable_time(lock.taken_at), until, "yes" if lock.wanted else ""

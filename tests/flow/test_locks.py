@@ -1,0 +1,648 @@
+"""Locks: held for the time of a block by one holder at a time, in actions and programs, with a number that rises."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from penstock import (
+    ActionCtx,
+    App,
+    Backend,
+    ContextError,
+    Id,
+    Lock,
+    LockLost,
+    LockTaken,
+    MutationCtx,
+    QueryCtx,
+    Table,
+    ValueInvalid,
+)
+from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
+from penstock.store.locks import LOCK_KEPT, LockRow
+from penstock.testing import TestApp, TestClock
+
+app = App()
+
+AT_ONCE = timedelta(0)
+LEASE = timedelta(seconds=15)
+
+
+class Entry(Table):
+    text: str
+    fence: int = 0
+
+
+@app.mutation
+async def write(ctx: MutationCtx, text: str, key: str = "", fence: int = 0) -> Id[Entry]:
+    if fence:
+        await ctx.check_fence(key, fence)
+    return await ctx.db.insert(Entry(text=text, fence=fence))
+
+
+@app.mutation
+def write_in_thread(ctx: SyncMutationCtx, text: str, key: str, fence: int) -> Id[Entry]:
+    ctx.check_fence(key, fence)
+    return ctx.db.insert(Entry(text=text, fence=fence))
+
+
+@app.query
+async def written(ctx: QueryCtx) -> list[str]:
+    return [entry.text async for entry in ctx.db.query(Entry)]
+
+
+@app.action
+async def work(ctx: ActionCtx, text: str, key: str = "k") -> int:
+    """Looks, does something, and writes, as no two may at once."""
+    async with ctx.with_lock(key, wait=timedelta(seconds=30)) as lock:
+        before = await ctx.run_query(written)
+        await ctx.run_mutation(write, f"{text} {len(before)}", key, lock.fence)
+        return lock.fence
+
+
+@app.action
+def work_in_thread(ctx: SyncActionCtx, text: str) -> tuple[int, bool, bool]:
+    with ctx.with_lock("k") as lock:
+        ctx.run_mutation(write_in_thread, text, "k", lock.fence)
+        lock.check()
+        return lock.fence, lock.lost, lock.wait_lost(0)
+
+
+@app.action
+async def lock_in_mutation(ctx: ActionCtx) -> None:
+    await ctx.run_mutation(locking)
+
+
+@app.internal_mutation
+async def locking(ctx: MutationCtx) -> None:
+    ctx.with_lock("k", wait=AT_ONCE)
+
+
+@app.action
+async def hold_on(ctx: ActionCtx) -> None:
+    async with ctx.with_lock("k"):
+        await ctx.wait_cancelled()
+
+
+@app.action
+def lose_in_thread(ctx: SyncActionCtx) -> None:
+    with ctx.with_lock("k") as lock:
+        assert not lock.lost
+        clocks.pop().advance(LEASE)
+        assert lock.lost
+
+
+@app.mutation
+async def check(ctx: MutationCtx, fence: Any) -> None:
+    await ctx.check_fence("k", fence)
+
+
+clocks: list[TestClock] = []
+
+
+@asynccontextmanager
+async def two(url: str) -> AsyncIterator[tuple[Backend, Backend, TestClock]]:
+    """Two backends on one database, as two processes have them, with one clock that the test moves."""
+    clock = TestClock()
+    async with app.open(url, clock=clock) as first, app.open(url, clock=clock) as second:
+        yield first, second, clock
+
+
+async def held(backend: Backend) -> list[LockRow]:
+    """The locks in the database."""
+    session = await backend.engine.store.begin_read()
+    try:
+        return await backend.engine.store.locks.list(session, 10)
+    finally:
+        await session.rollback()
+
+
+async def is_free(backend: Backend, key: str = "k") -> bool:
+    try:
+        async with backend.with_lock(key, wait=AT_ONCE):
+            return True
+    except LockTaken:
+        return False
+
+
+# ----- what it is
+
+
+async def test_one_at_a_time_holds_a_lock(database_url: str) -> None:
+    async with two(database_url) as (first, second, _):
+        async with first.with_lock("k") as lock:
+            assert (lock.key, lock.lost) == ("k", False)
+            lock.check()
+            with pytest.raises(LockTaken) as refused:
+                async with second.with_lock("k", wait=AT_ONCE):
+                    raise AssertionError
+            assert "with_lock" not in str(refused.value)
+            facts = refused.value.facts
+            assert (facts["key"], facts["fence"]) == ("k", lock.fence)
+            assert facts["until"] == first.engine.clock.now() + LEASE
+            assert ":" in facts["holder"]
+            async with second.with_lock("other", wait=AT_ONCE) as other:
+                assert other.fence > lock.fence
+        async with second.with_lock("k", wait=AT_ONCE) as next_one:
+            assert next_one.fence > other.fence
+        assert await held(first) == []
+
+
+async def test_actions_take_turns(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        fences = await asyncio.gather(*(backend.run_action(work, f"a{number}") for number in range(8)))
+        assert len(set(fences)) == 8
+        texts = await backend.run_query(written)
+        assert [text.split()[1] for text in texts] == [str(number) for number in range(8)]
+
+
+async def test_a_thread_holds_a_lock_too(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        fence, lost, wait = await backend.run_action(work_in_thread, "sync")
+        assert (fence > 0, lost, wait) == (True, False, False)
+        assert await backend.run_query(written) == ["sync"]
+        assert await held(backend) == []
+
+
+def test_a_program_that_does_not_await_holds_a_lock(database_url: str) -> None:
+    with app.sync.open(database_url) as backend:
+        numbers: list[int] = []
+        inside = threading.Lock()
+
+        def use() -> None:
+            for _ in range(5):
+                with backend.with_lock("k", wait=timedelta(seconds=30)) as lock:
+                    assert inside.acquire(blocking=False)
+                    numbers.append(lock.fence)
+                    inside.release()
+
+        threads = [threading.Thread(target=use) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(numbers) == 15
+        assert numbers == sorted(set(numbers))
+        with backend.with_lock("k"), pytest.raises(ContextError, match="is held here already"):
+            backend.with_lock("k").__enter__()
+
+
+async def test_a_lock_says_what_it_is(database_url: str) -> None:
+    async with two(database_url) as (first, _, clock), first.with_lock("k", on_lost="signal") as lock:
+        assert repr(lock) == f"<lock 'k' {lock.fence}>"
+        clock.advance(LEASE)
+        assert repr(lock) == f"<lock 'k' {lock.fence}, lost>"
+
+
+async def test_the_holder_of_an_action_is_named(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        task = asyncio.create_task(backend.run_action(hold_on))
+        while not (found := await held(backend)):
+            await backend.engine.machine.sleep(0.001)
+        assert found[0].holder.endswith(f" {hold_on.name}")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert await held(backend) == []
+
+
+# ----- bad input
+
+
+@pytest.mark.parametrize("key", ["", "a" * 201, "a\nb", "a\0b", "\ud800", 100, None, b"k", ["k"]])
+async def test_what_is_no_key_is_refused(database_url: str, key: Any) -> None:
+    async with two(database_url) as (first, _, _):
+        with pytest.raises(ValueInvalid, match="The key of a lock is a text of 1 to 200 printable characters"):
+            first.with_lock(key)
+
+
+@pytest.mark.parametrize("key", ["k", "a" * 200, "účet 7", "account:0190-…", "💶", "100", "'; drop table lock; --"])
+async def test_what_is_a_key_is_taken(database_url: str, key: str) -> None:
+    async with two(database_url) as (first, second, _), first.with_lock(key) as lock:
+        assert [row.key for row in await held(second)] == [key] == [lock.key]
+        assert not await is_free(second, key)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"wait": timedelta(seconds=-1)},
+        {"wait": 3},
+        {"wait": None},
+        {"wait": timedelta(days=400)},
+        {"lease": timedelta(0)},
+        {"lease": timedelta(days=2)},
+        {"lease": 15.0},
+        {"on_lost": "raise"},
+        {"on_lost": None},
+        {"on_lost": []},
+    ],
+)
+async def test_what_is_no_option_is_refused(database_url: str, options: dict[str, Any]) -> None:
+    async with two(database_url) as (first, _, _):
+        with pytest.raises(ValueInvalid, match=f"with_lock: {next(iter(options))}"):
+            first.with_lock("k", **options)
+        assert await held(first) == []
+
+
+async def test_a_transaction_takes_no_lock(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        with pytest.raises(ContextError, match="A transaction takes no locks"):
+            await backend.run_action(lock_in_mutation)
+
+
+async def test_who_holds_a_lock_cannot_take_it_again(database_url: str) -> None:
+    async with two(database_url) as (first, _, _):
+        async with first.with_lock("k"):
+            with pytest.raises(ContextError, match="cannot be held twice"):
+                async with first.with_lock("k"):
+                    raise AssertionError
+        assert await is_free(first)
+
+
+async def test_a_block_is_entered_once(database_url: str) -> None:
+    async with two(database_url) as (first, _, _):
+        block = first.with_lock("k")
+        async with block:
+            with pytest.raises(ContextError, match="entered twice"):
+                await block.__aenter__()
+        assert await is_free(first)
+
+
+# ----- its end
+
+
+async def test_it_is_given_back_when_the_block_raises(database_url: str) -> None:
+    async with two(database_url) as (first, second, _):
+        with pytest.raises(ZeroDivisionError):
+            async with first.with_lock("k"):
+                raise ZeroDivisionError
+        assert await is_free(second)
+
+
+async def test_it_is_given_back_when_the_task_is_cancelled(database_url: str) -> None:
+    async with two(database_url) as (first, second, _):
+        task, _ = await hold(first)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await is_free(second)
+
+
+async def test_it_is_given_back_though_the_task_is_cancelled_while_it_does_so(database_url: str) -> None:
+    async with two(database_url) as (first, second, clock):
+        task, _ = await hold(first)
+        waiter = asyncio.create_task(enter(second))
+        await wanted(first)
+        for _ in range(3):
+            task.cancel()
+            await first.engine.machine.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await waiter
+        assert clock.monotonic() == 0.0
+
+
+async def test_a_closing_backend_gives_its_locks_back(database_url: str) -> None:
+    async with app.open(database_url) as second:
+        async with app.open(database_url) as first:
+            task, _ = await hold(first)
+        with pytest.raises(LockLost, match="the backend is being closed"):
+            await task
+        assert await is_free(second)
+
+
+async def test_a_killed_backend_leaves_its_locks(database_url: str) -> None:
+    clock = TestClock()
+    async with app.open(database_url, clock=clock) as second:
+        first = Backend(app, app.config(database=database_url), clock)
+        await first.start()
+        task, _ = await hold(first)
+        await first.kill()
+        assert not await is_free(second)
+        clock.advance(LEASE)
+        assert await is_free(second)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_pruner_forgets_what_nobody_gave_back(database_url: str) -> None:
+    async with two(database_url) as (first, _, clock):
+        await first.engine.store.locks.take("k", UUID(int=1), "gone", LEASE, clock.now())
+        pruner = first.make_service("pruner")
+        clock.advance(LEASE)
+        await pruner.tick()
+        assert len(await held(first)) == 1, "it can be seen for a while"
+        clock.advance(LOCK_KEPT)
+        await pruner.tick()
+        assert await held(first) == []
+
+
+# ----- waiting
+
+
+async def test_who_waits_gets_it_when_it_is_given_back(database_url: str) -> None:
+    async with two(database_url) as (first, second, clock):
+        task, lock = await hold(first)
+        waiter = asyncio.create_task(enter(second))
+        await wanted(first)
+        assert not waiter.done()
+        task.cancel()
+        assert await waiter > lock.fence
+        assert clock.monotonic() == 0.0, "somebody told it, as time does not pass here"
+
+
+async def test_who_waits_gets_it_when_it_runs_out(database_url: str) -> None:
+    clock = TestClock()
+    async with app.open(database_url, clock=clock) as second:
+        first = Backend(app, app.config(database=database_url), clock)
+        await first.start()
+        task, lock = await hold(first)
+        await first.kill()
+        waiter = asyncio.create_task(enter(second, wait=timedelta(minutes=1)))
+        await wanted(second)
+        clock.advance(LEASE - timedelta(seconds=1))
+        await second.engine.machine.sleep(0)
+        while not waiter.done():
+            await second.engine.machine.sleep(0.001)
+            clock.advance(timedelta(milliseconds=20))
+        assert await waiter > lock.fence
+        assert timedelta(seconds=15) <= timedelta(seconds=clock.monotonic()) < timedelta(seconds=17)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_who_has_waited_long_enough_is_told_who_holds_it(database_url: str) -> None:
+    async with two(database_url) as (first, second, clock):
+        task, lock = await hold(first)
+        waiter = asyncio.create_task(enter(second, wait=timedelta(seconds=2)))
+        await wanted(first)
+        while not waiter.done():
+            await second.engine.machine.sleep(0.001)
+            clock.advance(timedelta(milliseconds=50))
+        with pytest.raises(LockTaken, match="was not free within 2 seconds") as refused:
+            await waiter
+        assert refused.value.facts["fence"] == lock.fence
+        assert clock.monotonic() >= 2
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_who_stops_waiting_leaves_nothing(database_url: str) -> None:
+    async with two(database_url) as (first, second, _):
+        task, _ = await hold(first)
+        waiters = [asyncio.create_task(enter(second)) for _ in range(3)]
+        await wanted(first)
+        for waiter in waiters:
+            waiter.cancel()
+        await asyncio.gather(*waiters, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert await is_free(second)
+        assert second.runner.locks._lines == {}
+
+
+async def test_those_who_wait_in_one_process_get_it_in_order(database_url: str) -> None:
+    async with two(database_url) as (first, second, _):
+        task, _ = await hold(first)
+        order: list[int] = []
+
+        async def use(number: int) -> None:
+            async with second.with_lock("k"):
+                order.append(number)
+
+        waiters = [asyncio.create_task(use(number)) for number in range(6)]
+        await wanted(first)
+        task.cancel()
+        await asyncio.gather(*waiters)
+        assert order == list(range(6))
+
+
+async def test_a_process_that_takes_it_again_and_again_does_not_keep_it_from_others(database_url: str) -> None:
+    async with app.open(database_url) as first, app.open(database_url) as second:
+        rounds = 0
+        done = asyncio.Event()
+
+        async def again_and_again() -> None:
+            nonlocal rounds
+            while not done.is_set():
+                async with first.with_lock("k", wait=timedelta(seconds=30)):
+                    await first.engine.machine.sleep(0.01)
+                    rounds += 1
+
+        greedy = [asyncio.create_task(again_and_again()) for _ in range(2)]
+        await wanted(first)
+        for _ in range(3):
+            async with second.with_lock("k", wait=timedelta(seconds=20)):
+                pass
+        done.set()
+        await asyncio.gather(*greedy)
+        assert rounds > 0
+
+
+# ----- renewing and losing
+
+
+async def test_it_is_renewed_while_the_block_runs(database_url: str) -> None:
+    async with two(database_url) as (first, second, clock):
+        async with first.with_lock("k") as lock:
+            for _ in range(6):
+                (row,) = await held(first)
+                clock.advance(timedelta(seconds=5))
+                await renewed(first, row)
+            assert not lock.lost
+            assert not await is_free(second)
+            assert (await held(first))[0].fence == lock.fence
+        assert await is_free(second)
+
+
+async def test_what_is_done_under_a_lost_lock_is_cancelled(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with two(database_url) as (first, second, clock):
+        events: list[str] = []
+
+        async def body() -> None:
+            try:
+                async with first.with_lock("k") as lock:
+                    events.append(str(lock.lost))
+                    try:
+                        await asyncio.Event().wait()
+                    except asyncio.CancelledError:
+                        events.append(f"cancelled, {lock.lost}")
+                        with pytest.raises(LockLost):
+                            lock.check()
+                        raise
+            except LockLost as error:
+                events.append(error.code)
+            await first.engine.machine.sleep(0)
+            events.append("went on")
+
+        task = asyncio.create_task(body())
+        while not events:
+            await first.engine.machine.sleep(0)
+        clock.advance(LEASE)
+        async with second.with_lock("k"):
+            await task
+        assert events == ["False", "cancelled, True", "lock_lost", "went on"]
+        assert not task.cancelling()
+        (told,) = [record for record in caplog.records if getattr(record, "event", "") == "lock.lost"]
+        assert told.levelname == "WARNING"
+
+
+async def test_a_block_may_be_told_only(database_url: str) -> None:
+    async with two(database_url) as (first, second, clock):
+        async with first.with_lock("k", on_lost="signal") as lock:
+            watcher = asyncio.create_task(lock.wait_lost())
+            await first.engine.machine.sleep(0)
+            clock.advance(LEASE)
+            assert await watcher
+            assert await lock.wait_lost(5)
+            async with second.with_lock("k") as other:
+                assert other.fence > lock.fence
+            assert lock.lost
+        assert lock.lost, "what is lost stays lost"
+
+
+async def test_who_watches_a_lock_learns_that_the_block_has_ended(database_url: str) -> None:
+    async with two(database_url) as (first, _, _):
+        async with first.with_lock("k") as lock:
+            watcher = asyncio.create_task(lock.wait_lost())
+            await first.engine.machine.sleep(0)
+            assert not watcher.done()
+        assert not await watcher
+        assert not lock.lost
+
+
+async def test_a_block_that_has_ended_well_held_its_lock_to_the_end(database_url: str) -> None:
+    async with two(database_url) as (first, _, _):
+
+        async def body(*, fail: bool) -> None:
+            async with first.with_lock("k") as lock:
+                await first.engine.store.locks.release("k", lock.fence)  # as an administrator does
+                if fail:
+                    raise ZeroDivisionError
+
+        with pytest.raises(LockLost, match="another holder, or was taken away"):
+            await body(fail=False)
+        with pytest.raises(ZeroDivisionError):
+            await body(fail=True)
+
+
+async def test_an_error_under_a_lost_lock_stays_what_it_is(database_url: str) -> None:
+    async with two(database_url) as (first, _, clock):
+
+        async def body() -> None:
+            async with first.with_lock("k") as lock:
+                clock.advance(LEASE)
+                lock.check()
+
+        with pytest.raises(LockLost):
+            await body()
+
+        async def other_body() -> None:
+            async with first.with_lock("k"):
+                try:
+                    clock.advance(LEASE)
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    raise ZeroDivisionError from None
+
+        with pytest.raises(ZeroDivisionError):
+            await other_body()
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling()
+
+
+async def test_who_is_cancelled_beside_is_cancelled(database_url: str) -> None:
+    async with two(database_url) as (first, _, clock):
+        task, lock = await hold(first)
+        clock.advance(LEASE)
+        await lock.wait_lost()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_a_thread_learns_of_a_lost_lock_at_the_end_of_its_block(database_url: str) -> None:
+    clock = TestClock()
+    async with app.open(database_url, clock=clock) as backend:
+        clocks.append(clock)
+        with pytest.raises(LockLost):
+            await backend.run_action(lose_in_thread)
+        assert clocks == []
+
+
+# ----- the fence
+
+
+async def test_a_mutation_of_a_late_holder_is_refused(database_url: str) -> None:
+    async with two(database_url) as (first, second, clock):
+        async with first.with_lock("k", on_lost="signal") as lock:
+            await first.run_mutation(write, "in time", "k", lock.fence)
+            clock.advance(LEASE)
+            async with second.with_lock("k") as other:
+                await second.run_mutation(write, "the next one", "k", other.fence)
+                with pytest.raises(LockLost):
+                    await first.run_mutation(write, "late", "k", lock.fence)
+        assert await second.run_query(written) == ["in time", "the next one"]
+
+
+async def test_a_fence_is_refused_in_a_job_that_shares_its_transaction(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        async with backend.with_lock("k") as lock:
+            for text, fence in (("good", lock.fence), ("late", lock.fence - 1 or 999), ("good", lock.fence)):
+                await backend.scheduler.run_after(AT_ONCE, write, text, "k", fence)
+            await backend.run_until_idle(raise_errors=False)
+        (failed,) = await backend.jobs("failed")
+        assert (failed.error or "").startswith("LockLost: ")
+        assert await backend.run_query(written) == ["good", "good"]
+
+
+@pytest.mark.parametrize("fence", [0, -1, 2**63, True, "1", None])
+async def test_what_is_no_fence_is_refused(database_url: str, fence: Any) -> None:
+    async with two(database_url) as (first, _, _):
+        with pytest.raises(ValueInvalid, match="A fence is the number"):
+            await first.run_mutation(check, fence)
+
+
+# ----- steps
+
+
+async def hold(backend: Backend) -> tuple[asyncio.Task[None], Lock]:
+    """A task that holds the lock until it is cancelled."""
+    entered: asyncio.Future[Lock] = asyncio.get_running_loop().create_future()
+
+    async def body() -> None:
+        async with backend.with_lock("k") as lock:
+            entered.set_result(lock)
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(body())
+    return task, await entered
+
+
+async def enter(backend: Backend, wait: timedelta = timedelta(seconds=3)) -> int:
+    """Take the lock and give it back; its number."""
+    async with backend.with_lock("k", wait=wait) as lock:
+        return lock.fence
+
+
+async def wanted(backend: Backend) -> None:
+    """Wait until somebody waits for the lock."""
+    async with asyncio.timeout(30):
+        while not any(row.wanted for row in await held(backend)):
+            await backend.engine.machine.sleep(0.001)
+
+
+async def renewed(backend: Backend, before: LockRow) -> None:
+    """Wait until the lock runs out later than it did."""
+    async with asyncio.timeout(30):
+        while (await held(backend))[0].expires_at <= before.expires_at:
+            await backend.engine.machine.sleep(0.001)
