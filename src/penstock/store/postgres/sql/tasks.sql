@@ -30,7 +30,7 @@ from unnest(
     :partitions::text[], :changed_ats::timestamptz[], :due_ats::timestamptz[], :latest_ats::timestamptz[], :gones::text[],
     :forget_ats::timestamptz[]
 ) as g (task, key, id, runs, change, before, after, partition, changed_at, due_at, latest_at, gone, forget_at)
-where g.runs or exists (select from penstock.task_record o where o.task = g.task and o.key = g.key)
+where g.runs or (select true from penstock.task_record o where o.task = g.task and o.key = g.key limit 1)
 order by g.task, g.key collate "C"
 on conflict (task, key) do update set
     generation = r.generation + excluded.live::integer,
@@ -51,28 +51,30 @@ returning r.task, r.key, r.id, r.idle, r.live;
 -- launch: see to it that there is a pending job for the last generation of some rows: a new one for those that are idle;
 -- that of the others learns what has changed since, unless it runs, and so learns at its end. What a worker or who cancels
 -- has in hand is passed by: they look at the record when they are done.
--- Differs: one statement for any number of rows.
+-- Differs: one statement for any number of rows, each of which is looked up by itself (see ended).
 with given as materialized (
-    select j.id, k.idle, j.due_at, j.resets, j.args, j.rank
+    select j.id, j.due_at, j.resets, j.args, j.rank
     from unnest(:tasks::integer[], :keys::text[], :idles::boolean[]) as k (task, key, idle)
-    join penstock.task_job j on j.task = k.task and j.key = k.key
+    cross join lateral (select * from penstock.task_job o where o.task = k.task and o.key = k.key offset 0) j
+    where not k.idle
 ), informed as (
     update penstock.ready_job j set args = g.args, attempt = case when g.resets then 0 else j.attempt end
     from given g
-    where j.id = g.id and not g.idle and j.id in (
-        select q.id from penstock.ready_job q where q.id = any(array(select id from given where not idle)) for update skip locked
+    where j.id = g.id and j.id in (
+        select q.id from penstock.ready_job q where q.id = any(array(select id from given)) for update skip locked
     )
 ), put_off as (
     update penstock.scheduled_job j
     set args = g.args, attempt = case when g.resets then 0 else j.attempt end,
         run_at = case when j.waiting then j.run_at else g.due_at end, rank = case when j.waiting then j.rank else g.rank end
     from given g
-    where j.id = g.id and not g.idle and j.id in (
-        select q.id from penstock.scheduled_job q where q.id = any(array(select id from given where not idle)) for update skip locked
+    where j.id = g.id and j.id in (
+        select q.id from penstock.scheduled_job q where q.id = any(array(select id from given)) for update skip locked
     )
 ), new as materialized (
     select j.* from unnest(:tasks, :keys, :idles) as k (task, key, idle)
-    join penstock.task_job j on j.task = k.task and j.key = k.key where k.idle
+    cross join lateral (select * from penstock.task_job o where o.task = k.task and o.key = k.key offset 0) j
+    where k.idle
 ), forgotten as (
     delete from penstock.finished_job f where f.id = any(array(select id from new)) and f.slot = -1
 ), due as (
@@ -97,21 +99,22 @@ with ready as (
 )
 select id from ready union all select id from scheduled;
 
--- ended: jobs of tasks have ended, or are to run again: those whose rows have changed since they began; `finished` says of
--- each whether it had ended. For the others that have ended there is no job any more.
--- Differs: one statement for any number of rows, which are locked in the order of their keys.
-with given as materialized (
+-- ended: jobs of tasks have ended, or are to run again: their records as they are now, and whether their rows have changed
+-- since the jobs began.
+-- Differs: one statement for any number of rows, whose records are locked in the order of their keys. Each is looked up by
+-- itself, as a plan that was made while there were few would read them all.
+select r.task, r.key, g.finished, r.generation > g.generation as changed, r.place
+from (
     select * from unnest(:tasks::integer[], :keys::text[], :generations::bigint[], :finished::boolean[])
-        as g (task, key, generation, finished)
-), locked as materialized (
-    select r.task, r.key, g.finished, r.generation > g.generation as changed
-    from penstock.task_record r join given g on g.task = r.task and g.key = r.key
-    order by r.task, r.key for no key update of r
-), done as (
-    update penstock.task_record r set live = false from locked l
-    where r.task = l.task and r.key = l.key and l.finished and not l.changed
-)
-select task, key, finished from locked where changed;
+        as t (task, key, generation, finished) order by t.task, t.key collate "C"
+) g cross join lateral (
+    select o.task, o.key, o.generation, o.ctid::text as place from penstock.task_record o
+    where o.task = g.task and o.key = g.key for no key update of o
+) r;
+
+-- idle: for rows whose jobs have ended, and which have not changed since, there is none any more.
+-- Differs: takes the places of records that are locked.
+update penstock.task_record set live = false where ctid = any(:places::text[]::tid[]);
 
 -- find: the record of a row.
 select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
