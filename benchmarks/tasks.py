@@ -61,6 +61,7 @@ _FILL = {
 app = App(tables=[Invoice, Order])
 pool = app.workpool("tasks", max_parallelism=_JOBS)
 handled: dict[Any, float] = {}
+timed: list[bool] = []
 
 
 @app.internal_action
@@ -70,8 +71,9 @@ async def nothing(ctx: ActionCtx, number: int) -> None:
 
 @app.reactive_task(Invoice, filter=lambda row: row.status == "paid", watch=("amount",), pool=pool)
 async def invoiced(ctx: TaskCtx[Invoice]) -> None:
-    """A run without effect."""
-    handled[ctx.doc_id] = time.monotonic()
+    """A run without effect, unless its time is asked for."""
+    if timed:
+        handled[ctx.doc_id] = time.monotonic()
 
 
 @app.reactive_task(Order, watch=("amount",), pool=pool)
@@ -199,6 +201,7 @@ async def latency(bench: Bench, store: StoreName) -> None:
         names = ("worker", "planner")
         group = Group([backend.make_service(name) for name in names], backend.engine.store.signals)
         group.start()
+        timed.append(True)
         await asyncio.sleep(bench.sizes.settle / 2)
         for name, most in (("penstock", 10.0), ("sql", 100.0)):
             handled.clear()

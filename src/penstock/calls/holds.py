@@ -41,7 +41,10 @@ class Holds:
 
     def wait(self, task: int, now: datetime) -> timedelta | None:
         """For how long a task starts no runs; None if it does."""
-        if task in self._known and self._known[task] is None:
+        if task not in self._known and task not in self._local:
+            return None
+        known = self._known.get(task, now)
+        if known is None:
             return PAUSED_FOR
-        until = max((time for time in (self._known.get(task), self._local.get(task)) if time is not None), default=now)
+        until = max(known, self._local.get(task, now))
         return until - now if until > now else None

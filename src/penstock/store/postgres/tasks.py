@@ -136,12 +136,17 @@ class PostgresTasks:
             "ids": [UUID(int=self._clock.uuid7()) for _ in plans],
             "runs": [plan.runs for plan in plans],
             "changes": [plan.change for plan in plans],
-            "befores": [plan.before for plan in plans],
+            "befores": _or_none([plan.before for plan in plans]),
             "afters": [plan.after for plan in plans],
-            "partitions": [plan.partition for plan in plans],
+            "partitions": _or_none([plan.partition for plan in plans]),
             "changed_ats": [plan.changed_at for plan in plans],
             "due_ats": [plan.due_at for plan in plans],
-            "latest_ats": [plan.latest_at for plan in plans],
-            "gones": [plan.gone for plan in plans],
-            "forget_ats": [plan.forgets_at for plan in plans],
+            "latest_ats": _or_none([plan.latest_at for plan in plans]),
+            "gones": _or_none([plan.gone for plan in plans]),
+            "forget_ats": _or_none([plan.forgets_at for plan in plans]),
         }
+
+
+def _or_none(values: builtins.list[Any]) -> builtins.list[Any] | None:
+    """Values, if there are any: unnest takes NULL for an array of nulls, which costs nothing to send."""
+    return None if values.count(None) == len(values) else values
