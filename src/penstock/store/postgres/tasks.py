@@ -118,7 +118,10 @@ class PostgresTasks:
         return await session.fetch(query.statement, query.args(values))
 
     async def _plan(self, session: PostgresSession, plans: Sequence[RowPlan], now: datetime) -> int:
-        rows = await self._fetch(session, "record", **self._arrays(plans))
+        running = sum(plan.runs for plan in plans)
+        rows = await self._fetch(session, "record", **self._arrays(plans), now=now)
+        if not rows:  # all are new, and have their jobs
+            return running
         drops = {(plan.task, plan.key) for plan in plans if plan.drops}
         runs = {(plan.task, plan.key) for plan in plans if plan.runs}
         launched = [(row[0], row[1], row[3]) for row in rows if (row[0], row[1]) in runs]
@@ -127,7 +130,7 @@ class PostgresTasks:
         dropped = [(row[0], row[1], row[2]) for row in rows if (row[0], row[1]) in drops and row[4]]
         if dropped:
             await self._ends.skip(session, dropped, now)
-        return sum(idle for _, _, idle in launched)
+        return running - sum(not idle for _, _, idle in launched)
 
     def _arrays(self, plans: Sequence[RowPlan]) -> dict[str, Any]:
         return {
