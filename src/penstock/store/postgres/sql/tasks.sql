@@ -49,13 +49,14 @@ with recorded as (
         gone = excluded.gone,
         forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end
     returning r.*
+), task as materialized (
+    select t.id, t.function, t.kind, t.pool, t.priority, t.options, p.ageing, case when p.rate_limit is not null then '' end as gate
+    from penstock.task t left join penstock.pool p on p.name = t.pool
 ), new as materialized (
     select r.id, r.due_at, r.concurrency_key, t.function, t.kind, t.pool, t.priority, t.options,
            penstock.task_args(r.generation, r.key, r.change, r.before, r.after) as args,
-           penstock.task_rank(r.due_at, t.priority, p.ageing) as rank,
-           coalesce(r.concurrency_key, case when p.rate_limit is not null then '' end) as gate
-    from recorded r join penstock.task t on t.id = r.task left join penstock.pool p on p.name = t.pool
-    where r.generation = 1 and r.idle and r.live
+           penstock.task_rank(r.due_at, t.priority, t.ageing) as rank, coalesce(r.concurrency_key, t.gate) as gate
+    from recorded r join task t on t.id = r.task where r.generation = 1 and r.idle and r.live
 ), due as (
     insert into penstock.ready_job (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at)
     select id, pool, function, kind, args, priority, rank, due_at, options, 0, :now::timestamptz
