@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.calls.crons import CronStatus
     from penstock.calls.lockblocks import Lock
     from penstock.calls.ratelimits import RateLimiter, RateStatus
+    from penstock.calls.taskbatch import SyncTaskBatchCtx, SyncTaskBatchRun, TaskBatchCtx, TaskBatchRun
     from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
     from penstock.calls.work import ActionWork
     from penstock.calls.workpool import Workpool
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
         WorkResult,
         WorkStatus,
     )
+    from penstock.reactive.breaker import CircuitBreaker
     from penstock.reactive.words import contains, has, in_, is_none, known, length, matches
     from penstock.schema.ids import Id
     from penstock.schema.index import Index
@@ -94,6 +96,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "penstock.app": ("App", "Backend"),
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
+    "penstock.calls.taskbatch": ("SyncTaskBatchCtx", "SyncTaskBatchRun", "TaskBatchCtx", "TaskBatchRun"),
     "penstock.calls.taskctx": ("MutationTaskCtx", "SyncMutationTaskCtx", "SyncTaskCtx", "TaskCtx"),
     "penstock.calls.crons": ("CronStatus",),
     "penstock.calls.lockblocks": ("Lock",),
@@ -165,6 +168,7 @@ _HOMES = {
         "WorkResult",
         "WorkStatus",
     ),
+    "penstock.reactive.breaker": ("CircuitBreaker",),
     "penstock.reactive.words": ("contains", "has", "in_", "is_none", "known", "length", "matches"),
     "penstock.schema.ids": ("Id",),
     "penstock.schema.index": ("Index",),
@@ -185,6 +189,7 @@ __all__ = [
     "Backend",
     "CallTimeout",
     "Canceled",
+    "CircuitBreaker",
     "Completion",
     "Config",
     "ConfigError",
@@ -241,8 +246,12 @@ __all__ = [
     "Snooze",
     "Success",
     "SyncMutationTaskCtx",
+    "SyncTaskBatchCtx",
+    "SyncTaskBatchRun",
     "SyncTaskCtx",
     "Table",
+    "TaskBatchCtx",
+    "TaskBatchRun",
     "TaskConditionFailed",
     "TaskCtx",
     "TokenBucket",

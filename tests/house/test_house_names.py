@@ -12,15 +12,16 @@ import penstock
 from penstock import client
 
 PUBLIC = """
-ActionCtx ActionWork App ApplicationError ArgumentsInvalid Attempt Backend CallTimeout Canceled Completion Config
-ConfigError Conflict ConstraintViolation ContextError CronExpression CronStatus CursorInvalid DataError DatabaseBusy
-DatabaseFull DatabaseUnavailable DeclarationError DuplicateJob Failed Finished FixedWindow FunctionNotFound Id
-IdInvalid Index InputError Interval JobError JobFilter JobId JobState JobStatus LeaseLost LimitExceeded Lock LockLost
-LockTaken MutationCtx MutationTaskCtx NonRetryableError NotUnique Overloaded Page Pending PenstockError Progress
-QueryCtx Range RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Running SchemaMismatch Snooze Success
-SyncMutationTaskCtx SyncTaskCtx Table TaskConditionFailed TaskCtx TokenBucket TokenExpired TokenInvalid TryAgain
-UnawaitedCall UniqueViolation UsageError ValueInvalid Work WorkId WorkResult WorkStatus WorkerLost Workpool asgi_app
-between contains daily gt gte has hourly in_ interval is_none known length lt lte matches monthly weekly
+ActionCtx ActionWork App ApplicationError ArgumentsInvalid Attempt Backend CallTimeout Canceled CircuitBreaker
+Completion Config ConfigError Conflict ConstraintViolation ContextError CronExpression CronStatus CursorInvalid
+DataError DatabaseBusy DatabaseFull DatabaseUnavailable DeclarationError DuplicateJob Failed Finished FixedWindow
+FunctionNotFound Id IdInvalid Index InputError Interval JobError JobFilter JobId JobState JobStatus LeaseLost
+LimitExceeded Lock LockLost LockTaken MutationCtx MutationTaskCtx NonRetryableError NotUnique Overloaded Page Pending
+PenstockError Progress QueryCtx Range RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Running
+SchemaMismatch Snooze Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx Table TaskBatchCtx
+TaskBatchRun TaskConditionFailed TaskCtx TokenBucket TokenExpired TokenInvalid TryAgain UnawaitedCall UniqueViolation
+UsageError ValueInvalid Work WorkId WorkResult WorkStatus WorkerLost Workpool asgi_app between contains daily gt gte
+has hourly in_ interval is_none known length lt lte matches monthly weekly
 """
 
 _LOADED = """

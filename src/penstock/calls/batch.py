@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.calls.context import ActionCtx
-from penstock.calls.job import failure, raised, result_text, time_limit
+from penstock.calls.job import failure, log_lost, raised, result_text, time_limit
+from penstock.calls.marks import end_of_marked
 from penstock.calls.run import Runner
 from penstock.calls.syncctx import SyncActionCtx
 from penstock.calls.work import Cancellation, Running
+from penstock.errors import LeaseLost
 from penstock.functions.batch import Batch
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Outcome
@@ -88,8 +90,14 @@ class Batches:
             if self._gathering.get(key) is gathering:
                 del self._gathering[key]
         outcomes = await self._outcomes(gathering)
+        outcomes.sort(key=lambda one: one[0].doubtful)  # for which the others need not wait
         for running, outcome in outcomes:
-            await self._ended(running, outcome)
+            try:
+                ended = await end_of_marked(self._runner, running, outcome)
+            except LeaseLost:
+                log_lost(running)
+                ended = None
+            await self._ended(running, ended)
 
     async def _outcomes(self, gathering: _Gathering) -> list[tuple[Running, Outcome]]:
         """Run the handler once; what became of each job."""
@@ -102,7 +110,8 @@ class Batches:
                 ended.append((running, Outcome(JobEvent.CANCELED)))
                 continue
             try:
-                items.append(batch.item(function.name, function.signature.check_json(running.job.args)))
+                item = batch.item(function.name, function.signature.check_json(running.job.args))
+                items.append((item, running) if batch.with_attempts else item)
             except Exception as error:  # noqa: BLE001 - what cannot be called fails by itself
                 ended.append((running, failure(error)))
             else:
@@ -146,6 +155,8 @@ class Batches:
         return answer
 
     def _outcome(self, function: AnyFunction, running: Running, result: Any) -> Outcome:
+        if isinstance(result, Outcome):  # of a reactive task
+            return result
         if isinstance(result, Exception):
             return raised(self._runner, running.job, result, running.cancelled)
         try:

@@ -8,6 +8,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+from penstock.calls.taskbatch import SyncTaskBatchCtx, TaskBatchCtx
 from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
 from penstock.schema.table import Table
@@ -108,6 +109,14 @@ class TaskDecorator(Protocol[TaskRow]):
     def __call__(
         self, handler: Callable[[SyncMutationTaskCtx[TaskRow]], None], /
     ) -> Callable[[SyncMutationTaskCtx[TaskRow]], None]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[[TaskBatchCtx[TaskRow]], Awaitable[None]], /
+    ) -> Callable[[TaskBatchCtx[TaskRow]], Awaitable[None]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[[SyncTaskBatchCtx[TaskRow]], None], /
+    ) -> Callable[[SyncTaskBatchCtx[TaskRow]], None]: ...
 
 
 class CronDecorator(Protocol):

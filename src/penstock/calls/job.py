@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.calls.completion import complete
+from penstock.calls.marks import end_of_marked
 from penstock.calls.run import Runner
 from penstock.calls.threads import apart, is_small
 from penstock.calls.work import Cancellation, Running
@@ -63,15 +64,22 @@ async def _run_job(runner: Runner, running: Running) -> Outcome | None:
         )
     try:
         outcome = None
+        if running.job.marked:  # and its worker has not learned of it
+            return Outcome(JobEvent.RETURNED)
         if running.job.ending is None:
-            outcome = await _attempt(runner, running)
+            outcome = await end_of_marked(runner, running, await _attempt(runner, running))
             if outcome is None or outcome.event is JobEvent.HELD or running.job.on_complete is None:
                 return outcome
         return await _complete(runner, running, outcome)
     except LeaseLost:
-        job = running.job
-        log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=running.lease)
+        log_lost(running)
         return None
+
+
+def log_lost(running: Running) -> None:
+    """Tell that a job is not its worker's any more."""
+    job = running.job
+    log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=running.lease)
 
 
 async def _attempt(runner: Runner, running: Running) -> Outcome | None:

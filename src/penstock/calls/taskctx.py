@@ -7,11 +7,14 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar, cast
 
 from penstock.calls.context import ActionCtx, MutationCtx
+from penstock.calls.marks import mark_completed
 from penstock.calls.syncctx import Bridge, SyncActionCtx, SyncMutationCtx
+from penstock.calls.taskrows import get_documents
 from penstock.calls.taskrun import TaskRun
+from penstock.errors import TaskConditionFailed
 from penstock.reactive.task import Change
 from penstock.schema.table import Table
-from penstock.transaction.rows import read_row
+from penstock.store.guest.session import finish, guest_session
 
 T = TypeVar("T", bound=Table)
 
@@ -113,20 +116,29 @@ class TaskCtx(_OfTask[T], ActionCtx):
         """
         return self._calls.track(self._get_document(fields))
 
+    def mark_completed(self, connection: Any = None) -> Coroutine[Any, Any, None]:
+        """Complete this run, whatever comes after: at once, or as part of a transaction of your own.
+
+        On a connection of yours (of any library that pools take), it is completed if that transaction commits, and with
+        it: exactly once. If the transaction is rolled back, it was not said, and may be said again. Whatever the
+        handler does after the commit, raising included, the run ends as success when the handler ends. A transaction
+        that is still open by then is waited for.
+
+        Args:
+            connection: An open connection; by default it is completed at once.
+
+        Raises:
+            LeaseLost: The run is not this worker's any more, as another has taken over: let it raise, so that your
+                transaction is rolled back.
+            ContextError: The connection cannot be used, or leads to another kind of database.
+        """
+        return self._calls.track(mark_completed(self._runner, self._attempt, connection))
+
     async def _get_document(self, fields: Sequence[str] | None) -> T:
-        engine, run = self._run.engine, self._run
-        statements = engine.statements.of(run.task.definition.table, run.task.definition)
-
-        async def once() -> Table:
-            session = await engine.store.begin_read()
-            try:
-                record = await engine.store.tasks.find(session, run.number, run.key)
-                rows = await session.fetch(statements.get(), [statements.definition.encode_key(run.doc_id)])
-            finally:
-                await session.rollback()
-            return run.check(record, read_row(statements, rows[0]) if rows else None, fields)
-
-        return cast("T", await self._runner.attempts.run(once, run.task.name, writes=False))
+        (row,) = await get_documents(self._runner, [self._run], fields)
+        if isinstance(row, TaskConditionFailed):
+            raise row
+        return cast("T", row)
 
 
 class MutationTaskCtx(_OfTask[T], MutationCtx):
@@ -171,6 +183,14 @@ class SyncTaskCtx(_OfTask[T], SyncActionCtx):
     def get_document(self, fields: Sequence[str] | None = None) -> T:
         """See `TaskCtx.get_document`."""
         return self._waiter(self._task.get_document(fields))
+
+    def mark_completed(self, connection: Any = None) -> None:
+        """See `TaskCtx.mark_completed`; a connection is one without ``await``."""
+        if connection is None:
+            self._waiter(self._task.mark_completed())
+            return
+        guest_session(connection).sync()  # which refuses one that nobody can await here
+        finish(self._task.mark_completed(connection))
 
 
 class SyncMutationTaskCtx(_OfTask[T], SyncMutationCtx):

@@ -11,6 +11,7 @@ from penstock.errors import DeclarationError
 from penstock.jobs.job import DEFAULT_POOL, Options
 from penstock.jobs.retry import Retry
 from penstock.jobs.settle import FOR_EVER
+from penstock.reactive.breaker import CircuitBreaker
 from penstock.reactive.task import Cause, Cleanup, OnVersionChange
 
 RETRY = Retry(max_attempts=5, initial_backoff=10.0, base=2.0, max_backoff=86_400.0)
@@ -40,6 +41,9 @@ class TaskOptions(TypedDict, total=False):
     version: int
     on_version_change: OnVersionChange
     reconcile_on_trigger_change: bool
+    batch: int | None
+    linger: timedelta
+    breaker: CircuitBreaker | None
 
 
 def given_of(options: TaskOptions) -> dict[str, Any]:
@@ -71,6 +75,18 @@ def job_options(options: TaskOptions) -> Options:
     if retry is not None and not isinstance(retry, Retry):
         raise DeclarationError(f"@app.reactive_task: retry is a Retry or None, not {retry!r}.")
     return Options(retry=retry, timeout=_seconds(options.get("timeout")), keep=FOR_EVER.total_seconds())
+
+
+def breaker_of(options: TaskOptions) -> CircuitBreaker | None:
+    """The circuit breaker that was asked for.
+
+    Raises:
+        DeclarationError: It is none.
+    """
+    breaker: Any = options.get("breaker")
+    if breaker is not None and not isinstance(breaker, CircuitBreaker):
+        raise DeclarationError(f"@app.reactive_task: breaker is a CircuitBreaker or None, not {breaker!r}.")
+    return breaker
 
 
 def _seconds(timeout: timedelta | None) -> float | None:

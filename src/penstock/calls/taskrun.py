@@ -122,6 +122,22 @@ class TaskRun:
                 raise self._failed("has changed since", "changed")
         return row if names is None else self._part(row, names)
 
+    def columns(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The columns to be read for these fields and for the check.
+
+        Raises:
+            ValueInvalid: A field is none of the table.
+        """
+        definition, condition = self.task.definition, self.task.condition
+        asked = kinds_of((*(() if condition is None else (condition,)), *self._expressions()))
+        wanted = {definition.key, *(definition.column(name).name for name in names), *asked}
+        return tuple(column.name for column in definition.columns if column.name in wanted)
+
+    def held(self) -> Outcome | None:
+        """What becomes of a run whose task starts none now; None if it begins."""
+        wait = self.engine.holds.begin(self.number, self.key, self.engine.clock.now())
+        return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error="The task is held")
+
     def defer(self, delay: timedelta | None, until: datetime | None, now: datetime) -> None:
         """Put the run off."""
         self.deferred = _moment("defer_current", delay, until, now)
@@ -142,9 +158,10 @@ class TaskRun:
             return error
         return Snooze(self._wait(), reason=f"Deferred by its handler, which raised {type(error).__name__}: {error}")
 
-    def log(self, message: str, facts: dict[str, Any]) -> None:
-        """Tell something of the run, in a log event."""
-        log_event("task.log", task=self.task.name, key=self.key, message=message, facts=facts)
+    def log(self, message: str, facts: dict[str, Any], *, of_row: bool = True) -> None:
+        """Tell something of the run, or of the batch that it is in, in a log event."""
+        key = self.key if of_row else None
+        log_event("task.log", task=self.task.name, key=key, message=message, facts=facts)
 
     # ----- steps
 

@@ -9,22 +9,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar, Unpack
 
 from penstock.calls.context import ActionCtx, MutationCtx
 from penstock.calls.decorators import TaskDecorator
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
+from penstock.calls.taskbatch import TaskCall, batch_handler
 from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
-from penstock.calls.taskoptions import TaskOptions, given_of, job_options
+from penstock.calls.taskoptions import TaskOptions, breaker_of, given_of, job_options
 from penstock.calls.taskrun import TaskRun
 from penstock.calls.workpool import Workpool
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
+from penstock.functions.batch import Batch
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
 from penstock.functions.registry import Registry
-from penstock.jobs.job import Options, Outcome
-from penstock.jobs.states import JobEvent
+from penstock.jobs.job import Options
+from penstock.reactive.breaker import CircuitBreaker
+from penstock.reactive.reconciling import Reconciling
 from penstock.reactive.task import Change, ReactiveTask, interest_name, spec_of
 from penstock.reactive.tracing import RowFilter, RowWatch, trace_filter, trace_watch
 from penstock.schema.table import Table, TableDefinition, definition_of
@@ -41,6 +45,8 @@ _KINDS: dict[str, type[AnyFunction]] = {
     "SyncTaskCtx": ActionFunction,
     "MutationTaskCtx": MutationFunction,
     "SyncMutationTaskCtx": MutationFunction,
+    "TaskBatchCtx": ActionFunction,
+    "SyncTaskBatchCtx": ActionFunction,
 }
 
 
@@ -52,11 +58,13 @@ class DeclaredTask:
         task: The task.
         function: The function of its jobs.
         options: What they are asked for.
+        breaker: When it is held because its runs fail; None for never.
     """
 
     task: ReactiveTask
     function: AnyFunction
     options: Options
+    breaker: CircuitBreaker | None = None
 
     def interest(self, dialect: Dialect) -> Interest:
         """What the change feed is to capture for it."""
@@ -167,6 +175,9 @@ class ReactiveTasks:
                 ``on_version_change``: what is run again when a higher version is declared: ``"none"``,
                 ``"reprocess_failed"`` or ``"reprocess_all"``.
                 ``reconcile_on_trigger_change``: whether all rows are looked at anew when filter or watch have changed.
+                ``batch``: how many rows one call of the handler takes at most, with a `TaskBatchCtx`; one by default.
+                ``linger``: how long the first row of a batch waits for more; not at all by default.
+                ``breaker``: a `CircuitBreaker`, which holds the task when too many of its runs fail; none by default.
 
         Raises:
             DeclarationError: At import: the filter or the watch cannot be translated, an option cannot be, there is
@@ -184,7 +195,7 @@ class ReactiveTasks:
                 **given_of(options),
             )
             self._check(task, options.get("pool"))
-            return self._add(task, handler, job_options(options))
+            return self._add(task, handler, options)
 
         return decorate
 
@@ -201,17 +212,30 @@ class ReactiveTasks:
                 fix="Declare app.workpool(…, key_parallelism=1), and pass it as pool=.",
             )
 
-    def _add(self, task: ReactiveTask, handler: Any, options: Options) -> Any:
-        kind = _KINDS[_ctx_of(handler)]
-        function = kind(_runs(task, handler), public=False, name=name_of(handler))
+    def _add(self, task: ReactiveTask, handler: Any, options: TaskOptions) -> Any:
+        word, name = _ctx_of(handler), name_of(handler)
+        size = options.get("batch")
+        if (size is not None) is not word.endswith("BatchCtx"):
+            raise DeclarationError(
+                f"Reactive task {task.name!r}: {name} takes a {word}, and batch={size}.",
+                fix="A task with batch= takes a TaskBatchCtx or a SyncTaskBatchCtx, and no other task does. Mutations "
+                "share transactions by themselves.",
+            )
+        run, batch = _runs(task, handler, batched=size is not None), None
+        if size is not None:
+            batch = Batch(run, size, TaskCall, options.get("linger", timedelta(0)), with_attempts=True)
+        elif "linger" in options:
+            raise DeclarationError(f"Reactive task {task.name!r}: linger is of use with batch= only.")
+        function = _KINDS[word](run, public=False, name=name, batch=batch)
         self._registry.add(function)
-        self._declared[task.name] = DeclaredTask(task, function, options)
+        self._declared[task.name] = DeclaredTask(task, function, job_options(options), breaker_of(options))
         return handler
 
 
-def _runs(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
+def _runs(task: ReactiveTask, handler: Any, *, batched: bool) -> Callable[..., Any]:
     """The handler of the jobs of a task: it makes the ctx that the task's own handler takes."""
-    chosen: Callable[..., Any] = (_awaited if inspect.iscoroutinefunction(handler) else _in_thread)(task, handler)
+    make = batch_handler if batched else _awaited if inspect.iscoroutinefunction(handler) else _in_thread
+    chosen: Callable[..., Any] = make(task, handler)
     chosen.__name__, chosen.__qualname__ = handler.__name__, handler.__qualname__
     chosen.__module__, chosen.__doc__ = handler.__module__, handler.__doc__
     return chosen
@@ -222,7 +246,7 @@ def _awaited(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
         ctx: ActionCtx | MutationCtx, generation: int, key: str, change: Change, before: str | None, after: str | None
     ) -> Any:
         state = _begun(task, ctx._runner.engine, generation, key, change, before, after)  # noqa: SLF001 - its own ctx
-        if (held := _held(state)) is not None:
+        if (held := state.held()) is not None:
             return held
         made: Any = MutationTaskCtx(ctx, state) if isinstance(ctx, MutationCtx) else TaskCtx(ctx, state)
         try:
@@ -246,7 +270,7 @@ def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
         after: str | None,
     ) -> Any:
         state = _begun(task, ctx._ctx._runner.engine, generation, key, change, before, after)  # noqa: SLF001 - as above
-        if (held := _held(state)) is not None:
+        if (held := state.held()) is not None:
             return held
         try:
             handler(_sync_ctx(ctx, state))
@@ -263,12 +287,6 @@ def _begun(
     task: ReactiveTask, engine: Engine, generation: int, key: str, change: Change, before: str | None, after: str | None
 ) -> TaskRun:
     return TaskRun(task, engine, engine.tasks[task.name].id, key, generation, change, before, after)
-
-
-def _held(run: TaskRun) -> Outcome | None:
-    """What becomes of a run whose task starts none now."""
-    wait = run.engine.holds.wait(run.number, run.engine.clock.now())
-    return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error="The task is held")
 
 
 def _sync_ctx(ctx: SyncActionCtx | SyncMutationCtx, run: TaskRun) -> Any:
@@ -297,7 +315,7 @@ def _ctx_of(handler: Any) -> str:
     if name.startswith("Sync") is inspect.iscoroutinefunction(handler):
         raise DeclarationError(
             f"@app.reactive_task: {name_of(handler)} takes a {name}.",
-            fix="async def takes TaskCtx or MutationTaskCtx, def takes SyncTaskCtx or SyncMutationTaskCtx.",
+            fix="async def takes TaskCtx, MutationTaskCtx or TaskBatchCtx, and def their twins, such as SyncTaskCtx.",
         )
     return name
 
@@ -314,12 +332,17 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     if not len(tasks):
         return
     declared: list[DeclaredTask] = list(tasks)
-    await store.changes.register(READER, now)
+    is_new = await store.changes.register(READER, now)
     known = {row.plan.name: row for row in await store.tasks.list()}
+    if is_new and known:  # somebody had dropped it: what has changed since is told no more
+        await store.tasks.plan([], None, now, {row.id: Reconciling() for row in known.values()})
     ours = [one for one in declared if _may_declare(one, known.get(one.task.name))]
     await store.interests.declare([one.interest(store.dialect) for one in ours], now)
     rows = await store.tasks.declare([one.plan(store.dialect) for one in declared], now)
     engine.tasks = {row.plan.name: row for row in rows}
+    for one in declared:
+        if one.breaker is not None:
+            engine.holds.watch(engine.tasks[one.task.name].id, one.task.name, one.breaker)
     await _drop_older(engine, ours)
 
 

@@ -77,6 +77,7 @@ class Running:
         deadline: When its attempt is stopped; None if it may take as long as it takes.
         issued: Whether a token was asked for.
         held: Whether there is one, so that an outside system may complete the job.
+        doubtful: Whether its handler may have marked it as done, in a transaction of which nobody tells the end.
         task: In which it runs, from when it is started.
     """
 
@@ -93,6 +94,7 @@ class Running:
     deadline: datetime | None = None
     issued: bool = False
     held: bool = False
+    doubtful: bool = False
     task: asyncio.Task[None] = field(init=False)
 
     @property

@@ -31,12 +31,14 @@ class Batch:
         size: How many calls it takes at most.
         of: What one call is made with, such as a dataclass or a pydantic model.
         linger: How long the first of them waits for more.
+        with_attempts: Whether the handler takes each call with the attempt at its job, as those of reactive tasks do.
     """
 
     handler: Callable[..., Any]
     size: int
     of: Callable[..., Any]
     linger: timedelta
+    with_attempts: bool = False
 
     def item(self, name: str, arguments: dict[str, Any]) -> Any:
         """One call as the handler takes it.

@@ -183,6 +183,7 @@ class Job:
         ending: How it ends, if only its on_complete is left to run.
         failing_since: When its first attempt failed, if that matters to its retry policy.
         failed: Its attempt that has just failed, until that is stored with the job.
+        marked: Whether its handler has said that it is done, so that it ends as success whatever comes after.
     """
 
     id: UUID
@@ -200,6 +201,7 @@ class Job:
     started_at: datetime
     failing_since: datetime | None = None
     failed: Attempt | None = None
+    marked: bool = False
 
 
 @dataclass(slots=True)  # not frozen: see above

@@ -32,6 +32,8 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         chance: A number in [0, 1), for the jitter of the next attempt's time.
         keep: How long the status of a finished job is kept, unless the job says otherwise.
     """
+    if job.marked and outcome.event is not JobEvent.RETURNED:
+        outcome = Outcome(JobEvent.RETURNED)
     if job.ending is not None:
         return _settle_call(job, job.ending, outcome, now, chance, keep)
     if outcome.event is JobEvent.RETURNED and job.on_complete is None:  # the way of most jobs, and the shortest

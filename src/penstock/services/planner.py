@@ -123,9 +123,17 @@ class Planner(Service):
                 await self._keep_lease()
 
     async def _take(self) -> bool:
-        """Become the one who plans; False if another is."""
+        """Become the one who plans; False if another is.
+
+        If somebody has dropped the reader, all rows are looked at: what has changed meanwhile is told no more.
+        """
         assert self._lease is not None  # noqa: S101 - it was kept
         self._position = await self._store.changes.take(READER, self._lease)
+        now = self.clock.now()
+        if self._position is None and await self._store.changes.register(READER, now):
+            self._position = await self._store.changes.take(READER, self._lease)
+            await self._store.tasks.plan([], None, now, {row.id: Reconciling() for row in self._rows})
+            await self._list(at_once=True)
         if self._position is not None:
             log_event("planner.started", lease=self._lease, planner=self._label)
         return self._position is not None

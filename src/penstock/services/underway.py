@@ -218,9 +218,11 @@ class UnderWay:
         await self._end_job(running, outcome)
 
     async def _end_job(self, running: Running, outcome: Outcome | None) -> None:
-        job = running.job
+        job, engine = running.job, self._runner.engine
         if points.armed:
             await points.reach("worker.outcome", job=job, outcome=outcome)
+        if job.options.task is not None:
+            engine.holds.ended(job.options.task, job, outcome, engine.clock.now())
         if running.stopped:
             running.outcome = outcome
             return

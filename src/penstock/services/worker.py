@@ -42,6 +42,7 @@ _TICK_PART = 0.25
 _END_PART = 0.1
 _AGAIN_PART = 0.1
 _AT_ONCE = 2  # statements: it settles what has ended while it claims
+_NO_FAILURES = frozenset({JobEvent.SNOOZED, JobEvent.SKIPPED})  # with an error that says why
 
 
 class Worker(Service):
@@ -106,9 +107,10 @@ class Worker(Service):
                 async with asyncio.timeout(grace):
                     await self._let_jobs_end()
         stopped = await self._under_way.stop(self._bound * _END_PART)
-        self._under_way.outcomes += [(one.job, one.outcome) for one in stopped if one.outcome is not None]
         ended: Counter[JobEvent] = Counter()
         try:
+            stopped = await self._known(stopped)
+            self._under_way.outcomes += [(one.job, one.outcome) for one in stopped if one.outcome is not None]
             won = await self._settle_outcomes()
             ended.update(one.outcome.event for one in stopped if one.outcome is not None and one.job.id in won)
             if self.lease is not None:
@@ -211,6 +213,19 @@ class Worker(Service):
         self._under_way.outcomes.clear()
         await self._under_way.stop(self._bound * _END_PART)
 
+    async def _known(self, stopped: list[Running]) -> list[Running]:
+        """Of jobs that were stopped those of which it is known whether they are done, though their handlers said so.
+
+        Of the others a transaction has not ended yet. They are left to whoever takes over.
+        """
+        doubtful = [one.job.id for one in stopped if one.doubtful]
+        if not doubtful or self.lease is None:
+            return stopped
+        marked = await self._store.tasks.marked(self.lease, doubtful)
+        for one in stopped:
+            one.job.marked |= bool(marked.get(one.job.id))
+        return [one for one in stopped if marked.get(one.job.id, False) is not None]
+
     # ----- settle
 
     async def _settle_outcomes(self) -> set[UUID]:
@@ -250,7 +265,7 @@ class Worker(Service):
         for settlement in settlements:
             if settlement.id not in won:
                 log_event("job.lost", logging.WARNING, job=job_id(settlement.id), lease=self.lease)
-            elif settlement.error is not None and settlement.event is not JobEvent.SNOOZED:
+            elif settlement.error is not None and settlement.event not in _NO_FAILURES:
                 log_event("job.failed", logging.WARNING, job=job_id(settlement.id), error=settlement.error)
         return won
 

@@ -121,7 +121,7 @@ def filter_values(where: JobFilter) -> dict[str, Any]:
 def job_of(row: Sequence[Any]) -> Job:
     """A job from its row, in the order of the query `running`."""
     uuid, function, kind, args, run_at, pool, priority, options, on_complete, ending, *rest = row
-    attempt, enqueued_at, started_at, failing_since = rest
+    attempt, enqueued_at, started_at, failing_since, *marked = rest
     return Job(
         uuid,
         function,
@@ -137,6 +137,7 @@ def job_of(row: Sequence[Any]) -> Job:
         enqueued_at,
         started_at,
         None if failing_since is None else datetime.fromisoformat(failing_since),
+        marked=bool(marked and marked[0]),
     )
 
 

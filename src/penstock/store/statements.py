@@ -18,6 +18,7 @@ from penstock.store.contract import Row, Statement
 from penstock.store.dialect import Convert, Dialect, placeholder
 from penstock.values import WORD_BYTES, text_bytes, total_bytes
 
+RowDecoder = Callable[[Sequence[Row]], list[dict[str, Any]]]
 Comparison = Literal["=", ">", ">=", "<", "<=", "is null", "is not null"]
 BOUNDED_LIMIT = 256
 _PIECE_BYTES = 4 * 1024 * 1024
@@ -48,9 +49,8 @@ class TableStatements:
         self._cache: dict[Any, Statement] = {}
         self._encoders = [dialect.encode.get(column.kind) for column in definition.columns]
         self._names = [column.name for column in definition.columns]
-        self._decode = _decoder(
-            [(column.name, _chain(dialect.decode.get(column.kind), column.decode)) for column in definition.columns]
-        )
+        self._decode = _decoder([_decoding(column, dialect) for column in definition.columns])
+        self._parts: dict[tuple[str, ...], RowDecoder] = {}
         self.read_columns = {  # as `ReadSet.concerns` takes them
             column.name: (place, dialect.decode[column.kind] if column.kind in dialect.decoded_to_compare else None)
             for place, column in enumerate(definition.columns)
@@ -122,6 +122,17 @@ class TableStatements:
         condition = self.dialect.any_of.format(self._p(1))
         sql = f"select {self.columns} from {self.table} where {self._key()} {condition}"
         return self._cached("get_many", lambda: sql, reads=True)
+
+    def part(self, names: tuple[str, ...], *, many: bool = False) -> tuple[Statement, RowDecoder]:
+        """Some columns of the row with a key, or with any of some keys as with `get_many`; and what decodes them."""
+        listed = ", ".join(map(self.dialect.quote, names))
+        which = self.dialect.any_of.format(self._p(1)) if many else f"= {self._p(1)}"
+        sql = f"select {listed} from {self.table} where {self._key()} {which}"
+        decode = self._parts.get(names)
+        if decode is None:
+            columns = [self.definition.column(name) for name in names]
+            decode = self._parts[names] = _decoder([_decoding(column, self.dialect) for column in columns])
+        return self._cached(("part", names, many), lambda: sql, reads=True), decode
 
     def insert(self, names: tuple[str, ...] | None = None) -> Statement:
         """A row of all columns, or of some; returns its columns as they are stored.
@@ -303,7 +314,11 @@ def index_columns(definition: TableDefinition, index: Index, dialect: Dialect) -
     return [dialect.quote(name) + (dialect.index_nulls if definition.column(name).optional else "") for name in names]
 
 
-def _decoder(columns: list[tuple[str, Convert | None]]) -> Callable[[Sequence[Row]], list[dict[str, Any]]]:
+def _decoding(column: Column, dialect: Dialect) -> tuple[str, Convert | None]:
+    return column.name, _chain(dialect.decode.get(column.kind), column.decode)
+
+
+def _decoder(columns: list[tuple[str, Convert | None]]) -> RowDecoder:
     """A function from rows to fields, written out for its columns: every row of every read passes through it."""
     values = [f"v{place}" for place in range(len(columns))]
     fields = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from penstock.changes.position import Position
-from penstock.jobs.job import Options
+from penstock.jobs.job import Job, Options
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept, Reconciling
 from penstock.reactive.task import Change, OnVersionChange, TaskSpec
@@ -162,3 +162,24 @@ class Tasks(Protocol):
 
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         """The record of a row; None if there is none."""
+
+    async def find_many(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
+        """The records of rows of one task, by their keys."""
+
+    async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
+        """Say in a transaction that a running job is done, whatever comes after; False if the lease does not hold it.
+
+        Once that has committed, the job ends as success, also if its worker is lost.
+        """
+
+    async def marked(self, lease: int, jobs: Sequence[UUID]) -> dict[UUID, bool | None]:
+        """Of jobs that the lease holds, whether that was said; None for those of which a transaction may be saying it.
+
+        SQLite has no such transactions beside others: it waits for its turn, and knows.
+        """
+
+    async def failed(self, task: int, times: Sequence[datetime], most: int) -> builtins.list[datetime]:
+        """Note that attempts of a task have failed; the times of the last ones on all machines."""
+
+    async def open(self, task: int, until: datetime) -> bool:
+        """Let none of a task's jobs start until a time, and forget what failed; False if another one was quicker."""

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.clock import Clock
+from penstock.jobs.job import Job
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept, Reconciling
 from penstock.store.contract import OpenTransaction, Row
@@ -95,6 +96,32 @@ class PostgresTasks:
         """The record of a row; None if there is none."""
         rows = await self._fetch(session, "find", task=task, key=key)
         return record_of(rows[0], rows[0][2], rows[0][8], rows[0][9]) if rows else None
+
+    async def find_many(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
+        """The records of rows of one task, by their keys."""
+        query = self._queries["find_many"]
+        rows = await session.fetch(query.statement, query.args({"task": task, "keys": [*keys]}))
+        return {row[1]: record_of(row, row[2], row[8], row[9]) for row in rows}
+
+    async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
+        """Say in a transaction that a running job is done."""
+        query, values = self._queries["mark"], {"id": job.id, "lease": lease, "started_at": job.started_at}
+        return await transaction.execute(query.statement, query.args(values)) == 1
+
+    async def marked(self, lease: int, jobs: Sequence[UUID]) -> dict[UUID, bool | None]:
+        """Of jobs that the lease holds, whether that was said."""
+        rows = await run(self._connections, self._queries["marked"], {"ids": [*jobs], "lease": lease})
+        return {row[0]: row[1] for row in rows}
+
+    async def failed(self, task: int, times: Sequence[datetime], most: int) -> builtins.list[datetime]:
+        """Note that attempts of a task have failed; the times of the last ones on all machines."""
+        values = {"task": task, "times": [*times], "most": most}
+        rows = await run(self._connections, self._queries["failed"], values)
+        return [time for row in rows for time in row[0]]
+
+    async def open(self, task: int, until: datetime) -> bool:
+        """Let none of a task's jobs start until a time, and forget what has failed."""
+        return bool(await run(self._connections, self._queries["open"], {"task": task, "until": until}))
 
     async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:
         """What is kept of some rows, by key."""

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.clock import Clock
-from penstock.jobs.job import Mark, Settlement
+from penstock.jobs.job import Job, Mark, Settlement
 from penstock.jobs.settle import FOR_EVER
 from penstock.jobs.states import JobEvent, JobState
 from penstock.reactive.planning import RowPlan
@@ -105,7 +105,36 @@ class SqliteTasks:
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         """The record of a row; None if there is none."""
         rows = await self._fetch(session, "find", task=task, key=key)
-        return record_of(rows[0], UUID(bytes=rows[0][2]), *map(datetime.fromisoformat, rows[0][8:10])) if rows else None
+        return _record(rows[0]) if rows else None
+
+    async def find_many(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
+        """The records of rows of one task, by their keys."""
+        rows = await self._fetch(session, "find_many", task=task, keys=json.dumps([*keys]))
+        return {row[1]: _record(row) for row in rows}
+
+    async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
+        """Say in a transaction that a running job is done."""
+        query = self._queries["mark"]
+        values = {"id": job.id.bytes, "lease": lease, "started_at": encode_datetime(job.started_at)}
+        return await transaction.execute(query.statement, query.args(values)) == 1
+
+    async def marked(self, lease: int, jobs: Sequence[UUID]) -> dict[UUID, bool | None]:
+        """Of jobs that the lease holds, whether that was said."""
+        async with writing(self._begin_write) as session:  # after whoever may be saying it
+            rows = await self._fetch(session, "marked", ids=json.dumps([job.hex for job in jobs]), lease=lease)
+        return {UUID(bytes=row[0]): bool(row[1]) for row in rows}
+
+    async def failed(self, task: int, times: Sequence[datetime], most: int) -> builtins.list[datetime]:
+        """Note that attempts of a task have failed; the times of the last ones."""
+        texts = json.dumps([encode_datetime(time) for time in times])
+        async with writing(self._begin_write) as session:
+            rows = await self._fetch(session, "failed", task=task, times=texts, most=most)
+        return [datetime.fromisoformat(time) for row in rows for time in json.loads(row[0])]
+
+    async def open(self, task: int, until: datetime) -> bool:
+        """Let none of a task's jobs start until a time, and forget what has failed."""
+        async with writing(self._begin_write) as session:
+            return bool(await self._fetch(session, "open", task=task, until=encode_datetime(until)))
 
     async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:
         """What is kept of some rows, by key."""
@@ -190,3 +219,7 @@ class SqliteTasks:
     async def _execute(self, session: OpenTransaction, name: str, /, **values: Any) -> None:
         query = self._queries[name]
         await session.execute(query.statement, query.args(values))
+
+
+def _record(row: Row) -> RecordRow:
+    return record_of(row, UUID(bytes=row[2]), *map(datetime.fromisoformat, row[8:10]))

@@ -58,6 +58,8 @@ create index scheduled_job_gate on penstock.scheduled_job (pool, concurrency_key
 
 -- Jobs that run, each under the lease of its worker. Written and read by workers; a job that an outside system is to
 -- complete is under lease 0, and whoever brings its token ends it. `progress` is what a running job says of itself.
+-- `marked` is whether its handler has said that it is done, with which it ends as success whatever comes after; handlers
+-- of reactive tasks write that, also in transactions of the user's own.
 create table penstock.running_job (
     id uuid primary key,
     lease bigint not null,
@@ -78,7 +80,8 @@ create table penstock.running_job (
     started_at timestamptz not null,
     error text,
     attempts text,
-    progress text
+    progress text,
+    marked boolean not null default false
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, fillfactor = 80);
 create index running_job_key on penstock.running_job (pool, concurrency_key) where gated;
 
@@ -254,7 +257,8 @@ create table penstock.function (
 
 -- Reactive tasks of the programs that run on this database. Written by backends that start (what their program declares),
 -- and by whoever pauses, throttles or reconciles one; read by planners and workers. `spec` is what was declared, as JSON;
--- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts.
+-- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts. `failures` are the
+-- times of its last failed attempts, which workers write and read for its circuit breaker.
 create table penstock.task (
     id integer generated always as identity primary key,
     name text not null unique,
@@ -271,6 +275,7 @@ create table penstock.task (
     declared_at timestamptz not null,
     paused boolean not null default false,
     held_until timestamptz,
+    failures timestamptz[],
     reconciling text,
     reconciled_at timestamptz
 );

@@ -26,7 +26,8 @@ select id, expires_at <= :now as expired from penstock.lease where id = :lease f
 -- Differs: steps around jobs that a transaction is about to settle; it may never end.
 select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at,
        started_at,
-       case when attempt > 1 and strpos(options, '"max_duration"') > 0 then attempts::jsonb -> -1 ->> 'failing_since' end
+       case when attempt > 1 and strpos(options, '"max_duration"') > 0 then attempts::jsonb -> -1 ->> 'failing_since' end,
+       marked
 from penstock.running_job where lease = :lease order by id for update skip locked;
 
 -- remove: delete a lease and its slots.

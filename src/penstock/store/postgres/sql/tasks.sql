@@ -160,6 +160,31 @@ update penstock.task set held_until = greatest(held_until, :until) where id = :t
 -- Unbounded: it reads them all.
 select id, paused, held_until from penstock.task where paused or held_until > :now;
 
+-- mark: a running job is done, as its handler says; nothing if the lease does not hold this attempt of it any more.
+update penstock.running_job set marked = true where id = :id and lease = :lease and started_at = :started_at;
+
+-- marked: which of the jobs that run under a lease are done, as their handlers have said.
+-- Differs: says null of those that a transaction holds, which may be about to say so; waits for none.
+with free as materialized (
+    select j.id, j.marked from penstock.running_job j where j.id = any(:ids::uuid[]) and j.lease = :lease for update skip locked
+)
+select j.id, f.marked from penstock.running_job j left join free f on f.id = j.id
+where j.id = any(:ids) and j.lease = :lease;
+
+-- failed: attempts of a task have failed at these times; the times of the last ones.
+update penstock.task set failures = array(
+    select f.at from unnest(coalesce(failures, '{}') || :times::timestamptz[]) as f (at) order by f.at desc limit :most
+) where id = :task returning failures;
+
+-- open: let none of a task's jobs start until a time, and forget what failed; nothing if another one was quicker.
+update penstock.task set held_until = greatest(held_until, :until), failures = null
+where id = :task and failures is not null returning id;
+
+-- find_many: the records of rows of one task.
+-- Differs: the keys are an array.
+select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
+from penstock.task_record where task = :task and key = any(:keys::text[]);
+
 -- records: what is kept of some rows.
 select key, after, gone from penstock.task_record where task = :task and key = any(:keys::text[]);
 

@@ -1,7 +1,10 @@
 -- report: write how far a running job has come.
--- Differs: one statement for any number of jobs.
+-- Differs: one statement for any number of jobs; passes by those that a transaction of a user has in hand.
 update penstock.running_job r set progress = t.progress
-from unnest(:ids::uuid[], :progresses::text[]) as t (id, progress) where r.id = t.id and r.lease = :lease;
+from unnest(:ids::uuid[], :progresses::text[]) as t (id, progress)
+where r.id = t.id and r.id in (
+    select k.id from penstock.running_job k where k.id = any(:ids) and k.lease = :lease for update skip locked
+);
 
 -- issue: remember the token of an attempt that runs under a lease; an attempt that was snoozed may have had one before.
 insert into penstock.token (job_id, attempt, hash, deadline, kept_until)

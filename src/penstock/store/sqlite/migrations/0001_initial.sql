@@ -55,6 +55,8 @@ create index penstock_scheduled_job_gate on penstock_scheduled_job (pool, concur
 
 -- Jobs that run, each under the lease of its worker. Written and read by workers; a job that an outside system is to
 -- complete is under lease 0, and whoever brings its token ends it. `progress` is what a running job says of itself.
+-- `marked` is whether its handler has said that it is done, with which it ends as success whatever comes after; handlers
+-- of reactive tasks write that, also in transactions of the user's own.
 create table penstock_running_job (
     id blob primary key,
     lease integer not null,
@@ -75,7 +77,8 @@ create table penstock_running_job (
     started_at text not null,
     error text,
     attempts text,
-    progress text
+    progress text,
+    marked integer not null default 0
 ) strict;
 create index penstock_running_job_key on penstock_running_job (pool, concurrency_key) where gated;
 
@@ -241,7 +244,8 @@ create table penstock_function (
 
 -- Reactive tasks of the programs that run on this database. Written by backends that start (what their program declares),
 -- and by whoever pauses, throttles or reconciles one; read by planners and workers. `spec` is what was declared, as JSON;
--- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts.
+-- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts. `failures` are the
+-- times of its last failed attempts, which workers write and read for its circuit breaker.
 create table penstock_task (
     id integer primary key,
     name text not null unique,
@@ -258,6 +262,7 @@ create table penstock_task (
     declared_at text not null,
     paused integer not null default 0,
     held_until text,
+    failures text,
     reconciling text,
     reconciled_at text
 ) strict;

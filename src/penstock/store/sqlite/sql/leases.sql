@@ -27,7 +27,8 @@ select id, expires_at <= :now as expired from penstock_lease where id = :lease;
 -- running: the jobs that run under a lease.
 select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at,
        started_at,
-       case when attempt > 1 and instr(options, '"max_duration"') then attempts ->> '$[#-1].failing_since' end
+       case when attempt > 1 and instr(options, '"max_duration"') then attempts ->> '$[#-1].failing_since' end,
+       marked
 from penstock_running_job where lease = :lease order by id;
 
 -- remove: delete a lease.

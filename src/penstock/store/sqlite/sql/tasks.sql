@@ -109,6 +109,31 @@ update penstock_task set held_until = max(coalesce(held_until, ''), :until) wher
 -- Unbounded: it reads them all.
 select id, paused, held_until from penstock_task where paused or held_until > :now;
 
+-- mark: a running job is done, as its handler says; nothing if the lease does not hold this attempt of it any more.
+update penstock_running_job set marked = 1 where id = :id and lease = :lease and started_at = :started_at;
+
+-- marked: which of the jobs that run under a lease are done, as their handlers have said.
+-- Differs: there is one writer, and who asks waits for the turn to write.
+select id, marked from penstock_running_job
+where id in (select penstock_bytes(value) from json_each(:ids)) and lease = :lease;
+
+-- failed: attempts of a task have failed at these times; the times of the last ones.
+update penstock_task set failures = (
+    select json_group_array(f.at) from (
+        select value as at from json_each(coalesce(failures, '[]'))
+        union all select value from json_each(:times) order by 1 desc limit :most
+    ) f
+) where id = :task returning failures;
+
+-- open: let none of a task's jobs start until a time, and forget what failed; nothing if another one was quicker.
+update penstock_task set held_until = max(coalesce(held_until, ''), :until), failures = null
+where id = :task and failures is not null returning id;
+
+-- find_many: the records of rows of one task.
+-- Differs: the keys are JSON.
+select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
+from penstock_task_record where task = :task and key in (select value from json_each(:keys));
+
 -- records: what is kept of some rows.
 select key, after, gone from penstock_task_record
 where task = :task and key in (select value from json_each(:keys));

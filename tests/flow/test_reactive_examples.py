@@ -1,0 +1,50 @@
+"""The examples of reactive tasks: each runs to its end on both stores, against a service of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+REACTIVE = Path(__file__).parents[2] / "examples" / "reactive"
+
+
+def run(name: str, database_url: str) -> str:
+    done = subprocess.run(
+        [sys.executable, REACTIVE / f"{name}.py"],
+        env={**os.environ, "DATABASE_URL": database_url},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_an_erp_gets_each_paid_order_as_it_is(database_url: str) -> None:
+    said = run("erp", database_url)
+    assert "10 of 20 orders were paid, and changed 5 times; the ERP has 10" in said
+    calls = re.search(r"after (\d+) calls", said)
+    assert calls is not None
+    assert 10 <= int(calls[1]) <= 50, "at least each once, at most each change"
+    assert "Notes are nothing to it: 0 more calls." in said
+
+
+def test_a_receiver_that_refuses_is_left_alone_for_a_while(database_url: str) -> None:
+    said = run("webhook", database_url)
+    refused = re.search(r"All 25 subscriptions were told as they are, (\d+) calls were refused", said)
+    assert refused is not None
+    assert int(refused[1]) < 60
+    assert "and 0 runs have failed." in said
+
+
+def test_a_crm_that_was_down_gets_each_customer_once_as_it_is(database_url: str) -> None:
+    said = run("crm", database_url)
+    assert "and has 0 customers." in said
+    took = re.search(r"It is back: it took (\d+) calls, and has 15 customers as they are now.", said)
+    assert took is not None
+    assert 15 <= int(took[1]) < 30, "one each, unless it was back before the last change of one was known"
+    assert "It was told that customer 0 has left; 14 are there." in said

@@ -1,0 +1,341 @@
+"""`ctx.mark_completed`: a run that ends as success with a transaction of the user's own, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+
+import pytest
+from stage.guests import KINDS, Kind, Visit, play
+from stage.taskruns import TaskApp
+from stage.waits import until
+
+from penstock import (
+    App,
+    ContextError,
+    Id,
+    MutationCtx,
+    MutationTaskCtx,
+    QueryCtx,
+    Retry,
+    SyncTaskCtx,
+    Table,
+    TaskConditionFailed,
+    TaskCtx,
+)
+from penstock.store.guest.drivers import answer
+
+app = App()
+SOON = Retry(max_attempts=3, initial_backoff=1.0, base=1)
+
+
+class Order(Table):
+    status: str = "paid"
+
+
+class Entry(Table):
+    what: str
+
+
+Step = Callable[[TaskCtx[Order]], Awaitable[None]]
+steps: list[Step] = []
+sync_steps: list[Callable[[SyncTaskCtx[Order]], None]] = []
+
+
+@app.reactive_task(Order, filter=lambda o: o.status == "paid", watch=("status",), retry=SOON)
+async def book(ctx: TaskCtx[Order]) -> None:
+    """Do what the test says, the last of it again and again."""
+    await (steps.pop(0) if len(steps) > 1 else steps[0])(ctx)
+
+
+@app.reactive_task(Order, filter=lambda o: o.status == "sync", watch=("status",), retry=SOON)
+def book_in_thread(ctx: SyncTaskCtx[Order]) -> None:
+    sync_steps[0](ctx)
+
+
+@app.reactive_task(Order, filter=lambda o: o.status == "mutation", retry=SOON)
+async def book_within(ctx: MutationTaskCtx[Order]) -> None:
+    order = await ctx.get_document()
+    await ctx.db.insert(Entry(what=order.status))
+    if ctx.attempt == 1:
+        raise ConnectionError("again")
+
+
+@app.mutation
+async def place(ctx: MutationCtx, status: str = "paid") -> Id[Order]:
+    return await ctx.db.insert(Order(status=status))
+
+
+@app.mutation
+async def change(ctx: MutationCtx, order_id: Id[Order], status: str) -> None:
+    await ctx.db.patch(Order, order_id, status=status)
+
+
+@app.query
+async def entries(ctx: QueryCtx) -> list[str]:
+    return [entry.what for entry in await ctx.db.query(Entry).collect()]
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    steps.clear()
+    sync_steps.clear()
+
+
+AWAITED = [kind for kind in KINDS if not kind.name.startswith("Django")]  # which refuses to run on an event loop
+
+
+@pytest.fixture(params=AWAITED, ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+def url_of(kind: Kind, request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(f"{kind.dialect}_url")
+    return found
+
+
+def kind_for(database_url: str) -> Kind:
+    """A kind of connection that is awaited, for the store of a test."""
+    dialect = "sqlite" if database_url.startswith("sqlite") else "postgres"
+    return next(kind for kind in KINDS if kind.dialect == dialect and kind.is_async)
+
+
+async def write(visit: Visit, what: str) -> None:
+    """The business write of a transaction."""
+    columns, time = "id, creation_time, what", "2030-01-01 00:00:00.000000+00:00"
+    await answer(visit.run(f"insert into entry ({columns}) values ('entry_{len(what):026}', '{time}', '{what}')"))
+
+
+async def completed(visit: Visit, ctx: TaskCtx[Order], what: str) -> None:
+    """Write and complete, in a transaction that is open then."""
+    await answer(visit.begin())
+    await write(visit, what)
+    await ctx.mark_completed(visit.connection)
+
+
+# ----- TX
+
+
+def test_tx1_the_write_and_the_end_of_the_run_commit_together(kind: Kind, request: pytest.FixtureRequest) -> None:
+    url = url_of(kind, request)
+
+    async def story() -> None:
+        async with TaskApp(app, url) as t:
+
+            async def step(ctx: TaskCtx[Order]) -> None:
+                async with kind.open(url) as visit:
+                    await completed(visit, ctx, "booked")
+                    await answer(visit.commit())
+
+            steps.append(step)
+            await t.run_mutation(place)
+            assert await t.settle_down() == 1
+            job = await t.only_job()
+            assert (job.state.value, job.attempt, job.error) == ("success", 1, None)
+            assert await t.run_query(entries) == ["booked"]
+
+    asyncio.run(story())
+
+
+def test_tx2_without_it_a_run_ends_as_its_handler_does(database_url: str) -> None:
+    async def story() -> None:
+        async with TaskApp(app, database_url) as t:
+
+            async def step(ctx: TaskCtx[Order]) -> None:
+                async with kind_for(database_url).open(database_url) as visit:
+                    await answer(visit.begin())
+                    await write(visit, "booked")
+                    await answer(visit.commit())
+
+            steps.append(step)
+            await t.run_mutation(place)
+            await t.settle_down()
+            assert (await t.only_job()).state.value == "success"
+            assert await t.run_query(entries) == ["booked"]
+
+    asyncio.run(story())
+
+
+def test_tx3_what_is_rolled_back_does_not_count(kind: Kind, request: pytest.FixtureRequest) -> None:
+    url = url_of(kind, request)
+
+    async def story() -> None:
+        async with TaskApp(app, url) as t:
+
+            async def step(ctx: TaskCtx[Order]) -> None:
+                async with kind.open(url) as visit:
+                    await completed(visit, ctx, "booked")
+                    await answer(visit.rollback())
+                raise ConnectionError("no")
+
+            steps.append(step)
+            await t.run_mutation(place)
+            assert await t.settle_down() == 3
+            job = await t.only_job()
+            assert (job.state.value, job.attempt, job.error) == ("failed", 3, "ConnectionError: no")
+            assert await t.run_query(entries) == []
+
+    asyncio.run(story())
+
+
+def test_tx4_to_say_it_twice_is_harmless(kind: Kind, request: pytest.FixtureRequest) -> None:
+    url = url_of(kind, request)
+
+    async def story() -> None:
+        async with TaskApp(app, url) as t:
+
+            async def step(ctx: TaskCtx[Order]) -> None:
+                async with kind.open(url) as visit:
+                    await completed(visit, ctx, "booked")
+                    await ctx.mark_completed(visit.connection)
+                    await answer(visit.commit())
+                    await ctx.mark_completed()
+                await ctx.mark_completed()
+
+            steps.append(step)
+            await t.run_mutation(place)
+            assert await t.settle_down() == 1
+            assert (await t.only_job()).state.value == "success"
+
+    asyncio.run(story())
+
+
+def test_a_mutation_needs_none_of_it(database_url: str) -> None:
+    async def story() -> None:
+        async with TaskApp(app, database_url) as t:
+            await t.run_mutation(place, "mutation")
+            assert await t.settle_down() == 2
+            assert await t.run_query(entries) == ["mutation"]
+            assert not hasattr(MutationTaskCtx, "mark_completed")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_def_handler_completes_with_a_sync_connection(kind: Kind, request: pytest.FixtureRequest) -> None:
+    url = url_of(kind, request)
+
+    async def story() -> None:
+        async with TaskApp(app, url) as t:
+            refused: list[str] = []
+
+            async def visited(ctx: SyncTaskCtx[Order]) -> None:
+                async with kind.open(url) as visit:
+                    try:
+                        await answer(visit.begin())
+                        ctx.mark_completed(visit.connection)
+                    except ContextError as error:
+                        refused.append(str(error))
+                    await answer(visit.commit())
+
+            def step(ctx: SyncTaskCtx[Order]) -> None:
+                play(kind.is_async, visited(ctx))
+                if not refused:
+                    raise ConnectionError("after the commit")
+
+            sync_steps.append(step)
+            await t.run_mutation(place, "sync")
+            assert await t.settle_down() == 1
+            assert (await t.only_job()).state.value == "success"
+            assert bool(refused) is kind.is_async
+
+    asyncio.run(story())
+
+
+# ----- after the commit
+
+
+def test_whatever_comes_after_the_commit_is_ignored_and_told(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def raises(ctx: TaskCtx[Order]) -> None:
+        await ctx.mark_completed()
+        raise ConnectionError("after the end")
+
+    async def defers(ctx: TaskCtx[Order]) -> None:
+        await ctx.mark_completed()
+        ctx.defer_current(timedelta(minutes=1))
+
+    async def skips(ctx: TaskCtx[Order]) -> None:
+        await ctx.mark_completed()
+        raise TaskConditionFailed("never mind")
+
+    async def story() -> None:
+        async with TaskApp(app, database_url) as t:
+            for step in (raises, defers, skips):
+                steps[:] = [step]
+                await t.run_mutation(place)
+                assert await t.settle_down() == 1
+            assert [job.state.value for job in await t.jobs()] == ["success"] * 3
+
+    asyncio.run(story())
+    assert caplog.text.count("task.end_ignored") == 3
+
+
+def test_a_change_that_comes_after_it_is_one_more_run(database_url: str) -> None:
+    async def story() -> None:
+        async with TaskApp(app, database_url) as t:
+
+            async def step(ctx: TaskCtx[Order]) -> None:
+                await ctx.mark_completed()
+                await t.run_mutation(change, ctx.doc_id, "other")
+                await t.run_mutation(change, ctx.doc_id, "paid")
+                await t.plan()
+
+            async def nothing(ctx: TaskCtx[Order]) -> None:
+                await ctx.get_document()
+
+            steps.extend((step, nothing))
+            await t.run_mutation(place)
+            assert await t.settle_down() == 2
+            job = await t.only_job()
+            assert [attempt.what for attempt in job.attempts] == ["success"]
+            assert job.state.value == "success"
+
+    asyncio.run(story())
+
+
+def test_a_transaction_that_is_open_at_the_end_holds_up_nobody_else(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is waited for; on PostgreSQL the worker goes on meanwhile, and plans are made."""
+    if database_url.startswith("sqlite"):
+        pytest.skip("on SQLite an open transaction that writes keeps all others from writing, whoever they are")
+
+    async def story() -> None:
+        async with TaskApp(app, database_url) as t:
+            async with kind_for(database_url).open(database_url) as visit:
+
+                async def leaves_it_open(ctx: TaskCtx[Order]) -> None:
+                    await completed(visit, ctx, "booked")
+                    raise ConnectionError("which does not matter")
+
+                async def plain(ctx: TaskCtx[Order]) -> None:
+                    await ctx.get_document()
+
+                steps.extend((leaves_it_open, plain))
+                first = await t.run_mutation(place)
+                await t.plan()
+                await t.worker.tick()
+                await t.run_mutation(place)
+                await t.run_mutation(change, first, "other")
+                await t.run_mutation(change, first, "paid")
+                await t.plan()
+
+                async def other_has_ended() -> bool:
+                    await t.worker.tick()
+                    return any(job.state.value == "success" for job in await t.jobs())
+
+                await until(other_has_ended)
+                assert sorted(job.state.value for job in await t.jobs()) == ["running", "success"]
+                await answer(visit.commit())
+            await t.settle_down()
+            assert [job.state.value for job in await t.jobs()] == ["success"] * 2
+            assert sorted(len(job.attempts) for job in await t.jobs()) == [0, 1], "the change was one more run"
+            assert await t.run_query(entries) == ["booked"]
+
+    asyncio.run(story())
