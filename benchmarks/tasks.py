@@ -162,7 +162,7 @@ async def _reconciled(backend: Backend) -> None:
     group = Group([backend.make_service("planner")], backend.engine.store.signals)
     group.start()
     async with asyncio.timeout(_LONGEST):
-        while any(row.reconciling is not None for row in await backend.engine.store.tasks.list()):
+        while any(row.reconciling is not None for row in await backend.engine.store.tasks.list()):  # noqa: ASYNC110 - the database is asked
             await asyncio.sleep(_LOOK_EVERY)
     await group.stop()
 
@@ -170,7 +170,7 @@ async def _reconciled(backend: Backend) -> None:
 async def _ended(writer: _Writer, store: StoreName, count: int) -> None:
     prefix = "penstock." if store == "postgres" else "penstock_"
     async with asyncio.timeout(_LONGEST):
-        while await writer.count(f"select count(*) from {prefix}finished_job") < count:
+        while await writer.count(f"select count(*) from {prefix}finished_job") < count:  # noqa: ASYNC110 - the database is asked
             await asyncio.sleep(0.1)
 
 
@@ -198,8 +198,7 @@ async def reconcile(bench: Bench, store: StoreName) -> None:
 async def latency(bench: Bench, store: StoreName) -> None:
     """Milliseconds from a commit to the handler."""
     async with _database(bench, store) as (url, writer), app.open(config=Config(database=url)) as backend:
-        names = ("worker", "planner")
-        group = Group([backend.make_service(name) for name in names], backend.engine.store.signals)
+        group = Group([backend.make_service("worker"), backend.make_service("planner")], backend.engine.store.signals)
         group.start()
         timed.append(True)
         await asyncio.sleep(bench.sizes.settle / 2)
@@ -214,7 +213,7 @@ async def latency(bench: Bench, store: StoreName) -> None:
                 written[number] = time.monotonic()
                 await asyncio.sleep((0.5 + number * 0.618 % 1) / _RATE)
             async with asyncio.timeout(_LONGEST):
-                while len(handled) < len(written):
+                while len(handled) < len(written):  # noqa: ASYNC110 - the database is asked
                     await asyncio.sleep(_LOOK_EVERY)
             waits = [(handled[number] - written[number]) * 1000 for number in written]
             bench.row(spread(name, waits, " ms"))

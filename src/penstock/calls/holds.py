@@ -86,6 +86,10 @@ class Holds:
             if watch.failed:
                 await self._count(store, task, watch)
 
+    def concerns(self, task: int) -> bool:
+        """Whether anything is known of a task, so that its runs have to ask."""
+        return task in self._known or task in self._local or task in self._watched
+
     def begin(self, task: int, key: str, now: datetime) -> timedelta | None:
         """A run is to begin: for how long it waits; None if it may begin."""
         wait = self.wait(task, now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from json.decoder import scanstring
+from json.decoder import scanstring  # type: ignore[attr-defined]  # is not in its stubs
 from typing import Any, Literal
 from uuid import UUID
 
