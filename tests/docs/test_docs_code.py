@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from penstock import App
+from penstock.calls.batch import Batches
 from penstock.calls.run import Runner
 from penstock.functions.function import Function
 
@@ -53,7 +54,13 @@ def folder(
 def ran(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Names of the functions that have been run, by penstock or as plain helpers."""
     names: set[str] = set()
-    for owner, method in ((Runner, "_in_scope"), (Runner, "action"), (Function, "__call__")):
+    ways: tuple[tuple[type, str], ...] = (
+        (Runner, "_in_scope"),
+        (Runner, "action"),
+        (Function, "__call__"),
+        (Batches, "_call"),
+    )
+    for owner, method in ways:
         monkeypatch.setattr(owner, method, noting(getattr(owner, method), names))
     return names
 

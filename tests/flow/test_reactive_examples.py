@@ -48,3 +48,11 @@ def test_a_crm_that_was_down_gets_each_customer_once_as_it_is(database_url: str)
     assert took is not None
     assert 15 <= int(took[1]) < 30, "one each, unless it was back before the last change of one was known"
     assert "It was told that customer 0 has left; 14 are there." in said
+
+
+def test_a_ledger_has_each_transfer_once_however_often_its_transaction_was_undone(database_url: str) -> None:
+    said = run("ledger", database_url)
+    undone = re.search(r"(\d+) times a transaction was undone at its end; the ledger has 20 entries", said)
+    assert undone is not None
+    assert int(undone[1]) > 0
+    assert "for 20 transfers, and the bank carried out 20." in said

@@ -136,26 +136,26 @@ def test_f6_a_transaction_that_is_tried_again_completes_the_run(kind: Kind, requ
 def test_f7_a_stalled_worker_cannot_complete_what_another_has_taken_over(database_url: str, *, own: bool) -> None:
     async def story() -> None:
         async with two_on(app, database_url) as (stalled, rescuer):
-            go_on, told = asyncio.Event(), []
+            go_on, told = asyncio.Event(), list[LeaseLost]()
 
             async def stalls(ctx: TaskCtx[Order]) -> None:
                 await go_on.wait()
-                try:
-                    if own:
-                        await ctx.mark_completed()
-                        return
+                if own:
+                    await noted(ctx.mark_completed())
+                else:
                     async with kind_for(database_url).open(database_url) as visit:
                         await answer(visit.begin())
                         await write(visit, "booked")
-                        try:
-                            await ctx.mark_completed(visit.connection)
-                        except LeaseLost:
-                            await answer(visit.rollback())
-                            raise
-                        await answer(visit.commit())
+                        await noted(ctx.mark_completed(visit.connection))
+                        await answer(visit.rollback() if told else visit.commit())
+                if told:
+                    raise told[0]
+
+            async def noted(call: Awaitable[None]) -> None:
+                try:
+                    await call
                 except LeaseLost as error:
                     told.append(error)
-                    raise
 
             steps.extend((stalls, nothing))
             await stalled.run_mutation(place)

@@ -15,14 +15,16 @@ TESTS = Path(__file__).parent.parent
 
 
 class Process:
-    """A process that runs the ledger."""
+    """A process that runs the ledger, or another program of the stage."""
 
-    def __init__(self, role: str, database: str, *arguments: str, **settings: Any) -> None:
+    def __init__(
+        self, role: str, database: str, *arguments: str, program: str = "stage.ledger", **settings: Any
+    ) -> None:
         options = [f"--{name}={value}" for name, value in settings.items()]
         path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
         environment = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "stage.ledger", role, database, *arguments, *options],
+            [sys.executable, "-m", program, role, database, *arguments, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

@@ -201,7 +201,7 @@ def test_an_answer_that_takes_too_long_is_told_of(postgres_url: str) -> None:
         connection = await asyncpg.connect(postgres_url, command_timeout=0.02)
         with pytest.raises(DatabaseBusy, match=r"did not answer in time.* run your transaction again"):
             await guest_session(connection).fetch(Statement("select pg_sleep(30)"))
-        await connection.close()
+        connection.terminate()
 
     asyncio.run(story())
 

@@ -69,6 +69,7 @@ class PlannedTask:
         condition: Its filter.
         expressions: What it watches.
         kinds: The kinds of the columns that these read.
+        current: Whether what it is told is told for what is declared now, and not for an earlier filter.
     """
 
     number: int
@@ -76,13 +77,14 @@ class PlannedTask:
     condition: Condition | None
     expressions: tuple[Expression, ...] | None
     kinds: Mapping[str, Kind] = field(repr=False)
+    current: bool = True
 
     @classmethod
-    def of(cls, number: int, spec: TaskSpec) -> PlannedTask:
+    def of(cls, number: int, spec: TaskSpec, *, current: bool = True) -> PlannedTask:
         """A task from what is kept of it."""
         condition, expressions = spec.condition(), spec.expressions()
         parts = (*(() if condition is None else (condition,)), *(expressions or ()))
-        return cls(number, spec, condition, expressions, kinds_of(parts))
+        return cls(number, spec, condition, expressions, kinds_of(parts), current)
 
 
 def plan_rows(changes: Iterable[tuple[PlannedTask, CapturedChange]], now: datetime, read: Read) -> list[RowPlan]:
@@ -96,8 +98,8 @@ def plan_rows(changes: Iterable[tuple[PlannedTask, CapturedChange]], now: dateti
     plans: dict[tuple[int, str], RowPlan] = {}
     for task, change in changes:
         kind = change.kind if task.spec.exact else _kind(task, change, read)
-        if kind is None or change.key is None:
-            continue
+        if kind is None or change.key is None or (kind == "leave" and not task.current):
+            continue  # what left an earlier filter may match the one of now
         place = task.number, change.key
         known = plans.get(place)
         plan = plans[place] = _plan(task, change, kind, now, read)
@@ -128,7 +130,7 @@ def forgets_at(spec: TaskSpec, gone: Gone | None, now: datetime) -> datetime | N
 
 def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, read: Read) -> RowPlan:
     spec = task.spec
-    runs, at, partition = kind in spec.on, _soon(spec, now), None
+    runs, at, partition = kind in _heard(spec), _soon(spec, now), None
     if runs and (spec.run_at is not None or spec.partition is not None):
         captured = change.values("after" if change.after is not None else "before")
         if spec.run_at is not None and kind not in _GONE:
@@ -141,7 +143,7 @@ def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, r
         task=task.number,
         key=change.key or "",
         runs=runs,
-        drops=not runs and (kind in _GONE or kind in spec.on),
+        drops=not runs and (kind in _GONE or kind in _heard(spec)),
         change=kind,  # type: ignore[arg-type]  # only changes of rows come here
         before=change.before,
         after=change.after,
@@ -154,6 +156,11 @@ def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, r
     )
 
 
+def _heard(spec: TaskSpec) -> tuple[str, ...]:
+    """Which kinds of change a task hears of: one that runs rows at their time hears of each change of that."""
+    return spec.on if spec.run_at is None else (*spec.on, "change")
+
+
 def _join(known: RowPlan, plan: RowPlan) -> None:
     """What is said of a row twice, said once: the last counts, but for a row that has only just entered."""
     if known.runs and known.change == "enter" and plan.change == "change":
@@ -161,6 +168,7 @@ def _join(known: RowPlan, plan: RowPlan) -> None:
     if plan.runs or plan.drops or not known.runs:
         return
     plan.runs, plan.change, plan.before = True, known.change, known.before
+    plan.partition, plan.due_at = known.partition, known.due_at
 
 
 def _kind(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
@@ -168,17 +176,27 @@ def _kind(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
     sides = (_side(task, change.values(when), read) if text is not None else None
              for when, text in (("before", change.before), ("after", change.after)))  # fmt: skip
     before, after = sides
+    if change.kind == "enter":  # also where a row has another key now: under that it was not there
+        before = None
     was, is_now = _means(task, before), _means(task, after)
     if before is None or after is None:
         return "delete" if was else "enter" if is_now else None
     if was is not is_now:
         return "enter" if is_now else "leave"
-    if not was:
+    moved = _moved(task.spec, change)
+    if not was or not (moved or "change" in task.spec.on):
         return None
-    if task.expressions is None:
+    if moved or task.expressions is None:
         return "change"
     looks = [watched(task.expressions, side) for side in (before, after)]
     return None if same(*looks) else "change"
+
+
+def _moved(spec: TaskSpec, change: CapturedChange) -> bool:
+    """Whether a row is to be run at another time."""
+    return spec.run_at is not None and change.values("before").get(spec.run_at) != change.values("after").get(
+        spec.run_at
+    )
 
 
 def values_of(task: PlannedTask, captured: str, read: Read) -> Values:

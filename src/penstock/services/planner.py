@@ -28,7 +28,7 @@ from penstock.services.service import Service
 from penstock.store.tasks import Move, TaskRow
 from penstock.store.values import captured_value
 
-_AT_ONCE = 2000
+_AT_ONCE, _LEAST_AT_ONCE = 2000, 20
 _LOOK_EVERY = 0.1  # seconds; who writes with penstock wakes it at once
 _STAND_BY = 1.0
 _NOTHING = 5.0
@@ -58,6 +58,7 @@ class Planner(Service):
         self._renewed_at = self._moved_at = self._listed_at = -1e9
         self._position: Position | None = None
         self._tasks: dict[int, PlannedTask] = {}
+        self._at_once = _AT_ONCE
         self._rows: list[TaskRow] = []
         self._reconciler = Reconciler(runner, self._read)
         self._forgot_at = -1e9
@@ -66,9 +67,12 @@ class Planner(Service):
         """Plan one piece; seconds until the next look."""
         try:
             async with asyncio.timeout(self._bound * _TICK_PART):
-                return await self._tick()
+                pause = await self._tick()
         except TimeoutError as error:
+            self._at_once = max(_LEAST_AT_ONCE, self._at_once // 4)  # a database that is slow is asked for less
             raise DatabaseUnavailable("The database did not answer in time to plan.") from error
+        self._at_once = min(_AT_ONCE, self._at_once * 2)
+        return pause
 
     async def finish(self) -> None:
         """Give the lease back, so that another goes on at once."""
@@ -90,7 +94,7 @@ class Planner(Service):
         if self._position is None and not await self._take():
             return _STAND_BY
         assert self._position is not None  # noqa: S101 - it was taken
-        batch = await self._store.changes.read(self._position, _AT_ONCE)
+        batch = await self._store.changes.read(self._position, self._at_once)
         if points.armed and batch.changes:
             await points.reach("planner.read", changes=batch.changes)
         if batch.changes or self.clock.monotonic() - self._moved_at >= _MOVE_EVERY:
@@ -105,7 +109,11 @@ class Planner(Service):
         now = self.clock.monotonic()
         if at_once or now - self._listed_at >= _TASKS_EVERY:
             self._rows = rows = await self._store.tasks.list()
-            self._tasks = {number: PlannedTask.of(row.id, row.plan.spec) for row in rows for number in row.interests}
+            self._tasks = {
+                number: PlannedTask.of(row.id, row.plan.spec, current=number == max(row.interests))
+                for row in rows
+                for number in row.interests
+            }
             self._listed_at = now
 
     async def _keep_lease(self) -> None:
@@ -141,7 +149,7 @@ class Planner(Service):
     async def _plan(self, changes: list[CapturedChange], after: Position) -> None:
         """Write what changes call for, and that they are read."""
         assert self._position is not None and self._lease is not None  # noqa: PT018, S101 - it plans
-        if any(change.interest not in self._tasks for change in changes):
+        if changes:  # whoever has declared another filter since they were read looks at all rows after them
             await self._list(at_once=True)
         ours = [(self._tasks[change.interest], change) for change in changes if change.interest in self._tasks]
         now = self.clock.now()

@@ -42,7 +42,6 @@ _TICK_PART = 0.25
 _END_PART = 0.1
 _AGAIN_PART = 0.1
 _AT_ONCE = 2  # statements: it settles what has ended while it claims
-_NO_FAILURES = frozenset({JobEvent.SNOOZED, JobEvent.SKIPPED})  # with an error that says why
 
 
 class Worker(Service):
@@ -265,7 +264,7 @@ class Worker(Service):
         for settlement in settlements:
             if settlement.id not in won:
                 log_event("job.lost", logging.WARNING, job=job_id(settlement.id), lease=self.lease)
-            elif settlement.error is not None and settlement.event not in _NO_FAILURES:
+            elif settlement.error is not None and settlement.event not in {JobEvent.SNOOZED, JobEvent.SKIPPED}:
                 log_event("job.failed", logging.WARNING, job=job_id(settlement.id), error=settlement.error)
         return won
 

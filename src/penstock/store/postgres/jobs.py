@@ -202,10 +202,16 @@ class PostgresJobs:
 
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
         """Make jobs pending again that have failed or were canceled; those that were so."""
-        return [
-            row[0]
-            for row in await self._run("retry", ids=list(ids), now=now, no_ageing=NO_AGEING // timedelta.resolution)
-        ]
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            retried = await self._ends.revive(session, ids, now)
+            left = [one for one in ids if one not in retried]
+            no_ageing = NO_AGEING // timedelta.resolution
+            retried |= {row[0] for row in await self._fetch(session, "retry", ids=left, now=now, no_ageing=no_ageing)}
+            await session.commit()
+        finally:
+            await session.rollback()
+        return [one for one in dict.fromkeys(ids) if one in retried]
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
         """How many jobs stand in each place."""

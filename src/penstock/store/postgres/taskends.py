@@ -36,6 +36,13 @@ class PostgresTaskEnds:
         tasks, keys, idles = ([row[place] for row in rows] for place in range(3))
         await self._fetch(session, "launch", tasks=tasks, keys=keys, idles=idles, now=now)
 
+    async def revive(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> set[UUID]:
+        """Let jobs run again that have failed or were canceled; which of them are of tasks, and do."""
+        rows = await self._fetch(session, "revive", ids=list(ids), now=now)
+        if rows:
+            await self.launch(session, [(row[0], row[1], True) for row in rows], now)
+        return {row[2] for row in rows}
+
     async def skip(self, session: OpenTransaction, rows: Sequence[tuple[int, str, UUID]], now: datetime) -> None:
         """Let the pending jobs of rows end, as there is nothing to do any more; those that run go on."""
         found = {row[0] for row in await self._fetch(session, "pending", ids=[row[2] for row in rows])}

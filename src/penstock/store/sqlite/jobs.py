@@ -195,7 +195,10 @@ class SqliteJobs:
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
         """Make jobs pending again that have failed or were canceled; those that were so."""
         async with writing(self._begin_write) as session:
-            return [job_id for job_id in ids if await self._retry(session, job_id, now)]
+            revived = await self._ends.revive(session, ids, now)
+            return [
+                job_id for job_id in dict.fromkeys(ids) if job_id in revived or await self._retry(session, job_id, now)
+            ]
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
         """How many jobs stand in each place."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from penstock.jobs.job import Settlement
 from penstock.jobs.states import FINISHED
@@ -47,6 +48,15 @@ class SqliteTaskEnds:
         if any(idle for _, _, idle in rows):
             for name in ("launch", "launch_due", "forgotten"):
                 await self._execute(session, name, **values)
+        await self._execute(session, "uncanceled", rows=values["rows"])
+
+    async def revive(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> set[UUID]:
+        """Let jobs run again that have failed or were canceled; which of them are of tasks, and do."""
+        texts = json.dumps([one.hex for one in ids])
+        rows = await self._fetch(session, "revive", ids=texts, now=encode_datetime(now))
+        if rows:
+            await self.launch(session, [(row[0], row[1], True) for row in rows], now)
+        return {UUID(bytes=row[2]) for row in rows}
 
     async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[name]

@@ -23,6 +23,8 @@ from penstock.testing.conformance.retries import Retries
 from penstock.testing.conformance.sessions import Sessions
 from penstock.testing.conformance.settlements import Settlements
 from penstock.testing.conformance.signals import Signals
+from penstock.testing.conformance.taskmachine import TasksInAnyOrder
+from penstock.testing.conformance.tasks import Tasks
 from penstock.testing.conformance.tokens import Tokens
 
 
@@ -42,12 +44,14 @@ class StoreSuite(
     Interests,
     Mending,
     Changes,
+    Tasks,
     Leases,
     Locks,
     Tokens,
     Signals,
     Catalog,
     GatesInAnyOrder,
+    TasksInAnyOrder,
     AnyOrder,
 ):
     """What `store.contract` promises, as tests: inherit from it, and say what `Suite` asks."""

@@ -72,10 +72,11 @@ select r.task, r.key, r.id, r.idle, r.live from recorded r where not (r.generati
 
 -- launch: see to it that there is a pending job for the last generation of some rows: a new one for those that are idle;
 -- that of the others learns what has changed since, unless it runs, and so learns at its end. What a worker or who cancels
--- has in hand is passed by: they look at the record when they are done.
--- Differs: one statement for any number of rows, each of which is looked up by itself (see ended).
+-- has in hand is passed by: they look at the record when they are done. Requests to cancel that came before the change are
+-- not about it, and are forgotten.
+-- Differs: one statement for any number of rows, each of which is looked up by itself.
 with given as materialized (
-    select j.id, j.due_at, j.resets, j.args, j.rank
+    select j.id, j.due_at, j.resets, j.args, j.rank, j.gate
     from unnest(:tasks::integer[], :keys::text[], :idles::boolean[]) as k (task, key, idle)
     cross join lateral (select * from penstock.task_job o where o.task = k.task and o.key = k.key offset 0) j
     where not k.idle
@@ -85,20 +86,26 @@ with given as materialized (
     where j.id = g.id and j.id in (
         select q.id from penstock.ready_job q where q.id = any(array(select id from given)) for update skip locked
     )
+    returning j.id
 ), put_off as (
     update penstock.scheduled_job j
     set args = g.args, attempt = case when g.resets then 0 else j.attempt end,
-        run_at = case when j.waiting then j.run_at else g.due_at end, rank = case when j.waiting then j.rank else g.rank end
+        run_at = case when j.waiting then j.run_at else g.due_at end, rank = case when j.waiting then j.rank else g.rank end,
+        concurrency_key = case when j.gated then coalesce(g.gate, '') else j.concurrency_key end
     from given g
     where j.id = g.id and j.id in (
         select q.id from penstock.scheduled_job q where q.id = any(array(select id from given)) for update skip locked
     )
+    returning j.id
 ), new as materialized (
     select j.* from unnest(:tasks, :keys, :idles) as k (task, key, idle)
     cross join lateral (select * from penstock.task_job o where o.task = k.task and o.key = k.key offset 0) j
     where k.idle
 ), forgotten as (
     delete from penstock.finished_job f where f.id = any(array(select id from new)) and f.slot = -1
+), kept as (
+    delete from penstock.cancel_request c
+    where c.job_id in (select id from new union all select id from informed union all select id from put_off)
 ), due as (
     insert into penstock.ready_job
         (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, attempts)
@@ -148,6 +155,19 @@ where changed or (
 -- idle: for rows whose jobs have ended, and which have not changed since, there is none any more.
 -- Differs: takes the places of records that are locked.
 update penstock.task_record set live = false where ctid = any(:places::text[]::tid[]);
+
+-- revive: of jobs that have failed or were canceled, and are to run again, those of rows of tasks are live from now on.
+-- Differs: one statement for any number of jobs, whose records are locked in the order of their keys.
+with asked as materialized (
+    select f.id, (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
+    from penstock.finished_job f where f.id = any(:ids::uuid[]) and f.slot = -1 and f.state in ('failed', 'canceled')
+), locked as materialized (
+    select r.task, r.key from penstock.task_record r join asked a on a.task = r.task and a.key = r.key and a.id = r.id
+    where not r.live order by r.task, r.key for no key update of r
+)
+update penstock.task_record r set live = true, due_at = :now, latest_at = null from locked l
+where r.task = l.task and r.key = l.key
+returning r.task, r.key, r.id;
 
 -- find: the record of a row.
 select task, key, id, generation, live, change, before, after, changed_at, due_at, gone

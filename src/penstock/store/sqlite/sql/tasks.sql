@@ -54,7 +54,8 @@ where not k.value ->> 2 and j.id = g.id;
 -- put_off: scheduled jobs learn what has changed since of their rows, and when they are due (SQLite only: part of launch).
 update penstock_scheduled_job as j
 set args = g.args, attempt = case when g.resets then 0 else j.attempt end,
-    rank = case when j.waiting then j.rank else g.rank end, run_at = case when j.waiting then j.run_at else g.due_at end
+    rank = case when j.waiting then j.rank else g.rank end, run_at = case when j.waiting then j.run_at else g.due_at end,
+    concurrency_key = case when j.gated then coalesce(g.gate, '') else j.concurrency_key end
 from json_each(:rows) k join penstock_task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
 where not k.value ->> 2 and j.id = g.id;
 
@@ -81,6 +82,13 @@ delete from penstock_finished_job where id in (
     join penstock_task_record r on r.task = k.value ->> 0 and r.key = k.value ->> 1 where k.value ->> 2
 );
 
+-- uncanceled: requests to cancel that came before a change are not about it, and are forgotten (SQLite only: part of launch).
+delete from penstock_cancel_request where job_id in (
+    select r.id from json_each(:rows) k
+    join penstock_task_record r on r.task = k.value ->> 0 and r.key = k.value ->> 1
+    where not exists (select 1 from penstock_running_job j where j.id = r.id)
+);
+
 -- pending: which of some jobs are pending.
 -- Differs: there is one writer, who holds them all.
 select id from penstock_ready_job where id in (select penstock_bytes(value) from json_each(:ids))
@@ -97,6 +105,13 @@ where r.generation > g.value ->> 2;
 -- Differs: takes the same as `ended`.
 update penstock_task_record as r set live = 0 from json_each(:rows) g
 where r.task = g.value ->> 0 and r.key = g.value ->> 1 and g.value ->> 3 and r.generation <= g.value ->> 2;
+
+-- revive: of jobs that have failed or were canceled, and are to run again, those of rows of tasks are live from now on.
+update penstock_task_record as r set live = 1, due_at = :now, latest_at = null
+from json_each(:ids) g join penstock_finished_job f on f.id = penstock_bytes(g.value)
+where f.state in ('failed', 'canceled') and not r.live and r.id = f.id
+  and r.task = f.options ->> 'task' and r.key = f.args ->> 'key'
+returning task, key, id;
 
 -- find: the record of a row.
 select task, key, id, generation, live, change, before, after, changed_at, due_at, gone

@@ -1,0 +1,316 @@
+"""Bad input and faults of reactive tasks: tables of other programs, in whatever state, and writers of all kinds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from stage.crews import Crew, crew, run_sql
+
+from penstock import App, DeclarationError, MutationTaskCtx, PenstockError, Retry, SchemaMismatch, Table, TaskCtx
+from penstock.observe import points
+from penstock.testing import TestClock
+
+MANY, AGAIN = 100_000, 5_000
+
+
+class Part(Table, source="part", key="nr", managed=False):
+    nr: int
+    name: str | None = None
+    weight: int = 0
+
+
+class Foreign(Table, source="depot.part", key="nr", managed=False):
+    nr: int
+    name: str | None = None
+
+
+class Wide(Table, source="part", key="nr", managed=False):
+    nr: int
+    name: str | None = None
+    colour: str | None = None
+
+
+class Loose(Table, source="loose", key="name", managed=False):
+    name: str
+    weight: int | None = None
+
+
+handled: list[tuple[Any, Any]] = []
+NAMED = App()
+LIGHT = App()
+FOREIGN = App()
+WIDE = App()
+LOOSE = App()
+EMPTY = App()
+BULK = App()
+ONCE = Retry(max_attempts=1)
+
+
+@NAMED.reactive_task(Part, watch=("name",), retry=ONCE)
+async def named(ctx: MutationTaskCtx[Part]) -> None:
+    handled.append((ctx.doc_id, (await ctx.get_document()).name))
+
+
+@LIGHT.reactive_task(
+    Part, filter=lambda part: part.weight < 10, watch=("name", lambda part: part.weight * 2), retry=ONCE
+)
+async def light(ctx: TaskCtx[Part]) -> None:
+    handled.append((ctx.doc_id, (await ctx.get_document()).weight))
+
+
+@FOREIGN.reactive_task(Foreign, retry=ONCE)
+async def foreign(ctx: TaskCtx[Foreign]) -> None:
+    handled.append((ctx.doc_id, (await ctx.get_document()).name))
+
+
+@WIDE.reactive_task(Wide, filter=lambda part: part.colour == "red", watch=("colour",), retry=ONCE)
+async def wide(ctx: TaskCtx[Wide]) -> None:
+    handled.append((ctx.doc_id, (await ctx.get_document()).colour))
+
+
+@LOOSE.reactive_task(Loose, watch=("weight",), retry=ONCE)
+async def loose(ctx: TaskCtx[Loose]) -> None:
+    handled.append((ctx.doc_id, (await ctx.get_document()).weight))
+
+
+@BULK.reactive_task(Part, filter=lambda part: part.name == "x", watch=("weight",), retry=ONCE)
+async def bulk(ctx: TaskCtx[Part]) -> None:
+    handled.append((ctx.doc_id, None))
+
+
+@pytest.fixture(autouse=True)
+def nothing_handled() -> Iterator[None]:
+    handled.clear()
+    yield
+    handled.clear()
+
+
+async def prepare(url: str, *statements: str) -> None:
+    """Make tables past penstock."""
+    async with EMPTY.open(url) as backend:
+        await run_sql(backend, *statements)
+
+
+PARTS = "create table part (nr integer primary key, name text, weight integer)"
+
+
+# ----- what is refused
+
+
+async def test_columns_that_the_table_has_not_are_refused_at_the_start(database_url: str) -> None:
+    await prepare(database_url, PARTS)
+    with pytest.raises((SchemaMismatch, DeclarationError), match="colour"):
+        async with WIDE.open(database_url):
+            pass
+    async with EMPTY.open(database_url) as backend:
+        await run_sql(backend, "insert into part (nr, name) values (1, 'a')")
+        assert await backend.engine.store.interests.list() == []
+
+
+async def test_views_are_refused(database_url: str) -> None:
+    await prepare(
+        database_url,
+        "create table real_part (nr integer primary key, name text, weight integer)",
+        "create view part as select * from real_part",
+    )
+    with pytest.raises(PenstockError, match="view"):
+        async with NAMED.open(database_url):
+            pass
+
+
+# ----- tables of other programs
+
+
+async def test_rows_of_a_table_with_integer_keys_are_handled_whoever_writes_them(database_url: str) -> None:
+    await prepare(database_url, PARTS, "insert into part values (-5, 'before', 1)")
+    async with crew(NAMED, database_url) as one:
+        await one.settle_down()
+        assert handled == [(-5, "before")], "rows older than the task are handled too"
+        await run_sql(
+            one.backend,
+            "insert into part values (1, 'a', 1), (2, 'b', 1)",
+            "update part set name = 'c' where nr = 2",
+            "update part set weight = 2",
+            "update part set nr = 3 where nr = 1",
+        )
+        await one.settle_down()
+        assert sorted(handled[1:]) == [(2, "c"), (3, "a")]
+        await run_sql(one.backend, "delete from part")
+        await one.settle_down()
+        assert len(handled) == 3
+
+
+async def test_rows_of_a_table_without_a_primary_key_are_told_apart_by_the_declared_column(database_url: str) -> None:
+    await prepare(database_url, "create table loose (name text, weight integer)")
+    async with crew(LOOSE, database_url) as one:
+        await run_sql(one.backend, "insert into loose values ('a', 1), ('ä \"''{}', 2)")
+        await one.settle_down()
+        assert sorted(handled) == [("a", 1), ("ä \"'{}", 2)]
+        await run_sql(one.backend, "insert into loose values (null, 3)", "update loose set weight = 4 where name = 'a'")
+        await one.settle_down()
+        assert ("a", 4) in handled, "a row without a key holds up nobody"
+
+
+async def test_a_long_key_is_a_key_as_well(database_url: str) -> None:
+    key = "".join(chr(33 + (number * 7919 + number * number) % 90) for number in range(2500)).replace("'", "x")
+    await prepare(database_url, "create table loose (name text primary key, weight integer)")
+    async with crew(LOOSE, database_url) as one:
+        await run_sql(one.backend, f"insert into loose values ('{key}', 1)")
+        await one.settle_down()
+        assert handled == [(key, 1)]
+
+
+async def test_a_value_that_is_none_of_its_column_holds_up_nobody(sqlite_url: str) -> None:
+    """SQLite only, where a column takes what it is given."""
+    await prepare(sqlite_url, PARTS)
+    async with crew(LIGHT, sqlite_url) as one:
+        await run_sql(
+            one.backend,
+            "insert into part values (1, 'a', 'heavy'), (2, x'ff', 5), (3, 'c', 1.5), (4, 'd', 9223372036854775807)",
+            "insert into part values (5, 'e', 5)",
+            "update part set weight = x'00' where nr = 4",
+        )
+        await one.settle_down()
+        assert (5, 5) in handled
+        assert not {1, 4} & {key for key, _ in handled}
+
+
+# ----- columns that go, and come back
+
+
+async def test_a_column_that_is_gone_stops_no_writer_and_no_other_task(database_url: str) -> None:
+    await prepare(database_url, "create table part (nr integer primary key, name text, colour text)")
+    both = App()
+    both.reactive_task(Wide, filter=lambda part: part.colour == "red", watch=("colour",), retry=ONCE, name="wide")(wide)
+
+    @both.reactive_task(Loose, retry=ONCE)
+    async def other(ctx: TaskCtx[Loose]) -> None:
+        handled.append((ctx.doc_id, "other"))
+
+    await prepare(database_url, "create table loose (name text primary key, weight integer)")
+    async with crew(both, database_url) as one:
+        await run_sql(one.backend, "insert into part values (1, 'a', 'red')")
+        await one.settle_down()
+        await run_sql(one.backend, "alter table part rename column colour to hue")
+        await run_sql(one.backend, "insert into part (nr, name) values (2, 'b')", "insert into loose values ('x', 1)")
+        for _ in range(3):
+            await one.plan()
+            await one.work()
+            one.clock.advance(timedelta(seconds=6))
+        assert handled == [(1, "red"), ("x", "other")]
+
+
+# ----- writers of all kinds
+
+
+@pytest.mark.timeout(300)
+async def test_a_bulk_update_is_read_in_pieces_and_each_row_is_planned_once(database_url: str) -> None:
+    await prepare(database_url, PARTS)
+    sizes: list[int] = []
+
+    async def look(changes: list[Any]) -> None:
+        sizes.append(len(changes))
+
+    async with crew(BULK, database_url) as one:
+        await one.plan()
+        series = f"with recursive series(n) as (select 1 union all select n + 1 from series where n < {MANY})"
+        await run_sql(one.backend, f"insert into part select n, 'a', 1 from ({series} select n from series) numbers")
+        points.arm("planner.read", look)
+        try:
+            await run_sql(one.backend, "update part set name = 'x'")
+            await one.plan()
+            await run_sql(one.backend, f"update part set weight = 2 where nr <= {AGAIN}")
+            await one.plan()
+        finally:
+            points.disarm("planner.read")
+        assert sum(sizes) == MANY + AGAIN
+        assert max(sizes) <= 2000
+        counts = {place: count for place, count in (await one.backend.job_counts()).items() if count}
+        assert counts == {"ready": MANY}, "changes of pending rows make no more jobs"
+        jobs = await one.backend.jobs(limit=MANY)
+        assert Counter(job.args["generation"] for job in jobs) == {2: AGAIN, 1: MANY - AGAIN}
+
+
+async def test_rows_in_another_schema_and_in_partitions_are_handled(postgres_url: str) -> None:
+    await prepare(
+        postgres_url,
+        "create schema depot",
+        "create table depot.part (nr integer primary key, name text) partition by range (nr)",
+        "create table depot.part_low partition of depot.part for values from (0) to (100)",
+        "create table depot.part_high partition of depot.part for values from (100) to (200)",
+    )
+    async with crew(FOREIGN, postgres_url) as one:
+        await run_sql(one.backend, "insert into depot.part values (1, 'a'), (101, 'b')")
+        await run_sql(one.backend, "insert into depot.part_high values (102, 'c')")
+        await one.settle_down()
+        assert sorted(handled) == [(1, "a"), (101, "b"), (102, "c")]
+        await run_sql(one.backend, "update depot.part set nr = 103, name = 'd' where nr = 1")
+        await one.settle_down()
+        assert handled[-1] == (103, "d")
+        await run_sql(one.backend, "create table depot.part_top partition of depot.part for values from (200) to (300)")
+        await run_sql(one.backend, "insert into depot.part values (201, 'e')")
+        await one.settle_down()
+        assert handled[-1] == (201, "e"), "of partitions that came later too"
+
+
+async def test_copied_rows_and_replicated_ones_are_handled(postgres_url: str) -> None:
+    await prepare(postgres_url, PARTS)
+    async with crew(NAMED, postgres_url) as one:
+        connection = await asyncpg.connect(postgres_url)
+        try:
+            await connection.copy_records_to_table("part", records=[(number, "a", 1) for number in range(50)])
+            await connection.execute("set session_replication_role = replica")
+            await connection.execute("insert into part values (100, 'b', 1)")
+        finally:
+            await connection.close()
+        await one.settle_down()
+        assert sorted(handled) == [*((number, "a") for number in range(50)), (100, "b")]
+
+
+async def test_of_a_truncated_table_nothing_is_run_any_more(postgres_url: str) -> None:
+    await prepare(postgres_url, PARTS)
+    async with crew(NAMED, postgres_url) as one:
+        await run_sql(one.backend, "insert into part values (1, 'a', 1), (2, 'b', 1)")
+        await one.plan()
+        await run_sql(one.backend, "truncate part", "insert into part values (2, 'c', 1)")
+        await one.settle_down()
+        assert handled == [(2, "c")]
+        assert Counter(job.state.value for job in await one.backend.jobs()) == {"success": 1, "skipped": 1}
+
+
+# ----- clocks
+
+
+@pytest.mark.parametrize("ahead", [timedelta(minutes=-10), timedelta(minutes=10)], ids=["behind", "ahead"])
+async def test_clocks_that_differ_delay_a_run_and_lose_none(database_url: str, ahead: timedelta) -> None:
+    await prepare(database_url, PARTS)
+    waiting = App()
+
+    @waiting.reactive_task(Part, debounce=timedelta(seconds=5), retry=ONCE)
+    async def later(ctx: MutationTaskCtx[Part]) -> None:
+        handled.append((ctx.doc_id, (await ctx.get_document()).name))
+
+    clock = TestClock()
+    skewed = TestClock(clock.now() + ahead)
+    async with crew(waiting, database_url, clock) as worker, crew(waiting, database_url, skewed) as planner:
+        for name in "abc":
+            await run_sql(
+                planner.backend,
+                f"insert into part values (1, '{name}', 1) on conflict (nr) do update set name = '{name}'",
+            )
+            await planner.plan()
+            await _run_all(worker)
+        assert handled[-1] == (1, "c")
+        assert len(handled) <= 3
+
+
+async def _run_all(crew: Crew) -> None:
+    await crew.work()
+    while crew.worker.next_run_at is not None:
+        crew.clock.advance(max(crew.worker.next_run_at - crew.clock.now(), timedelta(0)))
+        await crew.work()
