@@ -15,7 +15,7 @@ import importlib.util
 import sys
 import traceback
 
-from benchmarks import changes, claims, footprint, jobs, mutations, pools, queries, scheduling
+from benchmarks import changes, claims, footprint, jobs, mutations, pools, queries, scheduling, tasks
 from benchmarks.databases import Databases
 from benchmarks.harness import QUICK, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
 from benchmarks.peers import bars
@@ -28,6 +28,7 @@ BENCHMARKS = (
     *jobs.BENCHMARKS,
     *pools.BENCHMARKS,
     *changes.BENCHMARKS,
+    *tasks.BENCHMARKS,
     *footprint.BENCHMARKS,
     *bars.BENCHMARKS,
 )

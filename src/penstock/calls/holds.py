@@ -89,6 +89,10 @@ class Holds:
             if watch.failed:
                 await self._count(store, task, watch)
 
+    def concerns(self, task: int) -> bool:
+        """Whether anything is known of a task, so that its runs have to ask."""
+        return task in self._known or task in self._local or task in self._watched
+
     def begin(self, task: int, key: str, now: datetime) -> timedelta | None:
         """A run is to begin: for how long it waits; None if it may begin."""
         wait = self.wait(task, now)
@@ -102,10 +106,13 @@ class Holds:
 
     def wait(self, task: int, now: datetime) -> timedelta | None:
         """For how long a task starts no runs; None if it does."""
-        if task in self._known and self._known[task] is None:
+        if task not in self._known and task not in self._local:
+            return None
+        known = self._known.get(task, now)
+        if known is None:
             self._put_off[task] = now
             return PAUSED_FOR
-        until = max((time for time in (self._known.get(task), self._local.get(task)) if time is not None), default=now)
+        until = max(known, self._local.get(task, now))
         return until - now if until > now else None
 
     async def look_again(self, store: Store, now: datetime) -> None:

@@ -95,7 +95,7 @@ class TaskCtx(_OfTask[T], ActionCtx):
     """The ctx of a reactive task that may call the outside world; for what else it can, see `ActionCtx`."""
 
     def __init__(self, ctx: ActionCtx, run: TaskRun) -> None:
-        self.__dict__.update(ctx.__dict__)
+        self.__dict__ = ctx.__dict__  # it is of the same run
         self._run = run
 
     @property
@@ -148,7 +148,7 @@ class MutationTaskCtx(_OfTask[T], MutationCtx):
     """
 
     def __init__(self, ctx: MutationCtx, run: TaskRun) -> None:
-        self.__dict__.update(ctx.__dict__)
+        self.__dict__ = ctx.__dict__  # it is of the same run
         self._run = run
 
     @property

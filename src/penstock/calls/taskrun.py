@@ -135,6 +135,8 @@ class TaskRun:
 
     def held(self) -> Outcome | None:
         """What becomes of a run whose task starts none now; None if it begins."""
+        if not self.engine.holds.concerns(self.number):
+            return None
         wait = self.engine.holds.begin(self.number, self.key, self.engine.clock.now())
         return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error=HELD)
 

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from json.decoder import scanstring  # type: ignore[attr-defined]  # is not in its stubs
 from typing import Any, Literal
 from uuid import UUID
 
@@ -21,8 +21,7 @@ from penstock.jobs.states import JobEvent, JobState
 from penstock.schema.ids import JOB_PREFIX, Id, format_id, format_ids, is_id, parse_id
 
 DEFAULT_POOL = "default"
-_MARK, _KEY = '{"generation":', ',"key":'
-_DECODER = json.JSONDecoder()
+_MARK, _KEY = '{"generation":', ',"key":"'
 
 Kind = Literal["query", "mutation", "action"]
 
@@ -222,9 +221,9 @@ class Mark:
 
 def mark_of(task: int, args: str) -> Mark:
     """The mark of a job of a task, from its arguments, which begin with it."""
-    generation, end = _DECODER.raw_decode(args, len(_MARK))
-    key, _ = _DECODER.raw_decode(args, end + len(_KEY))
-    return Mark(task, key, generation)
+    end = args.index(",", len(_MARK))
+    key, _ = scanstring(args, end + len(_KEY))
+    return Mark(task, key, int(args[len(_MARK) : end]))
 
 
 @dataclass(slots=True)  # not frozen: see above

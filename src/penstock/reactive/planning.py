@@ -110,11 +110,15 @@ def plan_rows(changes: Iterable[tuple[PlannedTask, CapturedChange]], now: dateti
 
 def due(spec: TaskSpec, captured: Mapping[str, Any], now: datetime, read: Read) -> datetime | None:
     """When a row is to be run; None if it is not, as the time for it is not known."""
-    soon = now + timedelta(seconds=spec.debounce)
+    soon = _soon(spec, now)
     if spec.run_at is None:
         return soon
     moment = read(Kind.DATETIME, captured.get(spec.run_at))
     return None if moment is None else max(soon, min(_EPOCH + moment * _MICROSECOND, _FARTHEST))
+
+
+def _soon(spec: TaskSpec, now: datetime) -> datetime:
+    return now + timedelta(seconds=spec.debounce) if spec.debounce else now
 
 
 def forgets_at(spec: TaskSpec, gone: Gone | None, now: datetime) -> datetime | None:
@@ -126,7 +130,7 @@ def forgets_at(spec: TaskSpec, gone: Gone | None, now: datetime) -> datetime | N
 
 def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, read: Read) -> RowPlan:
     spec = task.spec
-    runs, at, partition = kind in _heard(spec), now + timedelta(seconds=spec.debounce), None
+    runs, at, partition = kind in _heard(spec), _soon(spec, now), None
     if runs and (spec.run_at is not None or spec.partition is not None):
         captured = change.values("after" if change.after is not None else "before")
         if spec.run_at is not None and kind not in _GONE:

@@ -101,7 +101,7 @@ class PostgresTaskEnds:
     async def _end(
         self, session: OpenTransaction, marks: Sequence[Mark], finished: Sequence[bool], now: datetime
     ) -> None:
-        changed = await self._fetch(
+        rows = await self._fetch(
             session,
             "ended",
             tasks=[mark.task for mark in marks],
@@ -109,8 +109,11 @@ class PostgresTaskEnds:
             generations=[mark.generation for mark in marks],
             finished=finished,
         )
-        if changed:
-            await self.launch(session, [(row[0], row[1], row[2]) for row in changed], now)
+        done = [place for _task, _key, ended, changed, place in rows if ended and not changed]
+        if done:
+            await self._fetch(session, "idle", places=done)
+        if again := [(task, key, ended) for task, key, ended, changed, _place in rows if changed]:
+            await self.launch(session, again, now)
 
     async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[name]

@@ -308,17 +308,26 @@ create table penstock.task_record (
 ) with (fillfactor = 80);
 create index task_record_forget_at on penstock.task_record (forget_at) where forget_at is not null;
 
+-- The arguments of a job of a task, and its rank as jobs/order.py says (in microseconds; 252460800000000 is NO_AGEING).
+-- Part of the statements that make such jobs.
+create function penstock.task_args(generation bigint, key text, change text, before text, after text) returns text
+language sql stable parallel safe as $$
+    select '{"generation":' || generation || ',"key":' || to_json(key) || ',"change":"' || change || '","before":'
+        || coalesce(to_json(before)::text, 'null') || ',"after":' || coalesce(to_json(after)::text, 'null') || '}'
+$$;
+create function penstock.task_rank(due_at timestamptz, priority smallint, ageing bigint) returns bigint
+language sql stable parallel safe as $$
+    select (extract(epoch from due_at) * 1000000)::bigint - priority * coalesce(ageing, 252460800000000)
+$$;
+
 -- The job that is to be for the last generation of each record: its arguments, its rank as jobs/order.py says, the key of
 -- the gate that it passes if it passes one, and the attempts of the last ones as its history. Read by planners, and by
 -- workers that end such jobs.
 create view penstock.task_job as
 select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.options,
        t.resets or r.change = 'manual' as resets,
-       '{"generation":' || r.generation || ',"key":' || to_json(r.key) || ',"change":"' || r.change || '","before":'
-           || coalesce(to_json(r.before)::text, 'null') || ',"after":' || coalesce(to_json(r.after)::text, 'null') || '}' as args,
-       (extract(epoch from r.due_at) * 1000000)::bigint - t.priority * coalesce(
-           (select p.ageing from penstock.pool p where p.name = t.pool), 252460800000000
-       ) as rank,
+       penstock.task_args(r.generation, r.key, r.change, r.before, r.after) as args,
+       penstock.task_rank(r.due_at, t.priority, (select p.ageing from penstock.pool p where p.name = t.pool)) as rank,
        coalesce(r.concurrency_key, (
            select '' from penstock.pool p where p.name = t.pool and p.rate_limit is not null
        )) as gate,

@@ -19,37 +19,60 @@ select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets
 from penstock.task t order by t.name;
 
 -- record: write what rows have changed, of each once; those to be run have one generation more. What is only gone is
--- written where there is a record. A row that has changed before its first run has still only entered. The records are locked in the order of their keys, here and wherever they are.
--- Differs: one statement for any number of rows.
-insert into penstock.task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
-    changed_at, due_at, latest_at, gone, forget_at)
-select g.task, g.key, g.id, 1, g.runs, g.runs, g.change, g.before, g.after, g.partition, g.changed_at, g.due_at, g.latest_at,
-       g.gone, g.forget_at
-from unnest(
-    :tasks::integer[], :keys::text[], :ids::uuid[], :runs::boolean[], :changes::text[], :befores::text[], :afters::text[],
-    :partitions::text[], :changed_ats::timestamptz[], :due_ats::timestamptz[], :latest_ats::timestamptz[], :gones::text[],
-    :forget_ats::timestamptz[]
-) as g (task, key, id, runs, change, before, after, partition, changed_at, due_at, latest_at, gone, forget_at)
-where g.runs or (select true from penstock.task_record o where o.task = g.task and o.key = g.key limit 1)
-order by g.task, g.key collate "C"
-on conflict (task, key) do update set
-    generation = r.generation + excluded.live::integer,
-    live = r.live or excluded.live,
-    idle = not r.live,
-    change = case when not excluded.live then r.change
-                  when r.live and r.change = 'enter' and excluded.change = 'change'
-                      and not exists (select 1 from penstock.running_job u where u.id = r.id) then r.change
-                  else excluded.change end,
-    before = case when excluded.live then excluded.before else r.before end,
-    after = case when excluded.live then excluded.after else r.after end,
-    concurrency_key = case when excluded.live then excluded.concurrency_key else r.concurrency_key end,
-    changed_at = case when excluded.live then excluded.changed_at else r.changed_at end,
-    due_at = case when not excluded.live then r.due_at
-                  when r.live then least(excluded.due_at, r.latest_at) else excluded.due_at end,
-    latest_at = case when excluded.live and not r.live then excluded.latest_at else r.latest_at end,
-    gone = excluded.gone,
-    forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end
-returning r.task, r.key, r.id, r.idle, r.live;
+-- written where there is a record. A row that has changed before its first run has still only entered. The records are
+-- locked in the order of their keys, here and wherever they are. New records, which nobody else can know, have their jobs
+-- at once; the others are returned, for launch.
+-- Differs: one statement for any number of rows; on SQLite launch makes all jobs.
+with recorded as (
+    insert into penstock.task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
+        changed_at, due_at, latest_at, gone, forget_at)
+    select g.task, g.key, g.id, 1, g.runs, g.runs, g.change, g.before, g.after, g.partition, g.changed_at, g.due_at, g.latest_at,
+           g.gone, g.forget_at
+    from unnest(
+        :tasks::integer[], :keys::text[], :ids::uuid[], :runs::boolean[], :changes::text[], :befores::text[], :afters::text[],
+        :partitions::text[], :changed_ats::timestamptz[], :due_ats::timestamptz[], :latest_ats::timestamptz[], :gones::text[],
+        :forget_ats::timestamptz[]
+    ) as g (task, key, id, runs, change, before, after, partition, changed_at, due_at, latest_at, gone, forget_at)
+    where g.runs or (select true from penstock.task_record o where o.task = g.task and o.key = g.key limit 1)
+    order by g.task, g.key collate "C"
+    on conflict (task, key) do update set
+        generation = r.generation + excluded.live::integer,
+        live = r.live or excluded.live,
+        idle = not r.live,
+        change = case when not excluded.live then r.change
+                      when r.live and r.change = 'enter' and excluded.change = 'change'
+                          and not exists (select 1 from penstock.running_job u where u.id = r.id) then r.change
+                      else excluded.change end,
+        before = case when excluded.live then excluded.before else r.before end,
+        after = case when excluded.live then excluded.after else r.after end,
+        concurrency_key = case when excluded.live then excluded.concurrency_key else r.concurrency_key end,
+        changed_at = case when excluded.live then excluded.changed_at else r.changed_at end,
+        due_at = case when not excluded.live then r.due_at
+                      when r.live then least(excluded.due_at, r.latest_at) else excluded.due_at end,
+        latest_at = case when excluded.live and not r.live then excluded.latest_at else r.latest_at end,
+        gone = excluded.gone,
+        forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end
+    returning r.*
+), task as materialized (
+    select t.id, t.function, t.kind, t.pool, t.priority, t.options, p.ageing, case when p.rate_limit is not null then '' end as gate
+    from penstock.task t left join penstock.pool p on p.name = t.pool
+), new as materialized (
+    select r.id, r.due_at, r.concurrency_key, t.function, t.kind, t.pool, t.priority, t.options,
+           penstock.task_args(r.generation, r.key, r.change, r.before, r.after) as args,
+           penstock.task_rank(r.due_at, t.priority, t.ageing) as rank, coalesce(r.concurrency_key, t.gate) as gate
+    from recorded r join task t on t.id = r.task where r.generation = 1 and r.idle and r.live
+), due as (
+    insert into penstock.ready_job (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at)
+    select id, pool, function, kind, args, priority, rank, due_at, options, 0, :now::timestamptz
+    from new where due_at <= :now and gate is null order by rank
+), later as (
+    insert into penstock.scheduled_job
+        (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, gated, waiting, concurrency_key)
+    select id, pool, function, kind, args, priority, rank, due_at, options, 0, :now, gate is not null,
+           gate is not null and due_at <= :now, coalesce(gate, '')
+    from new where due_at > :now or gate is not null
+)
+select r.task, r.key, r.id, r.idle, r.live from recorded r where not (r.generation = 1 and r.idle and r.live);
 
 -- launch: see to it that there is a pending job for the last generation of some rows: a new one for those that are idle;
 -- that of the others learns what has changed since, unless it runs, and so learns at its end. What a worker or who cancels
@@ -109,21 +132,33 @@ with ready as (
 )
 select id from ready union all select id from scheduled;
 
--- ended: jobs of tasks have ended, or are to run again: those whose rows have changed since they began; `finished` says of
--- each whether it had ended. For the others that have ended there is no job any more.
--- Differs: one statement for any number of rows, which are locked in the order of their keys.
-with given as materialized (
-    select * from unnest(:tasks::integer[], :keys::text[], :generations::bigint[], :finished::boolean[])
-        as g (task, key, generation, finished)
-), locked as materialized (
-    select r.task, r.key, g.finished, r.generation > g.generation as changed
-    from penstock.task_record r join given g on g.task = r.task and g.key = r.key
-    order by r.task, r.key for no key update of r
-), done as (
-    update penstock.task_record r set live = false from locked l
-    where r.task = l.task and r.key = l.key and l.finished and not l.changed
+-- ended: jobs of tasks have ended, or are to run again. For rows that have not changed since the jobs began, and whose jobs
+-- have ended, there is none any more; of the others those are returned that `launch` or `idle` has to do with.
+-- Differs: one statement for any number of rows, whose records are locked in the order of their keys. Each is looked up by
+-- itself, as a plan that was made while there were few would read them all. What others have written while this one waited
+-- for them it cannot write: that is left to `idle`.
+with held as materialized (
+    select r.task, r.key, g.finished, r.generation > g.generation as changed, r.place
+    from (
+        select * from unnest(:tasks::integer[], :keys::text[], :generations::bigint[], :finished::boolean[])
+            as t (task, key, generation, finished) order by t.task, t.key collate "C"
+    ) g cross join lateral (
+        select o.task, o.key, o.generation, o.ctid as place from penstock.task_record o
+        where o.task = g.task and o.key = g.key for no key update of o
+    ) r
+), idled as (
+    update penstock.task_record set live = false
+    where ctid = any(array(select place from held where finished and not changed))
+    returning id
 )
-select task, key, finished from locked where changed;
+select task, key, finished, changed, place::text from held
+where changed or (
+    finished and (select count(*) from idled) < (select count(*) from held where finished and not changed)
+);
+
+-- idle: for rows whose jobs have ended, and which have not changed since, there is none any more.
+-- Differs: takes the places of records that are locked.
+update penstock.task_record set live = false where ctid = any(:places::text[]::tid[]);
 
 -- find: the record of a row.
 select task, key, id, generation, live, change, before, after, changed_at, due_at, gone

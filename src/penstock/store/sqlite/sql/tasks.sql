@@ -99,13 +99,13 @@ union all
 select id from penstock_scheduled_job where id in (select penstock_bytes(value) from json_each(:ids));
 
 -- ended: jobs of tasks have ended, or are to run again: those whose rows have changed since they began.
--- Differs: takes rows as JSON; `idle` is the other half.
+-- Differs: takes rows as JSON.
 select r.task, r.key, g.value ->> 3
 from json_each(:rows) g join penstock_task_record r on r.task = g.value ->> 0 and r.key = g.value ->> 1
 where r.generation > g.value ->> 2;
 
--- idle: for rows whose jobs have ended, and which have not changed since, there is none any more (SQLite only: part of
--- ended).
+-- idle: for rows whose jobs have ended, and which have not changed since, there is none any more.
+-- Differs: takes the same as `ended`.
 update penstock_task_record as r set live = 0 from json_each(:rows) g
 where r.task = g.value ->> 0 and r.key = g.value ->> 1 and g.value ->> 3 and r.generation <= g.value ->> 2;
 
