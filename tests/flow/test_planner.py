@@ -51,3 +51,30 @@ async def test_rows_written_while_the_reader_was_dropped_are_run_as_well(databas
         await until(2)
     assert [row for _, row in sent] == [first, second]
     assert sent[1][0] == "reconcile"
+
+
+async def test_runs_that_wait_are_those_of_a_handler_that_has_another_name_now(database_url: str) -> None:
+    before, after = App(tables=[Parcel]), App(tables=[Parcel])
+    seen: list[str] = []
+
+    @before.reactive_task(Parcel, name="weigh")
+    async def weigh(ctx: TaskCtx[Parcel]) -> None:
+        """Under its first name."""
+        seen.append("weigh")
+
+    @after.reactive_task(Parcel, name="weigh")
+    async def weigh_again(ctx: TaskCtx[Parcel]) -> None:
+        """Under its second name."""
+        seen.append(ctx.doc_id)
+
+    async with before.open(database_url, services=("planner",)) as backend:
+        async with app.open(database_url, push_schema=False) as writer:
+            parcel = await writer.run_mutation(pack, 3)
+        async with asyncio.timeout(30):
+            while not await backend.jobs("pending"):
+                await SystemClock().sleep(0)
+    async with after.open(database_url, services=("worker",)):
+        async with asyncio.timeout(30):
+            while not seen:
+                await SystemClock().sleep(0)
+    assert seen == [parcel]

@@ -41,6 +41,7 @@ _STOP_PART = 0.6
 _TICK_PART = 0.25
 _END_PART = 0.1
 _AGAIN_PART = 0.1
+_AFTER_TASKS = 0.02
 _AT_ONCE = 2  # statements: it settles what has ended while it claims
 
 
@@ -280,11 +281,13 @@ class Worker(Service):
         if self._astray or not all(_has_plainly_ended(job, outcome) for job, outcome in self._under_way.outcomes):
             await self._settle_outcomes()
             return await self._claim()
+        of_tasks = any(job.options.task is not None for job, _ in self._under_way.outcomes)
         settling, claiming = await asyncio.gather(self._settle_ended(), self._claim(), return_exceptions=True)
         for answer in (settling, claiming):
             if isinstance(answer, BaseException):
                 raise answer
-        return cast("float", claiming)
+        pause = cast("float", claiming)
+        return min(pause, _AFTER_TASKS) if of_tasks else pause  # rows that have changed meanwhile are to be run again
 
     async def _claim(self) -> float:
         """Claim jobs that may start; seconds until the next look."""

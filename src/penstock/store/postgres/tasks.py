@@ -1,6 +1,7 @@
 """Reactive tasks on PostgreSQL: records are written, and their jobs made, by one statement each for many rows.
 
-Both are needed: who has waited for a record reads its job as it is only in the next statement.
+A record that is new has its job in the same statement; who has waited for another one reads its job as it is only in
+the next.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ class PostgresTasks:
                 await run(self._connections, self._queries["add"], plan_values(plan, None) | values)
                 row = next(one for one in await self.list() if one.plan.name == plan.name)
             await run(self._connections, self._queries["declare"], plan_values(plan, row.id) | values)
+            if (row.plan.function, row.plan.kind) != (plan.function, plan.kind):
+                renamed = {"task": row.id, "function": plan.function, "kind": plan.kind}
+                await run(self._connections, self._queries["rename"], renamed)
         names = {plan.name for plan in plans}
         return [row for row in await self.list() if row.plan.name in names] if plans else []
 

@@ -216,6 +216,9 @@ class SqliteTasks:
         if number is None:
             ((number,),) = await self._fetch(session, "add", **plan_values(plan, None), **values)
         await self._execute(session, "declare", **plan_values(plan, number), **values)
+        if known is not None and (known.plan.function, known.plan.kind) != (plan.function, plan.kind):
+            for name in ("rename", "rename_scheduled"):
+                await self._execute(session, name, task=number, function=plan.function, kind=plan.kind)
 
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
         rows = await self._fetch(session, "record", rows=json.dumps([self._row(plan) for plan in plans]))

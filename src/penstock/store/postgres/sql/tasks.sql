@@ -11,6 +11,16 @@ update penstock.task set
     reconciling = coalesce(:reconciling, reconciling)
 where name = :name and version <= :version;
 
+-- rename: let the pending jobs of a task run another function, as its handler has another name now.
+-- Differs: one statement for both places.
+-- Unbounded: it reads all pending jobs.
+with ready as (
+    update penstock.ready_job set function = :function::text, kind = :kind::text
+    where (options::jsonb ->> 'task')::integer = :task::integer and function <> :function
+)
+update penstock.scheduled_job set function = :function, kind = :kind
+where (options::jsonb ->> 'task')::integer = :task and function <> :function;
+
 -- list: all tasks by name, with the numbers of their interests, of earlier declarations too.
 -- Unbounded: it reads them all.
 select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets, t.history, t.version, t.signature, t.spec,

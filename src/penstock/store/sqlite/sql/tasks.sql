@@ -11,6 +11,16 @@ update penstock_task set
     reconciling = coalesce(:reconciling, reconciling)
 where name = :name and version <= :version;
 
+-- rename: let the pending jobs of a task run another function, as its handler has another name now.
+-- Unbounded: it reads all pending jobs.
+update penstock_ready_job set function = :function, kind = :kind
+where options ->> 'task' = :task and function <> :function;
+
+-- rename_scheduled: the same for those that are scheduled (SQLite only: the other half of rename).
+-- Unbounded: it reads all pending jobs.
+update penstock_scheduled_job set function = :function, kind = :kind
+where options ->> 'task' = :task and function <> :function;
+
 -- list: all tasks by name, with the numbers of their interests, of earlier declarations too.
 -- Unbounded: it reads them all.
 select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets, t.history, t.version, t.signature, t.spec,
