@@ -18,6 +18,11 @@ import asyncpg
 import pytest
 from stage.pgbouncer import PgBouncer, pgbouncer
 
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.store.migrate import push
+from penstock.store.open import make_store
+
 _numbers = itertools.count(1)
 
 _MEMORY = Path("/dev/shm")
@@ -83,6 +88,38 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
     asyncio.run(execute(postgres_server, f"drop database {name} with (force)"))
 
 
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: str) -> str:
+    """Name of a PostgreSQL database with penstock's own tables: a copy of it is made sooner than they are."""
+    name = f"template_{os.getpid()}"
+    asyncio.run(execute(postgres_server, f"create database {name}"))
+    asyncio.run(migrate(with_database(postgres_server, name)))
+    return name
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with penstock's own tables."""
+    file = tmp_path_factory.mktemp("template") / "template.db"
+    asyncio.run(migrate(f"sqlite:///{file}"))
+    return file
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def migrated_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """URL of a database with penstock's own tables and nothing in them, once on each store."""
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "test.db")
+        yield f"sqlite:///{tmp_path / 'test.db'}"
+        return
+    server: str = request.getfixturevalue("postgres_server")
+    template: str = request.getfixturevalue("postgres_template")
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    asyncio.run(execute(server, f"create database {name} template {template}"))
+    yield with_database(server, name)
+    asyncio.run(execute(server, f"drop database {name} with (force)"))
+
+
 @pytest.fixture
 def postgres_databases(postgres_server: str) -> Iterator[Callable[[], str]]:
     """Makes empty PostgreSQL databases, each known by its URL."""
@@ -129,6 +166,14 @@ def with_database(url: str, name: str) -> str:
     """The same server, another database."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=f"/{name}"))
+
+
+async def migrate(url: str) -> None:
+    """Give a database penstock's own tables."""
+    store = make_store(Config(database=url), SystemClock())
+    await store.open()
+    await push(store, [])
+    await store.close()
 
 
 async def execute(url: str, sql: str) -> None:

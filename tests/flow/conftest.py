@@ -1,7 +1,8 @@
-"""What hypothesis tries in stories."""
+"""Where stories begin, and what hypothesis tries in them."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile(
@@ -13,3 +14,9 @@ settings.register_profile(
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+
+
+@pytest.fixture
+def database_url(migrated_url: str) -> str:
+    """URL of a database with penstock's own tables, once on each store: stories begin there."""
+    return migrated_url
