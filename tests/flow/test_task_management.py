@@ -31,7 +31,6 @@ from penstock import (
     ValueInvalid,
 )
 from penstock.jobs.job import job_uuid
-from penstock.services.planner import Planner
 from penstock.testing import TestApp
 
 HOUR = timedelta(hours=1)
@@ -114,17 +113,14 @@ def _clean() -> Iterator[None]:
 
 
 class House:
-    """A backend with a planner."""
+    """A backend, and what is asked of it."""
 
-    def __init__(self, backend: TestApp, planner: Planner) -> None:
+    def __init__(self, backend: TestApp) -> None:
         self.backend = backend
-        self.planner = planner
 
     async def plan(self) -> None:
         """Plan all that has changed."""
-        for _ in range(3):
-            while await self.planner.tick() == 0:
-                pass
+        await self.backend.plan()
 
     async def settle(self, *, advance: bool = True) -> None:
         """Plan, and run all there is."""
@@ -158,12 +154,7 @@ async def house(url: str) -> AsyncIterator[House]:
     await session.commit()
     await store.close()
     async with TestApp(app, url) as backend:
-        planner = backend.make_service("planner")
-        assert isinstance(planner, Planner)
-        try:
-            yield House(backend, planner)
-        finally:
-            await planner.finish()
+        yield House(backend)
 
 
 async def test_tm1_failed_records_are_listed_and_counted(database_url: str) -> None:

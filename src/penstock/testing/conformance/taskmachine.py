@@ -264,7 +264,7 @@ class TaskMachine(RuleBasedStateMachine):
 class TasksInAnyOrder(AnyOrder):
     """The changes of rows and the moves of their jobs in any order."""
 
-    task_examples = 60
+    task_examples = 20
 
     @WHILE_SHRINKING
     def test_any_order_of_changes_does_as_the_model_of_tasks_says(self) -> None:
