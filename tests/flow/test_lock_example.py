@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-ACCOUNTS = Path(__file__).parents[2] / "examples" / "locks" / "accounts.py"
+from stage.programs import run_example
 
 
 def test_payments_to_an_account_do_not_write_over_each_other(database_url: str) -> None:
-    done = subprocess.run(
-        [sys.executable, ACCOUNTS],
-        env={**os.environ, "DATABASE_URL": database_url},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    said = done.stdout
-    assert done.returncode == 0, said + done.stderr
+    said = run_example("locks/accounts", database_url)
     assert "30 payments of 10 were made: {'account 0': 100, 'account 1': 100, 'account 2': 100}." in said
     late = re.search(r"The bank refuses who comes late: (\d+) is over: (\d+) was here", said)
     assert late is not None

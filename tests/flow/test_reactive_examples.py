@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-REACTIVE = Path(__file__).parents[2] / "examples" / "reactive"
-
-
-def run(name: str, database_url: str) -> str:
-    done = subprocess.run(
-        [sys.executable, REACTIVE / f"{name}.py"],
-        env={**os.environ, "DATABASE_URL": database_url},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+from stage.programs import run_example
 
 
 def test_an_erp_gets_each_paid_order_as_it_is(database_url: str) -> None:
-    said = run("erp", database_url)
+    said = run_example("reactive/erp", database_url)
     assert "10 of 20 orders were paid, and changed 5 times; the ERP has 10" in said
     calls = re.search(r"after (\d+) calls", said)
     assert calls is not None
@@ -34,7 +17,7 @@ def test_an_erp_gets_each_paid_order_as_it_is(database_url: str) -> None:
 
 
 def test_a_receiver_that_refuses_is_left_alone_for_a_while(database_url: str) -> None:
-    said = run("webhook", database_url)
+    said = run_example("reactive/webhook", database_url)
     refused = re.search(r"All 25 subscriptions were told as they are, (\d+) calls were refused", said)
     assert refused is not None
     assert int(refused[1]) < 60
@@ -42,7 +25,7 @@ def test_a_receiver_that_refuses_is_left_alone_for_a_while(database_url: str) ->
 
 
 def test_a_crm_that_was_down_gets_each_customer_once_as_it_is(database_url: str) -> None:
-    said = run("crm", database_url)
+    said = run_example("reactive/crm", database_url)
     assert "and has 0 customers." in said
     took = re.search(r"It is back: it took (\d+) calls, and has 15 customers as they are now.", said)
     assert took is not None
@@ -51,7 +34,7 @@ def test_a_crm_that_was_down_gets_each_customer_once_as_it_is(database_url: str)
 
 
 def test_a_ledger_has_each_transfer_once_however_often_its_transaction_was_undone(database_url: str) -> None:
-    said = run("ledger", database_url)
+    said = run_example("reactive/ledger", database_url)
     undone = re.search(r"(\d+) times a transaction was undone at its end; the ledger has 20 entries", said)
     assert undone is not None
     assert int(undone[1]) > 0

@@ -80,4 +80,5 @@ class Model:
         if job.place not in {"failed", "canceled"}:
             return False
         job.place, job.seq, job.attempt, job.run_at, job.asked_at = "ready", self.seq(), 0, now, None
+        job.tokens.clear()  # attempts are counted anew, and tokens of those before count no more
         return True
