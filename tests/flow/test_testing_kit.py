@@ -94,6 +94,24 @@ def is_there(path: Path) -> bool:
 # ----- the app
 
 
+async def test_all_jobs_run_though_those_that_fill_the_worker_end_within_a_tick(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TestApp(app, database_url, worker_jobs=2) as test:
+        tick = test.worker.tick
+
+        async def ends_within() -> float:
+            pause = await tick()
+            await test.worker.wait_for_jobs()
+            return pause
+
+        monkeypatch.setattr(test.worker, "tick", ends_within)
+        for number in range(7):
+            await test.scheduler.run_after(NOW, ping, number=number)
+        assert await test.run_until_idle() == 7
+        assert sorted(await test.run_query(pings)) == list(range(7))
+
+
 async def test_a_test_needs_no_database_of_its_own() -> None:
     async with TestApp(app) as test:
         file = Path(test.config.database.removeprefix("sqlite:///"))

@@ -131,14 +131,15 @@ class TestApp(Backend):
         while True:
             if plan:
                 await self.plan()
-            settling = self.worker.unsettled  # what that makes ready may not be seen by a claim beside it
+            # What ends beside a claim leaves places, and makes jobs ready, that the claim has not seen.
+            busy, attempts = bool(self.worker.unsettled or self.worker.running), self._attempts
             pause = await self.worker.tick()
             if self._attempts - before > _MOST_JOBS:
                 raise AssertionError(f"more than {_MOST_JOBS} jobs ran, and there is no end in sight")
             if self.worker.running:
                 await self.worker.wait_for_jobs()
                 continue
-            if settling or self.worker.unsettled or not pause:
+            if busy or self._attempts > attempts or self.worker.unsettled or not pause:
                 continue
             next_run_at = self.worker.next_run_at
             if next_run_at is None or next_run_at > until or (not advance and next_run_at > self.clock.now()):
