@@ -18,6 +18,7 @@ from penstock.calls.engine import Engine
 from penstock.calls.guestcalls import Guests
 from penstock.calls.jobcalls import JobCalls
 from penstock.calls.lockblocks import LEASE, WAIT, LockBlock, OnLost
+from penstock.calls.outboxes import Outboxes, declare_outboxes
 from penstock.calls.ratelimits import RateLimiter, RateLimiters
 from penstock.calls.run import Runner
 from penstock.calls.scheduler import Scheduler
@@ -40,6 +41,7 @@ from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.group import Group
 from penstock.services.planner import Planner
 from penstock.services.pruner import Pruner
+from penstock.services.relay import Relay
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker import Worker
 from penstock.store.migrate import push
@@ -49,8 +51,8 @@ from penstock.store.pools import PoolRow
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-ServiceName = Literal["worker", "scheduler", "planner", "pruner"]
-SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "pruner")
+ServiceName = Literal["worker", "scheduler", "planner", "relay", "pruner"]
+SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", "pruner")
 
 
 class App(Declaring):
@@ -67,6 +69,8 @@ class App(Declaring):
         cron: Decorates a mutation or an action that is run at the times of a schedule; see `Crons.cron`.
         tasks: Its reactive tasks.
         reactive_task: Decorates a handler that is run for rows of a table; see `ReactiveTasks.reactive_task`.
+        outboxes: Its outboxes.
+        outbox: Decorates a handler that gets the rows of a table, or messages, in their order; see `Outboxes.outbox`.
 
     Raises:
         ConfigError: There is no such setting, or it cannot have this value.
@@ -84,6 +88,8 @@ class App(Declaring):
         self.cron = self.crons.cron
         self.tasks = ReactiveTasks(self.registry, self.pools)
         self.reactive_task = self.tasks.reactive_task
+        self.outboxes = Outboxes()
+        self.outbox = self.outboxes.outbox
         check_settings("App(…)", settings)
 
     # ----- pools
@@ -170,7 +176,7 @@ class App(Declaring):
         Raises:
             DeclarationError: Two of them have one name, or a field cannot be stored.
         """
-        tables = distinct((*self._tables, *tables_of(self.registry), *self.tasks.tables()))
+        tables = distinct((*self._tables, *tables_of(self.registry), *self.tasks.tables(), *self.outboxes.tables()))
         return [definition_of(table) for table in tables]
 
     # ----- running
@@ -233,7 +239,7 @@ class Backend:
     def __init__(self, app: App, config: Config, clock: Clock) -> None:
         self.app = app
         self.config = config
-        reactive = (table.__declared__.sql_name for table in app.tasks.tables())
+        reactive = (table.__declared__.sql_name for table in (*app.tasks.tables(), *app.outboxes.tables()))
         self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits, reactive)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
@@ -259,6 +265,7 @@ class Backend:
                 await store.programs.declare(self.app.registry.kinds())
                 await store.crons.declare(crons, self.engine.clock.now())
                 await declare_tasks(self.engine, self.app.tasks)
+                await declare_outboxes(self.engine, self.app.outboxes)
         except BaseException:
             await store.close()
             raise
@@ -287,16 +294,17 @@ class Backend:
         await self.engine.abandon()
         await self.engine.store.close()
 
-    def make_service(self, name: ServiceName) -> Worker | CronScheduler | Planner | Pruner:
+    def make_service(self, name: ServiceName) -> Worker | CronScheduler | Planner | Relay | Pruner:
         """A service of this backend, not yet started."""
+        here = f"{socket.gethostname()}:{os.getpid()}"
         if name == "scheduler":
             return CronScheduler(self.runner, self.app.crons.scope())
         if name == "worker":
-            return Worker(
-                self.runner, f"{socket.gethostname()}:{os.getpid()}", self.config.worker_jobs, list(self.app.pools)
-            )
+            return Worker(self.runner, here, self.config.worker_jobs, list(self.app.pools))
         if name == "planner":
-            return Planner(self.runner, f"{socket.gethostname()}:{os.getpid()}")
+            return Planner(self.runner, here)
+        if name == "relay":
+            return Relay(self.runner, here, self.app.outboxes)
         return Pruner(self.runner)
 
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:

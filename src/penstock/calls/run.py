@@ -33,7 +33,7 @@ from penstock.jobs.job import NewJob, Settlement
 from penstock.jobs.work import Work
 from penstock.observe import points
 from penstock.store.contract import Session
-from penstock.transaction.commit import commit
+from penstock.transaction.commit import Seal, commit
 from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope, Transaction
@@ -136,6 +136,7 @@ class Runner:
         finish: Finish | None = None,
         work: Work | None = None,
         moment: Moment | None = None,
+        seal: Seal | None = None,
     ) -> Any:
         """Run a mutation, from scratch each time it conflicts, with the same time and chance.
 
@@ -148,6 +149,7 @@ class Runner:
             finish: From the result to what is returned, before the commit: if it raises, nothing is committed.
             work: The attempt at a job that it runs in.
             moment: Its time and chance, if it has been run before.
+            seal: For an outbox: writes how far it has come, in the same transaction.
 
         Raises:
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
@@ -158,7 +160,7 @@ class Runner:
 
                 async def once() -> Any:
                     return await self._mutation_once(
-                        function, await check(), now, seed, depth, lease, settle, finish, thread, work
+                        function, await check(), now, seed, depth, lease, settle, finish, thread, work, seal
                     )
 
                 return await self.attempts.run(once, function.name, for_ever=settle is not None)
@@ -212,12 +214,7 @@ class Runner:
     # ----- nested in a transaction
 
     async def nested_query(
-        self,
-        scope: Scope,
-        depth: int,
-        function: AnyFunction,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        self, scope: Scope, depth: int, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Run a query in the transaction of another function."""
         expect(function, FunctionKind.QUERY)
@@ -228,12 +225,7 @@ class Runner:
                 return await self._in_scope(function, inner, arguments, depth + 1, None)
 
     async def nested_mutation(
-        self,
-        scope: Scope,
-        depth: int,
-        function: AnyFunction,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        self, scope: Scope, depth: int, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Run a mutation as a sub-transaction of another."""
         expect(function, FunctionKind.MUTATION)
@@ -341,6 +333,7 @@ class Runner:
         finish: Finish | None,
         thread: Place | None,
         work: Work | None,
+        seal: Seal | None,
     ) -> Any:
         session = await self.attempts.begin_write(for_ever=settle is not None)
         try:
@@ -350,7 +343,7 @@ class Runner:
             if points.armed:
                 await points.reach("mutation.ran", function=function.name)
             answer = finish(result) if finish else result
-            await commit(transaction, lease, settle(result) if settle else None)
+            await commit(transaction, lease, settle(result) if settle else None, seal)
         finally:
             await session.rollback()
         return answer

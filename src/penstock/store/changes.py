@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
-from penstock.changes.position import Position
+from penstock.changes.position import NOTHING, Position
 
 if TYPE_CHECKING:
     from penstock.store.contract import OpenTransaction, Session, Statement
@@ -56,8 +56,15 @@ class Source:
 class Interests(Protocol):
     """Interests at rest, and the triggers that capture what they want."""
 
-    async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
+    async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
+        """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""
+
+    async def declare(
+        self, interests: Sequence[Interest], now: datetime, *, replaces: Sequence[int] = ()
+    ) -> builtins.list[int]:
         """Have changes captured from now on, and mend what is amiss; the numbers of the interests, in their order.
+
+        Those that it `replaces`, by their numbers, are captured no more from the very transaction on that captures it.
 
         Those that are declared and in order are left alone, and no lock is taken for them. One that was captured before
         and was not in order is told of as ``lost``, in the transaction that makes its triggers anew.
@@ -93,11 +100,30 @@ class Batch:
         changes: The changes, in an order in which none comes before one that its writer had seen.
         position: Where the reader is once it is done with them. Worth keeping without changes too.
         complete: Whether there was no more.
+        before: Where the reader was.
+        rest: How many of the changes, the first ones, are of a batch that had been begun before.
     """
 
     changes: builtins.list[CapturedChange]
     position: Position
     complete: bool
+    before: Position
+    rest: int = 0
+
+    def at(self, count: int) -> Position:
+        """Where the reader is once it is done with so many of the changes."""
+        if count == len(self.changes):
+            return self.position
+        if not count:
+            return self.before
+        seq = self.changes[count - 1].seq
+        high = max(self.before.high, seq)
+        if self.position.seen == NOTHING and self.position.batch is None:  # as on SQLite, where numbers say it all
+            return Position(high=high)
+        if count <= self.rest:
+            return Position(self.before.seen, self.before.batch, seq, high)
+        snapshot = self.position.batch or self.position.seen
+        return Position(self.before.batch or self.before.seen, snapshot, seq, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +188,9 @@ class Changes(Protocol):
         If the database was restored elsewhere, all readers are first made to fit it.
         """
 
+    async def leave(self, name: str, lease: int) -> None:
+        """Read no more under a lease: the next one to take the reader knows that this one has not died."""
+
     async def read(self, position: Position, limit: int, interests: Sequence[int] | None = None) -> Batch:
         """What comes after a position: up to `limit` changes of these interests, or of all.
 
@@ -186,11 +215,23 @@ class Changes(Protocol):
     async def forget(self, name: str) -> bool:
         """Drop a reader, so that nothing is kept for it; False if there is none."""
 
-    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
+    async def unread(
+        self, session: OpenTransaction, position: Position, interest: int, limit: int, kind: str | None = None
+    ) -> set[str] | None:
         """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
 
         Changes of whole tables have no keys, and count as more.
+
+        Args:
+            session: The session.
+            position: The position.
+            interest: Of which interest.
+            limit: How many there may be.
+            kind: Of which kind; of any by default.
         """
+
+    async def before(self, moment: datetime) -> Position:
+        """A position before all that was written at a time or later and is kept still."""
 
     async def rotate(self, now: datetime, limit: int) -> Rotation:
         """Make room: drop what all readers have passed, in one bounded step, and waiting for nobody."""

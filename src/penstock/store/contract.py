@@ -25,6 +25,7 @@ from penstock.store.crons import Crons
 from penstock.store.dialect import Dialect
 from penstock.store.keys import Keys, Rates
 from penstock.store.locks import Locks
+from penstock.store.outboxes import Outboxes
 from penstock.store.outside import Tokens
 from penstock.store.pools import Pools
 from penstock.store.records import Records
@@ -325,6 +326,7 @@ class Store(Protocol):
     changes: Changes
     tasks: Tasks
     records: Records
+    outboxes: Outboxes
     leases: Leases
     tokens: Tokens
     locks: Locks

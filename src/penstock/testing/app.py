@@ -17,6 +17,7 @@ from penstock.calls.tasks import DeclaredTask
 from penstock.functions.function import name_of
 from penstock.jobs.job import Job, JobStatus
 from penstock.services.planner import Planner
+from penstock.services.relay import Relay
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker import Worker
 from penstock.testing.clock import TestClock
@@ -70,6 +71,7 @@ class TestApp(Backend):
         worker: The worker whose ticks `run_until_idle` makes.
         cron_scheduler: The scheduler whose ticks `run_until` makes.
         planner: The planner of reactive tasks whose ticks `plan` makes.
+        relay: The relay that hands over the messages of outboxes when `relay_messages` says so.
     """
 
     __test__ = False
@@ -78,6 +80,7 @@ class TestApp(Backend):
     worker: Worker
     cron_scheduler: CronScheduler
     planner: Planner
+    relay: Relay
 
     def __init__(
         self, app: App, database: str | None = None, *, clock: TestClock | None = None, **settings: Any
@@ -94,10 +97,10 @@ class TestApp(Backend):
     async def __aenter__(self) -> Self:
         await self.start()
         worker, scheduler = self.make_service("worker"), self.make_service("scheduler")
-        planner = self.make_service("planner")
+        planner, relay = self.make_service("planner"), self.make_service("relay")
         assert isinstance(worker, Worker) and isinstance(scheduler, CronScheduler)  # noqa: PT018, S101 - for type checkers
-        assert isinstance(planner, Planner)  # noqa: S101 - for type checkers
-        self.worker, self.cron_scheduler, self.planner = worker, scheduler, planner
+        assert isinstance(planner, Planner) and isinstance(relay, Relay)  # noqa: PT018, S101 - for type checkers
+        self.worker, self.cron_scheduler, self.planner, self.relay = worker, scheduler, planner, relay
         self.worker.on_claimed = self._claimed
         return self
 
@@ -107,6 +110,7 @@ class TestApp(Backend):
         if self.worker.running:
             await self.worker.kill()
         await self.planner.finish()
+        await self.relay.finish()
         await self.stop()
         if self._folder is not None:
             self._folder.cleanup()

@@ -5,12 +5,13 @@ Owns the order of the last steps: enqueue, settle, commit, then wake the service
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 
 from penstock.errors import LeaseLost
 from penstock.jobs.job import Settlement
 from penstock.observe import points
+from penstock.store.contract import Session
 from penstock.transaction.shared import Shared
 from penstock.transaction.transaction import Transaction
 
@@ -47,8 +48,13 @@ async def commit_shared(
     _tell(transactions)
 
 
-async def commit(transaction: Transaction, lease: int | None = None, settlement: Settlement | None = None) -> None:
-    """Commit a transaction, with the settlement of the job that it is.
+Seal = Callable[[Session], Awaitable[None]]
+
+
+async def commit(
+    transaction: Transaction, lease: int | None = None, settlement: Settlement | None = None, seal: Seal | None = None
+) -> None:
+    """Commit a transaction, with the settlement of the job that it is, and what else is to be so only with it.
 
     Raises:
         Conflict: Run it again.
@@ -64,6 +70,8 @@ async def commit(transaction: Transaction, lease: int | None = None, settlement:
         await store.jobs.request_cancel(session, transaction.cancels, transaction.now)
     if lease is not None and settlement is not None and not await store.jobs.settle_within(session, lease, settlement):
         raise LeaseLost("The job's lease was lost while it ran; another worker has it.")
+    if seal is not None:
+        await seal(session)
     if points.armed:
         await points.reach("commit.before", transaction=transaction)
     await session.commit()

@@ -62,9 +62,13 @@ class PostgresChanges:
         rows = await self._run("take", name=name, lease=lease)
         return Position.parse(rows[0][0]) if rows else None
 
+    async def leave(self, name: str, lease: int) -> None:
+        """Read no more under a lease."""
+        await self._run("leave", name=name, lease=lease)
+
     async def read(self, position: Position, limit: int, interests: Sequence[int] | None = None) -> Batch:
         """What comes after a position: up to `limit` changes of these interests, or of all."""
-        asked = {"interests": None if interests is None else list(interests)}
+        asked, before = {"interests": None if interests is None else list(interests)}, position
         changes: builtins.list[CapturedChange] = []
         if position.batch is not None:
             changes = [
@@ -72,7 +76,7 @@ class PostgresChanges:
             ]
             position = position.handed(position.batch, [one.seq for one in changes], complete=len(changes) < limit)
             if position.batch is not None:
-                return Batch(changes, position, complete=False)
+                return Batch(changes, position, complete=False, before=before, rest=len(changes))
         room = limit - len(changes)
         rows = await self._begin({**position.bounds(), **asked, "limit": room})
         snapshot = Snapshot.parse(rows[0][0])
@@ -82,7 +86,7 @@ class PostgresChanges:
         new = [CapturedChange(*row[1:]) for row in map(tuple, rows) if row[1] is not None]
         complete = len(new) < room
         after = position.handed(snapshot, [one.seq for one in new], complete=complete)
-        return Batch(changes + new, after, complete)
+        return Batch(changes + new, after, complete, before, len(changes))
 
     async def move(
         self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
@@ -106,12 +110,19 @@ class PostgresChanges:
         """Drop a reader, so that nothing is kept for it; False if there is none."""
         return bool(await self._run("forget", name=name))
 
+    async def before(self, moment: datetime) -> Position:
+        """A position before all that was written at a time or later and is kept still."""
+        ((first, high),) = await self._run("first_since", moment=moment)
+        return Position(Snapshot(first), high=high)
+
     # ----- room
 
-    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
+    async def unread(
+        self, session: OpenTransaction, position: Position, interest: int, limit: int, kind: str | None = None
+    ) -> set[str] | None:
         """The keys of rows with changes after a position, as a session sees them; None if there are more."""
         query = self._queries["unread"]
-        values = position.bounds() | {"interest": interest, "limit": limit + 1}
+        values = position.bounds() | {"interest": interest, "limit": limit + 1, "kind": kind}
         rows = await session.fetch(query.statement, query.args(values))
         return None if len(rows) > limit or any(row[0] is None for row in rows) else {row[0] for row in rows}
 

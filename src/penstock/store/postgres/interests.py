@@ -33,13 +33,26 @@ class PostgresInterests:
         self._catalog = catalog
         self._queries = load_queries("penstock.store.postgres", "interests", "$")
 
-    async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
+    async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
+        """Give interests their numbers, without capturing anything yet."""
+        known = await self._known()
+        for one in interests:
+            if (one.name, one.digest) not in known:
+                await self._run("add", **_added(one, now))
+                known = await self._known()
+        return [known[one.name, one.digest].id for one in interests]
+
+    async def declare(
+        self, interests: Sequence[Interest], now: datetime, *, replaces: Sequence[int] = ()
+    ) -> builtins.list[int]:
         """Have changes captured from now on; the numbers of the interests."""
         known = await self._known()
-        if any(_state(known.get((one.name, one.digest))) != "ok" for one in interests):
+        if replaces or any(_state(known.get((one.name, one.digest))) != "ok" for one in interests):
             async with self._catalog.lock() as lock:
                 for interest in interests:
-                    await self._declare(lock, interest, now)
+                    await self._declare(lock, interest, now, replaces)
+                for number in replaces:
+                    await self._run("remove", id=number)
             known = await self._known()
         return [known[one.name, one.digest].id for one in interests]
 
@@ -52,7 +65,7 @@ class PostgresInterests:
             if not await session.fetch(held.statement, held.args({"id": id_})):
                 return False
             one = await self._one(session, id_)
-            if _state(one) == "ok":
+            if one.installed is None or _state(one) == "ok":  # whoever has added it declares it
                 return False
             for statement in await self._statements(one):
                 await session.execute(Statement(statement))
@@ -72,8 +85,7 @@ class PostgresInterests:
             return
         async with self._catalog.lock() as lock:
             for number in ids:
-                dropped = (f"drop function if exists {function_name(number, event)}() cascade" for event in EVENTS)
-                await lock.apply(Change(f"of interest {number}", tuple(dropped)))
+                await lock.apply(Change(f"of interest {number}", _dropped(number)))
                 await self._run("remove", id=number)
 
     async def list(self) -> builtins.list[InterestRow]:
@@ -88,17 +100,17 @@ class PostgresInterests:
 
     # ----- steps
 
-    async def _declare(self, lock: SchemaLock, interest: Interest, now: datetime) -> None:
+    async def _declare(self, lock: SchemaLock, interest: Interest, now: datetime, replaces: Sequence[int]) -> None:
         identity = interest.name, interest.digest
-        source = POSTGRES.table(interest.table)
-        added = await self._run(
-            "add", name=interest.name, digest=interest.digest, source=source, spec=interest.text(), now=now
-        )
+        added = await self._run("add", **_added(interest, now))
         one = (await self._known())[identity]
+        gone = tuple(statement for number in replaces for statement in _dropped(number))
         if _state(one) == "ok":
+            if gone:
+                await lock.apply(Change(interest.table, gone))
             return
         try:
-            await self._apply(lock, interest, await self._statements(one))
+            await self._apply(lock, interest, (*gone, *await self._statements(one)))
         except PenstockError:
             if added:  # nothing is left of what could not be declared
                 await self._run("remove", id=one.id)
@@ -134,6 +146,17 @@ class PostgresInterests:
 
     async def _run(self, query_name: str, /, **values: Any) -> Sequence[Any]:
         return await run(self._connections, self._queries[query_name], values)
+
+
+def _added(interest: Interest, now: datetime) -> dict[str, Any]:
+    source = POSTGRES.table(interest.table)
+    return {
+        "name": interest.name, "digest": interest.digest, "source": source, "spec": interest.text(), "now": now
+    }  # fmt: skip
+
+
+def _dropped(number: int) -> tuple[str, ...]:
+    return tuple(f"drop function if exists {function_name(number, event)}() cascade" for event in EVENTS)
 
 
 def _known(row: Sequence[Any]) -> Known:

@@ -24,6 +24,7 @@ from penstock.store.postgres.jobs import PostgresJobs
 from penstock.store.postgres.keys import PostgresKeys
 from penstock.store.postgres.leases import PostgresLeases
 from penstock.store.postgres.locks import PostgresLocks
+from penstock.store.postgres.outboxes import PostgresOutboxes
 from penstock.store.postgres.pools import PostgresPools
 from penstock.store.postgres.programs import PostgresPrograms
 from penstock.store.postgres.rates import PostgresRates
@@ -76,6 +77,7 @@ class PostgresStore:
         self.interests = PostgresInterests(for_services, self.catalog)
         self.changes = PostgresChanges(for_services)
         self.tasks = PostgresTasks(for_services, self.changes, ends, clock)
+        self.outboxes = PostgresOutboxes(for_services)
         self.records = PostgresRecords(for_services, self.jobs, ends)
         self.signals = PostgresSignals(self._connections, self._direct, self._queries)
 

@@ -38,6 +38,10 @@ class SqliteChanges:
         rows = await self._write("take", name=name, lease=lease)
         return Position.parse(rows[0][0]) if rows else None
 
+    async def leave(self, name: str, lease: int) -> None:
+        """Read no more under a lease."""
+        await self._write("leave", name=name, lease=lease)
+
     async def read(self, position: Position, limit: int, interests: Sequence[int] | None = None) -> Batch:
         """What comes after a position: up to `limit` changes of these interests, or of all."""
         async with reading(self._begin_read) as session:
@@ -46,7 +50,7 @@ class SqliteChanges:
             changes = [_change(row) for row in await self._fetch(session, "begin", **values)]
         complete = len(changes) < limit
         high = max(end, position.high) if complete else changes[-1].seq
-        return Batch(changes, Position(high=high), complete)
+        return Batch(changes, Position(high=high), complete, position)
 
     async def move(
         self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
@@ -75,9 +79,18 @@ class SqliteChanges:
         """Drop a reader, so that nothing is kept for it; False if there is none."""
         return bool(await self._write("forget", name=name))
 
-    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
+    async def before(self, moment: datetime) -> Position:
+        """A position before all that was written at a time or later and is kept still."""
+        async with reading(self._begin_read) as session:
+            ((high,),) = await self._fetch(session, "first_since", moment=encode_datetime(moment))
+        return Position(high=high)
+
+    async def unread(
+        self, session: OpenTransaction, position: Position, interest: int, limit: int, kind: str | None = None
+    ) -> set[str] | None:
         """The keys of rows with changes after a position, as a session sees them; None if there are more."""
-        rows = await self._fetch(session, "unread", high=position.high, interest=interest, limit=limit + 1)
+        values = {"high": position.high, "interest": interest, "limit": limit + 1, "kind": kind}
+        rows = await self._fetch(session, "unread", **values)
         if len(rows) > limit or any(row[0] is None for row in rows):
             return None
         return {row[0].decode(errors="replace") if isinstance(row[0], bytes) else row[0] for row in rows}

@@ -39,12 +39,25 @@ class SqliteInterests:
         self._begin_write = begin_write
         self._queries = load_queries("penstock.store.sqlite", "interests", "?")
 
-    async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
+    async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
+        """Give interests their numbers, without capturing anything yet."""
+        async with writing(self._begin_write) as session:
+            for one in interests:
+                await self._fetch(session, "add", **_added(one, now))
+            known = await self._known(session)
+        return [known[one.name, one.digest].id for one in interests]
+
+    async def declare(
+        self, interests: Sequence[Interest], now: datetime, *, replaces: Sequence[int] = ()
+    ) -> builtins.list[int]:
         """Have changes captured from now on; the numbers of the interests."""
         async with reading(self._begin_read) as session:
             known = await self._known(session)
-        if any(_state(known.get((one.name, one.digest))) != "ok" for one in interests):
+        if replaces or any(_state(known.get((one.name, one.digest))) != "ok" for one in interests):
             async with writing(self._begin_write) as session:
+                for number in replaces:
+                    await _drop_triggers(session, number)
+                    await self._fetch(session, "remove", id=number)
                 for interest in interests:
                     await self._declare(session, interest, now)
                 known = await self._known(session)
@@ -54,7 +67,7 @@ class SqliteInterests:
         """Make the triggers of an interest anew; False if it is in order, or not there any more."""
         async with writing(self._begin_write) as session:
             one = next((one for one in (await self._known(session)).values() if one.id == id_), None)
-            if one is None or _state(one) == "ok":
+            if one is None or one.installed is None or _state(one) == "ok":  # whoever has added it declares it
                 return False
             await self._install(session, one)
         return True
@@ -83,15 +96,7 @@ class SqliteInterests:
     # ----- steps
 
     async def _declare(self, session: Session, interest: Interest, now: datetime) -> None:
-        await self._fetch(
-            session,
-            "add",
-            name=interest.name,
-            digest=interest.digest,
-            source=interest.table,
-            spec=interest.text(),
-            now=encode_datetime(now),
-        )
+        await self._fetch(session, "add", **_added(interest, now))
         identity = interest.name, interest.digest
         one = (await self._known(session))[identity]
         if _state(one) != "ok":
@@ -120,6 +125,13 @@ class SqliteInterests:
 
     async def _fetch(self, session: OpenTransaction, query_name: str, /, **values: Any) -> Sequence[Any]:
         return await fetch(session, self._queries[query_name], values)
+
+
+def _added(interest: Interest, now: datetime) -> dict[str, Any]:
+    return {
+        "name": interest.name, "digest": interest.digest, "source": interest.table, "spec": interest.text(),
+        "now": encode_datetime(now),
+    }  # fmt: skip
 
 
 async def _drop_triggers(session: Session, number: int) -> None:

@@ -30,6 +30,7 @@ from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.keys import SqliteKeys
 from penstock.store.sqlite.leases import SqliteLeases
 from penstock.store.sqlite.locks import SqliteLocks
+from penstock.store.sqlite.outboxes import SqliteOutboxes
 from penstock.store.sqlite.pools import SqlitePools
 from penstock.store.sqlite.programs import SqlitePrograms
 from penstock.store.sqlite.rates import SqliteRates
@@ -73,6 +74,7 @@ class SqliteStore:
         self.interests = SqliteInterests(self._begin_service_read, self.begin_write)
         self.changes = SqliteChanges(self._begin_service_read, self.begin_write)
         self.tasks = SqliteTasks(self._begin_service_read, self.begin_write, self.changes, self.jobs, ends, clock)
+        self.outboxes = SqliteOutboxes(self._begin_service_read, self.begin_write, self.changes)
         self.records = SqliteRecords(self._begin_service_read, self.begin_write, self.jobs, self.tasks, ends)
         self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
         self.tokens = SqliteTokens(self._begin_service_read, self.begin_write, self.jobs)

@@ -432,6 +432,61 @@ exception when insufficient_privilege then
 end $$;
 insert into penstock.change_slot (slot, origin) values (0, penstock.origin());
 
+-- Topics of messages that are sent, and not captured. Written by backends that start; read by whoever sends. The messages
+-- are in the change feed, under the number with a minus before it.
+create table penstock.topic (
+    id integer generated always as identity primary key,
+    name text not null unique
+);
+
+-- Outboxes: what is declared of them, and how their delivery stands. Written by backends that start, by the relay that
+-- reads one, and by whoever pauses, moves or retries it; read by all of these. `epoch` rises with each change that is not
+-- the relay's own: it writes nothing about an outbox that is not as it knows it.
+create table penstock.outbox (
+    id integer generated always as identity primary key,
+    name text not null unique,
+    function text not null,
+    kind text not null,
+    source text not null,
+    spec text not null,
+    version integer not null,
+    keep_for interval not null,
+    interests integer[] not null default '{}',
+    declared_at timestamptz not null,
+    epoch bigint not null default 0,
+    ready boolean not null default false,
+    paused boolean not null default false,
+    backfill text,
+    skips bigint[] not null default '{}',
+    trouble text,
+    delivered bigint not null default 0,
+    delivered_at timestamptz
+);
+
+-- Messages that are not next any more and not delivered either: they wait behind another one of their key, or for rows that
+-- are older, or have failed. Written and read by relays, and by whoever retries or skips one.
+create table penstock.outbox_message (
+    outbox integer not null references penstock.outbox (id) on delete cascade,
+    seq bigint not null,
+    key text not null,
+    state text not null constraint aside_state check (state = 'waiting' or state = 'halted' or state = 'parked'),
+    interest integer not null,
+    kind text not null,
+    row_key text,
+    before text,
+    after text,
+    changed_at timestamptz not null,
+    attempts integer not null default 0,
+    failed_at timestamptz,
+    retry_at timestamptz,
+    error text,
+    traceback text,
+    primary key (outbox, seq)
+);
+create index outbox_message_state on penstock.outbox_message (outbox, state, seq);
+create index outbox_message_key on penstock.outbox_message (outbox, key, seq);
+create index outbox_message_row on penstock.outbox_message (outbox, row_key);
+
 -- ----- for plain SQL, in any language
 
 -- The public id of a job, as schema/ids.py spells it: its 128 bits in Crockford's base 32.

@@ -17,6 +17,9 @@ update penstock.change_reader r set lease = :lease
 where name = :name and (lease is null or lease = :lease or not exists (select from penstock.lease l where l.id = r.lease))
 returning position;
 
+-- leave: read no more under a lease.
+update penstock.change_reader set lease = null where name = :name and lease = :lease;
+
 -- begin: the first of a new batch: what is unread and shown by the snapshot of this statement, which comes in each row.
 -- Differs: on SQLite the order of commits is that of numbers.
 -- There are two ranges of the index, and nothing between them is looked at.
@@ -77,10 +80,17 @@ select count(*), min(changed_at) from (
 -- unread: the keys of rows with unread changes.
 -- Differs: see begin.
 select key from (
-    select seq, xid, key from penstock.change where xid >= :seen_end and interest = :interest
+    select seq, xid, key, kind from penstock.change where xid >= :seen_end and interest = :interest
     union all
-    select seq, xid, key from penstock.change where xid = any(:seen_open::bigint[]) and interest = :interest
-) unread where seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[]) limit :limit;
+    select seq, xid, key, kind from penstock.change where xid = any(:seen_open::bigint[]) and interest = :interest
+) unread where (seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[])) and (:kind::text is null or kind = :kind)
+limit :limit;
+
+-- first_since: the lowest transaction of those that have written at a time or later, and the greatest number given.
+-- Differs: see begin.
+-- Unbounded: it reads all that is kept.
+select coalesce((select min(xid) from penstock.change where changed_at >= :moment),
+    pg_snapshot_xmin(pg_current_snapshot())::text::bigint), (select last_value from penstock.change_seq);
 
 -- forget: drop a reader.
 delete from penstock.change_reader where name = :name returning name;

@@ -377,6 +377,61 @@ create table penstock_change_reader (
     moved_at text not null
 ) strict;
 
+-- Topics of messages that are sent, and not captured. Written by backends that start; read by whoever sends. The messages
+-- are in the change feed, under the number with a minus before it.
+create table penstock_topic (
+    id integer primary key,
+    name text not null unique
+) strict;
+
+-- Outboxes: what is declared of them, and how their delivery stands. Written by backends that start, by the relay that
+-- reads one, and by whoever pauses, moves or retries it; read by all of these. `epoch` rises with each change that is not
+-- the relay's own: it writes nothing about an outbox that is not as it knows it.
+create table penstock_outbox (
+    id integer primary key,
+    name text not null unique,
+    function text not null,
+    kind text not null,
+    source text not null,
+    spec text not null,
+    version integer not null,
+    keep_for real not null,
+    interests text not null default '[]',
+    declared_at text not null,
+    epoch integer not null default 0,
+    ready integer not null default 0,
+    paused integer not null default 0,
+    backfill text,
+    skips text not null default '[]',
+    trouble text,
+    delivered integer not null default 0,
+    delivered_at text
+) strict;
+
+-- Messages that are not next any more and not delivered either: they wait behind another one of their key, or for rows that
+-- are older, or have failed. Written and read by relays, and by whoever retries or skips one.
+create table penstock_outbox_message (
+    outbox integer not null references penstock_outbox (id) on delete cascade,
+    seq integer not null,
+    key text not null,
+    state text not null constraint aside_state check (state = 'waiting' or state = 'halted' or state = 'parked'),
+    interest integer not null,
+    kind text not null,
+    row_key text,
+    before text,
+    after text,
+    changed_at text not null,
+    attempts integer not null default 0,
+    failed_at text,
+    retry_at text,
+    error text,
+    traceback text,
+    primary key (outbox, seq)
+) strict, without rowid;
+create index penstock_outbox_message_state on penstock_outbox_message (outbox, state, seq);
+create index penstock_outbox_message_key on penstock_outbox_message (outbox, key, seq);
+create index penstock_outbox_message_row on penstock_outbox_message (outbox, row_key);
+
 -- ----- for plain SQL, in any language: SQLite has no functions of its own making, so here a view takes rows
 
 -- The id of the job that was enqueued last in plain SQL. Written and read by penstock_enqueue.

@@ -15,6 +15,9 @@ where name = :name and (lease is null or lease = :lease
     or not exists (select 1 from penstock_lease l where l.id = penstock_change_reader.lease))
 returning position;
 
+-- leave: read no more under a lease.
+update penstock_change_reader set lease = null where name = :name and lease = :lease;
+
 -- begin: what is unread, in the order of commits.
 -- Differs: the order of commits is that of numbers, so there are no batches to be kept together. Captured text may be no
 -- Unicode, which other programs can store.
@@ -40,7 +43,13 @@ select count(*), min(changed_at) from (
 
 -- unread: the keys of rows with unread changes.
 -- Differs: see begin.
-select key from penstock_change where seq > :high and interest = :interest limit :limit;
+select key from penstock_change where seq > :high and interest = :interest and (:kind is null or kind = :kind) limit :limit;
+
+-- first_since: the number before the lowest of those that were written at a time or later, or the greatest given.
+-- Differs: see begin.
+-- Unbounded: it reads all that is kept.
+select coalesce((select min(seq) - 1 from penstock_change where changed_at >= :moment),
+    (select seq from sqlite_sequence where name = 'penstock_change'), 0);
 
 -- forget: drop a reader.
 delete from penstock_change_reader where name = :name returning name;

@@ -1,0 +1,261 @@
+"""Calls the handlers of outboxes: makes of captured changes what a handler takes, and runs it, once or for many.
+
+Owns the form of a message, and the run. Leaves which messages come next, and what is written about them, to
+`services/delivery`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from penstock.calls.job import time_limit
+from penstock.calls.run import Runner
+from penstock.changes.change import CapturedChange, read_values
+from penstock.errors import DataError, DeclarationError, LeaseLost, NonRetryableError
+from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.outbox.message import KIND_OF, TOPIC, Message, message_id
+from penstock.outbox.outbox import Outbox
+from penstock.reactive.evaluate import holds
+from penstock.reactive.task import kinds_of
+from penstock.schema.ids import Id
+from penstock.schema.table import Table, make_row
+from penstock.store.contract import Session
+from penstock.store.dialect import Dialect
+from penstock.store.values import captured_fields, captured_value
+
+Seal = Callable[[Session], Awaitable[bool]]
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Messages that one run of a handler is for.
+
+    Attributes:
+        given: What the handler takes of each.
+        done: How many it has been through, in this run.
+    """
+
+    given: Sequence[Any]
+    done: int = field(default=0)
+
+
+class Messages:
+    """Makes messages of the changes of one outbox.
+
+    Args:
+        outbox: The outbox.
+        dialect: How its store spells values.
+        exact: Whether the changes that are captured are just those that are meant.
+        wanted: What its handler takes of each, by its annotation.
+    """
+
+    def __init__(self, outbox: Outbox, dialect: Dialect, wanted: Wanted, *, exact: bool) -> None:
+        self._outbox = outbox
+        self._dialect = dialect
+        self._wanted = wanted
+        condition = outbox.condition
+        self._condition = None if exact else condition
+        self._kinds = {} if exact or condition is None else kinds_of((condition,))
+
+    def kind(self, change: CapturedChange) -> str | None:
+        """Which kind of change it is, where triggers tell of more than is meant; None if it is no message."""
+        kind: str | None = change.kind
+        if self._condition is not None and kind not in {TOPIC, "truncate", "lost"}:
+            was = change.kind != "enter" and self._holds(change.before)
+            is_now = self._holds(change.after)
+            kind = (
+                ("change" if was else "enter") if is_now else (("leave" if change.after else "delete") if was else None)
+            )
+        return kind if kind in {*self._outbox.kinds, TOPIC, "lost"} else None
+
+    def key(self, change: CapturedChange) -> str | None:
+        """The key by which a message is ordered; None of one that has none."""
+        column = self._outbox.partition_by
+        if column is None or change.kind == TOPIC:
+            return change.key
+        text = change.after if change.after is not None else change.before
+        return None if text is None else str(read_values(text).get(column))
+
+    def given(self, change: CapturedChange, attempt: int) -> Any:
+        """What the handler takes.
+
+        Raises:
+            DataError: The change cannot be read as the declaration says.
+            NonRetryableError: It tells of changes that were lost.
+        """
+        if change.kind == "lost":
+            raise NonRetryableError(
+                "ChangesLost: something was changed in the table that could not be captured: a column is gone or has "
+                "another name, or a trigger was missing for a while."
+            )
+        if change.kind == TOPIC:
+            payload = json.loads(change.after or "null")
+            wanted = self._wanted
+            if not wanted.message:
+                return wanted.read(payload, self._outbox.name)
+            return self._message(change, attempt, payload=payload, topic=self._outbox.topic)
+        row, previous = self._row(change.after), self._row(change.before)
+        if not self._wanted.message:
+            return row if row is not None else previous
+        return self._message(change, attempt, row=row, previous=previous)
+
+    def _message(self, change: CapturedChange, attempt: int, **said: Any) -> Message[Any]:
+        kind = self.kind(change) or change.kind
+        return Message(
+            id=message_id(self._outbox.name, change),
+            outbox=self._outbox.name,
+            number=change.seq,
+            kind=KIND_OF[kind],
+            key=_plain(self.key(change)) if self._outbox.partition_by is None else self.key(change),
+            written_at=change.changed_at,
+            older=change.seq < 0,
+            attempt=attempt,
+            **said,
+        )
+
+    def _row(self, text: str | None) -> Table | None:
+        definition = self._outbox.definition
+        if text is None or definition is None:
+            return None
+        try:
+            fields = captured_fields(self._dialect, definition, read_values(text))
+        except (ValueError, KeyError, DeclarationError) as error:
+            raise DataError(
+                f"Outbox {self._outbox.name}: a row of {definition.name} cannot be read: {error}"
+            ) from error
+        if definition.managed and "id" in fields:
+            fields["id"] = Id(fields["id"])
+        return make_row(definition.table, fields)
+
+    def _holds(self, text: str | None) -> bool:
+        if text is None or self._condition is None:
+            return False
+        captured = read_values(text)
+        values = {name: captured_value(self._dialect, kind, captured.get(name)) for name, kind in self._kinds.items()}
+        return holds(self._condition, values)
+
+
+def _plain(key: str | None) -> str | None:
+    """A key as users write it: that of one column without the JSON around it."""
+    if key is None or not key.startswith("["):
+        return key
+    values = json.loads(key)
+    return str(values[0]) if len(values) == 1 else key
+
+
+class Wanted:
+    """What a handler takes of each message, by the annotation of its second parameter.
+
+    Args:
+        handler: The handler.
+        outbox: The outbox.
+
+    Attributes:
+        message: Whether it takes whole messages; otherwise the row, or the payload.
+        many: Whether it takes a list of them.
+
+    Raises:
+        DeclarationError: It takes something else.
+    """
+
+    def __init__(self, handler: Any, outbox: Outbox) -> None:
+        self._name = outbox.name
+        parameters = list(inspect.signature(handler).parameters.values())
+        try:
+            hints = typing.get_type_hints(handler)
+        except (NameError, TypeError) as error:
+            raise DeclarationError(
+                f"Outbox {outbox.name!r}: the annotations of its handler cannot be read: {error}"
+            ) from error
+        annotation = hints.get(parameters[1].name, Any)
+        self.many = typing.get_origin(annotation) is list
+        if self.many:
+            annotation = (typing.get_args(annotation) or (Any,))[0]
+        self.message = annotation is Message or typing.get_origin(annotation) is Message
+        if self.many is not (outbox.batch is not None):
+            raise DeclarationError(
+                f"Outbox {outbox.name!r}: its handler takes {'a list' if self.many else 'one message'}, and batch="
+                f"{outbox.batch}.",
+                fix="Write (ctx, rows: list[Booking]) with batch=, and (ctx, row: Booking) without.",
+            )
+        table = None if outbox.definition is None else outbox.definition.table
+        if table is not None and not self.message and annotation not in {table, Any}:
+            raise DeclarationError(
+                f"Outbox {outbox.name!r} sends rows of {outbox.source}, and its handler takes {annotation!r}.",
+                fix=f"Take {table.__name__} or Message[{table.__name__}].",
+            )
+        if "truncate" in outbox.on and not self.message:
+            raise DeclarationError(
+                f"Outbox {outbox.name!r}: of a truncate there is no row.", fix="Let its handler take a Message."
+            )
+        self._adapter = TypeAdapter(Any if table is not None or self.message else annotation)
+
+    def read(self, payload: Any, outbox: str) -> Any:
+        """A payload as the handler takes it.
+
+        Raises:
+            DataError: It is none.
+        """
+        try:
+            return self._adapter.validate_python(payload)
+        except ValidationError as error:
+            raise DataError(f"Outbox {outbox}: a message is not what its handler takes: {error}") from error
+
+
+def run_of(handler: Any, *, many: bool) -> Callable[..., Any]:
+    """The function that is run for a delivery: it calls the handler for each message, or once for all."""
+
+    async def run(ctx: Any, delivery: Delivery) -> None:
+        delivery.done = 0
+        for given in [delivery.given] if many else delivery.given:
+            await handler(ctx, list(given) if many else given)
+            delivery.done += 1
+
+    def run_in_thread(ctx: Any, delivery: Delivery) -> None:
+        delivery.done = 0
+        for given in [delivery.given] if many else delivery.given:
+            handler(ctx, list(given) if many else given)
+            delivery.done += 1
+
+    made: Callable[..., Any] = run if inspect.iscoroutinefunction(handler) else run_in_thread
+    made.__name__, made.__qualname__ = handler.__name__, handler.__qualname__
+    made.__module__, made.__doc__ = handler.__module__, handler.__doc__
+    made.__annotations__ = {"ctx": Any, "delivery": Any, "return": None}
+    return made
+
+
+async def deliver(
+    runner: Runner, function: AnyFunction, delivery: Delivery, seconds: float | None, seal: Seal | None = None
+) -> None:
+    """Run a handler for messages: a mutation in a transaction that `seal` adds to, an action in none.
+
+    Args:
+        runner: Runs functions.
+        function: What is run.
+        delivery: For which messages.
+        seconds: How long it may take; None for as long as it takes.
+        seal: Writes in the transaction of a mutation that they are delivered; False if that cannot be.
+
+    Raises:
+        LeaseLost: The outbox is not this relay's any more; nothing was committed.
+    """
+    async with time_limit(function.name, seconds):
+        if function.kind is not FunctionKind.MUTATION:
+            await runner.action(function, {"delivery": delivery})
+            return
+
+        async def check() -> dict[str, Any]:
+            return {"delivery": delivery}
+
+        async def sealed(session: Session) -> None:
+            if seal is not None and not await seal(session):
+                raise LeaseLost("The outbox was changed or is read by another relay.")
+
+        await runner.mutation(function, check, seal=sealed)

@@ -1,0 +1,272 @@
+"""Outboxes as programs declare them: a table or a topic, and a handler that gets each message in order.
+
+Owns the words, their checks, and how an outbox is made known to the database. Handing messages over is
+`services/relay`'s.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from penstock.calls.deliveries import Messages, Wanted, run_of
+from penstock.calls.engine import Engine
+from penstock.changes.interest import Interest
+from penstock.changes.position import BEGINNING
+from penstock.errors import DeclarationError
+from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
+from penstock.jobs.retry import Retry
+from penstock.outbox.outbox import Event, OnFailure, Outbox, Start
+from penstock.reactive.tracing import RowFilter, trace_filter
+from penstock.schema.table import Table, definition_of
+from penstock.store.conditions import condition_sql
+from penstock.store.dialect import Dialect
+from penstock.store.outboxes import OutboxPlan
+
+T = TypeVar("T", bound=Table)
+H = TypeVar("H", bound=Callable[..., Any])
+
+FIRST = '{"after": null, "count": 0}'
+_ROW = "{row}"
+_LONGEST_TOPIC = 100
+_KINDS: dict[str, type[AnyFunction]] = {
+    "ActionCtx": ActionFunction,
+    "SyncActionCtx": ActionFunction,
+    "MutationCtx": MutationFunction,
+    "SyncMutationCtx": MutationFunction,
+}
+
+
+class OutboxOptions(TypedDict, total=False):
+    """What an outbox may be asked for; see `Outboxes.outbox`."""
+
+    name: str | None
+    fields: Sequence[str] | None
+    on: Sequence[Event]
+    partition_by: str | None
+    start: Start
+    on_failure: OnFailure
+    retry: Retry
+    batch: int | None
+    linger: timedelta
+    parallelism: int
+    timeout: timedelta | None
+    keep_for: timedelta
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredOutbox:
+    """An outbox with its handler.
+
+    Attributes:
+        outbox: The outbox.
+        function: What is run for its messages.
+        handler: The handler as it was written.
+    """
+
+    outbox: Outbox
+    function: AnyFunction
+    handler: Any
+
+    def interest(self, dialect: Dialect) -> Interest:
+        """What the change feed is to capture for it."""
+        outbox, definition = self.outbox, self.outbox.definition
+        assert definition is not None  # noqa: S101 - a topic has none
+        asked = None if outbox.condition is None else condition_sql(outbox.condition, definition, dialect, _ROW)
+        exact = asked is None or asked.exact
+        names = outbox.fields or tuple(column.name for column in definition.columns)
+        also = () if exact or asked is None else asked.columns
+        after = tuple(dict.fromkeys((*names, *also, *((outbox.partition_by,) if outbox.partition_by else ()))))
+        wants_before = not exact or not {"update", "delete"}.isdisjoint(outbox.on)
+        watches = None if not outbox.fields else tuple(f"{_ROW}.{dialect.quote(name)}" for name in outbox.fields)
+        return Interest(
+            name=outbox.reader,
+            table=definition.name,
+            key=(definition.key,),
+            matches=None if asked is None else asked.sql,
+            watches=watches if "update" in outbox.on else (),
+            kinds=outbox.kinds,
+            before=after if wants_before else (),
+            after=after,
+            exact=exact,
+        )
+
+    def messages(self, dialect: Dialect) -> Messages:
+        """What makes messages of its changes."""
+        exact = self.outbox.definition is None or self.interest(dialect).exact
+        return Messages(self.outbox, dialect, Wanted(self.handler, self.outbox), exact=exact)
+
+    def plan(self) -> OutboxPlan:
+        """What is kept of it."""
+        outbox = self.outbox
+        return OutboxPlan(
+            outbox.name,
+            self.function.name,
+            self.function.kind.value,
+            outbox.source,
+            outbox.spec(),
+            outbox.version,
+            outbox.keep_for,
+        )
+
+
+class Outboxes:
+    """The outboxes of an app."""
+
+    def __init__(self) -> None:
+        self._declared: dict[str, DeclaredOutbox] = {}
+
+    def __iter__(self) -> Any:
+        return iter(self._declared.values())
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+    def tables(self) -> Sequence[type[Table]]:
+        """The tables that they send."""
+        return [one.outbox.definition.table for one in self._declared.values() if one.outbox.definition is not None]
+
+    def find(self, name: str) -> DeclaredOutbox | None:
+        """One of them; None if the app declares no such outbox."""
+        return self._declared.get(name)
+
+    def outbox(
+        self,
+        source: type[T] | str,
+        /,
+        *,
+        filter: RowFilter[T] | None = None,  # noqa: A002 - the word of the field
+        **options: Unpack[OutboxOptions],
+    ) -> Callable[[H], H]:
+        """Declare the handler below as an outbox: it gets each row of a table, or each message of a topic, in order.
+
+        A message is handed over after all those whose writers had seen, in the order of the statements of its
+        transaction, and of its key in the order of the row's locks. One process at a time hands over; another goes on
+        where it stopped. A handler that takes a `MutationCtx` handles each message exactly once: what it writes and how
+        far the outbox has come are one transaction. One that takes an `ActionCtx` gets each at least once, with the
+        same `Message.id` each time.
+
+        The handler takes a ctx and the row, such as ``(ctx: ActionCtx, booking: Booking)``; or a `Message`, such as
+        ``Message[Booking]``, which tells more; or, of a topic, the payload, which is checked as its annotation says.
+        With ``batch=`` it takes a list of these.
+
+        Args:
+            source: The table, or the name of a topic, to which `MutationCtx.send` and others send.
+            filter: Which rows: a function of a row that compares and computes with its fields, as for a reactive task;
+                all by default. A row that begins to match is inserted, as far as the outbox is concerned, and one that
+                matches no more is deleted.
+            **options: Any of these.
+                ``name``: by which it is kept; the name of its function by default. Another name is another outbox.
+                ``fields``: which columns its rows have; all by default. Other updates are no messages.
+                ``on``: which of ``"insert"``, ``"update"``, ``"delete"``, ``"truncate"`` are messages; ``("insert",)``
+                by default.
+                ``partition_by``: a column: rows with the same value in it are in order; the key of each row by default.
+                ``start``: with what a new outbox begins: ``"beginning"``, the rows that there are, in the order of
+                their keys, or the messages that are kept; or ``"end"``, what comes from now on.
+                ``on_failure``: what becomes of a message that fails: ``"halt"``, the outbox waits for it;
+                ``"halt_key"``, those of its key do; ``"park"``, it is put aside once its attempts are used up.
+                ``retry``: when it is tried again, and after how many attempts it counts as failed; ten by default.
+                ``batch``: how many messages one call takes at most.
+                ``linger``: how long a batch waits until it is full; not at all by default.
+                ``parallelism``: how many messages of different keys an action has under way at once; one by default.
+                ``timeout``: how long a call may take.
+                ``keep_for``: how long messages are kept at least, so that they can be sent again.
+                ``version``: of the declaration; what an older program says does not change it.
+
+        Raises:
+            DeclarationError: At import: the filter cannot be translated, an option cannot be, there is an outbox of
+                this name, or the handler does not say by its ctx what it is.
+        """
+
+        def decorate(handler: H) -> H:
+            name = options.get("name") or name_of(handler)
+            kind = _kind_of(handler, name)
+            if unknown := sorted(options.keys() - OutboxOptions.__annotations__.keys()):
+                raise DeclarationError(f"@app.outbox: there is no option {unknown[0]}.")
+            if name in self._declared:
+                raise DeclarationError(f"There are two outboxes called {name!r}.", fix="Rename one of them.")
+            outbox = _outbox(source, name, filter, options)
+            if kind is MutationFunction and outbox.parallelism > 1:
+                raise DeclarationError(
+                    f"Outbox {name!r}: parallelism is for actions.", fix="Mutations share transactions by themselves."
+                )
+            function = kind(run_of(handler, many=outbox.batch is not None), public=False, name=name_of(handler))
+            self._declared[name] = DeclaredOutbox(outbox, function, handler)
+            return handler
+
+        return decorate
+
+
+def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> Outbox:
+    given: dict[str, Any] = {word: value for word, value in options.items() if word != "name"}
+    for word in ("on", "fields"):
+        if word in given:
+            given[word] = tuple(given[word] or ())
+    if isinstance(source, str):
+        if condition is not None or given.keys() & {"on", "fields", "partition_by"}:
+            raise DeclarationError(
+                f"Outbox {name!r}: filter, fields, on and partition_by are for tables.",
+                fix="Send only what is to be handed over, with a key=.",
+            )
+        if not source or not source.isprintable() or len(source) > _LONGEST_TOPIC:
+            raise DeclarationError(f"Outbox {name!r}: {source!r} cannot be a topic.")
+        return Outbox(name=name, topic=source, **given)
+    if not isinstance(source, type) or not issubclass(source, Table) or source is Table:
+        raise DeclarationError(f"Outbox {name!r}: {source!r} is neither a table nor a topic.")
+    definition = definition_of(source)
+    traced = None if condition is None else trace_filter(definition, condition, f"Outbox {name}: filter")
+    return Outbox(name=name, definition=definition, condition=traced, **given)
+
+
+def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
+    parameters = list(inspect.signature(handler).parameters.values())
+    annotation = parameters[0].annotation if len(parameters) == 2 else None  # noqa: PLR2004 - a ctx and a message
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    word = text.strip("'\"").partition("[")[0].rpartition(".")[2]
+    if word not in _KINDS:
+        raise DeclarationError(
+            f"Outbox {name!r}: {name_of(handler)} does not say what kind of function it is.",
+            fix="Write (ctx: ActionCtx, row: Booking) if it calls the outside world, (ctx: MutationCtx, row: Booking) "
+            "if it only writes this database.",
+        )
+    is_async = inspect.iscoroutinefunction(handler)
+    if word.startswith("Sync") is is_async:
+        raise DeclarationError(
+            f"Outbox {name!r}: {name_of(handler)} takes a {word}.",
+            fix="async def takes ActionCtx or MutationCtx, and def SyncActionCtx or SyncMutationCtx.",
+        )
+    return _KINDS[word]
+
+
+async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
+    """Make the outboxes of a program known: first how they are read, then what is captured.
+
+    The number of an interest is known to relays before anything is captured under it, and what was declared before is
+    captured no more from the same transaction on: so no change is missed, and none comes twice.
+    """
+    store, now = engine.store, engine.clock.now()
+    for one in outboxes:
+        outbox: Outbox = one.outbox
+        one.messages(store.dialect)  # what cannot be is refused now
+        older = outbox.definition is not None and outbox.start == "beginning"
+        row = await store.outboxes.declare(one.plan(), FIRST if older else None, now)
+        if outbox.definition is None:
+            await store.changes.register(outbox.reader, now, BEGINNING if outbox.start == "beginning" else None)
+            await store.outboxes.capture(row.id, [-await store.outboxes.topic(outbox.topic or "")])
+        elif row.plan.version == outbox.version:
+            await store.changes.register(outbox.reader, now)
+            interest = one.interest(store.dialect)
+            (number,) = await store.interests.add([interest], now)
+            await store.outboxes.capture(row.id, [number])
+            before = [
+                known.id
+                for known in await store.interests.list()
+                if known.interest.name == interest.name and known.id != number
+            ]
+            await store.interests.declare([interest], now, replaces=before)
+        if not row.ready:
+            await store.outboxes.prepared(row.id)

@@ -1,0 +1,101 @@
+"""A message: one change of a row, or something sent to a topic, as the handler of an outbox gets it.
+
+Owns its identity, which is the same each time it is handed over. Leaves reading captured rows to `calls/deliveries`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+from uuid import NAMESPACE_URL, uuid5
+
+from penstock.changes.change import CapturedChange
+from penstock.errors import InputError
+
+T = TypeVar("T")
+
+MessageKind = Literal["insert", "update", "delete", "truncate", "message"]
+
+TOPIC = "message"  # the kind of change that a sent message is
+KIND_OF: dict[str, MessageKind] = {
+    "enter": "insert",
+    "change": "update",
+    "leave": "delete",
+    "delete": "delete",
+    "truncate": "truncate",
+    TOPIC: "message",
+}
+BEFORE_ALL = -(2**62)  # where the numbers of rows begin that are older than their outbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message(Generic[T]):
+    """What the handler of an outbox gets, if it does not ask for the row or the payload alone.
+
+    Attributes:
+        id: The same each time this message is handed over, and no other's: the idempotency key for who receives it.
+        outbox: The name of the outbox.
+        number: Where it stands among the messages of the outbox: one that comes later has a greater one, unless it is
+            of a transaction that was open before.
+        kind: What has happened to the row: ``insert``, ``update``, ``delete`` or ``truncate``; ``message`` if it was
+            sent to a topic. With a filter, a row is inserted when it begins to match, and deleted when it matches no
+            more.
+        key: Messages with the same key are handed over in their order: the key of the row, the value of the column that
+            the outbox is partitioned by, or the key that was sent along. None of a message without.
+        row: The row as it was written; None if it was deleted, or if there is none.
+        previous: The row as it was before an update or a delete; None otherwise.
+        payload: What was sent to the topic, as JSON values; None of a row.
+        topic: The topic; None of a row.
+        written_at: When it was written, by the database's clock.
+        older: Whether it is a row that was there before the outbox was; `written_at` is then when it was read.
+        attempt: Which attempt to hand it over this is, from 1.
+    """
+
+    id: str
+    outbox: str
+    number: int
+    kind: MessageKind
+    key: str | None = None
+    row: T | None = None
+    previous: T | None = None
+    payload: Any = None
+    topic: str | None = None
+    written_at: datetime
+    older: bool = False
+    attempt: int = 1
+
+    def cloud_event(self, source: str, *, type: str | None = None, data: Any = None) -> dict[str, Any]:  # noqa: A002 - the word of CloudEvents
+        """The message as a CloudEvent 1.0, in its JSON form.
+
+        Args:
+            source: Where it comes from: a URI.
+            type: What has happened; by default the outbox and the kind, as in ``bookings.insert``.
+            data: What it is about; by default the payload, or the row, or what it was if it is gone.
+
+        Raises:
+            InputError: `source` is empty.
+        """
+        if not source:
+            raise InputError("A CloudEvent needs a source.", fix='Pass a URI, such as "https://shop.example/orders".')
+        said: Any = self.payload
+        if self.kind != "message":
+            row: Any = self.row if self.row is not None else self.previous
+            said = row.model_dump(mode="json") if hasattr(row, "model_dump") else row
+        event = {
+            "specversion": "1.0",
+            "id": self.id,
+            "source": source,
+            "type": type or f"{self.outbox}.{self.kind}",
+            "time": self.written_at.isoformat(),
+            "datacontenttype": "application/json",
+            "data": said if data is None else data,
+        }
+        return event if self.key is None else event | {"subject": self.key}
+
+
+def message_id(outbox: str, change: CapturedChange) -> str:
+    """The id of a message: of what outlives a restored dump, in which numbers are given anew."""
+    when = "" if change.seq < 0 else change.changed_at.isoformat()
+    said = ("penstock", "outbox", outbox, "row" if change.seq < 0 else str(change.seq), when, change.key or "")
+    return str(uuid5(NAMESPACE_URL, "/".join(said)))

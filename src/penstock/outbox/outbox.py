@@ -1,0 +1,165 @@
+"""An outbox as it is declared: which rows or which topic it sends, in what portions, and what becomes of what fails.
+
+Owns the declaration and its checks at the door. Leaves tracing filters to `reactive/tracing`, and calling the handler
+to `calls/deliveries`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+from penstock.errors import DeclarationError
+from penstock.jobs.retry import Retry
+from penstock.reactive.expression import Condition
+from penstock.reactive.signature import signature
+from penstock.schema.table import TableDefinition
+
+Event = Literal["insert", "update", "delete", "truncate"]
+OnFailure = Literal["halt", "halt_key", "park"]
+Start = Literal["beginning", "end"]
+
+EVENTS: tuple[Event, ...] = get_args(Event)
+RETRY = Retry(max_attempts=10, initial_backoff=0.5, base=2.0, max_backoff=60.0)
+_READER = "outbox:"
+_LONGEST_NAME = 100
+_LONGEST_LINGER = timedelta(minutes=1)
+_LONGEST_KEPT = timedelta(days=366)
+_MOST = 10_000
+_KINDS: Mapping[Event, tuple[str, ...]] = {
+    "insert": ("enter",),
+    "update": ("change",),
+    "delete": ("leave", "delete"),
+    "truncate": ("truncate",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outbox:
+    """What a program declares of an outbox.
+
+    Attributes:
+        name: By which it is kept; one of another name is another outbox.
+        definition: The table whose rows it sends; None for a topic.
+        topic: The topic whose messages it sends; None for a table.
+        condition: Which rows; None for all.
+        fields: The columns that its messages have.
+        on: Which changes of rows are messages.
+        partition_by: The column of whose values each has an order of its own; None for the key of the row, or of the
+            message.
+        start: Where a new one begins: with the rows, or the messages, that there are, or with what comes.
+        on_failure: What becomes of a message that fails, and of those behind it.
+        retry: When a message that failed is tried again, and after how many attempts it counts as failed for good.
+        batch: How many messages one call takes at most; None for one, by itself.
+        linger: How long a batch waits until it is full.
+        parallelism: How many messages, each of another key, are under way at once.
+        timeout: How long an attempt may take; None for as long as it takes.
+        keep_for: How long messages are kept at least, so that they can be sent again.
+        version: Of the declaration: one with a lower version changes nothing.
+    """
+
+    name: str
+    definition: TableDefinition | None = None
+    topic: str | None = None
+    condition: Condition | None = None
+    fields: tuple[str, ...] = ()
+    on: tuple[Event, ...] = ("insert",)
+    partition_by: str | None = None
+    start: Start = "beginning"
+    on_failure: OnFailure = "halt"
+    retry: Retry = RETRY
+    batch: int | None = None
+    linger: timedelta = timedelta(0)
+    parallelism: int = 1
+    timeout: timedelta | None = None
+    keep_for: timedelta = timedelta(0)
+    version: int = 1
+
+    def __post_init__(self) -> None:
+        self._check_words()
+        self._check_numbers()
+
+    @property
+    def reader(self) -> str:
+        """The name of its reader of the change feed, and of its interest in its table."""
+        return reader_name(self.name)
+
+    @property
+    def source(self) -> str:
+        """What it sends, as it is shown."""
+        return f"topic {self.topic}" if self.definition is None else self.definition.name
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of changes that are messages."""
+        return tuple(kind for event in EVENTS if event in self.on for kind in _KINDS[event])
+
+    def spec(self) -> str:
+        """What is kept of it, to be shown."""
+        return json.dumps(
+            {
+                "on": [] if self.definition is None else list(self.on),
+                "filter": None if self.condition is None else signature(self.condition),
+                "fields": list(self.fields),
+                "partition_by": self.partition_by,
+                "on_failure": self.on_failure,
+                "batch": self.batch,
+                "parallelism": self.parallelism,
+            }
+        )
+
+    # ----- checks
+
+    def _check_words(self) -> None:
+        if not self.name or len(self.name) > _LONGEST_NAME or not self.name.isprintable():
+            self._refuse(f"its name has to have 1 to {_LONGEST_NAME} printable characters")
+        if not self.on or set(self.on) - set(EVENTS) or len(set(self.on)) < len(self.on):
+            self._refuse(f"on= takes some of {', '.join(EVENTS)}, each once, not {self.on!r}")
+        for word, given, known in (
+            ("on_failure", self.on_failure, get_args(OnFailure)),
+            ("start", self.start, get_args(Start)),
+        ):
+            if given not in known:
+                self._refuse(f"{word} is one of {', '.join(known)}, not {given!r}")
+        names = () if self.definition is None else tuple(column.name for column in self.definition.columns)
+        for word, columns in (
+            ("fields", self.fields),
+            ("partition_by", (self.partition_by,) if self.partition_by else ()),
+        ):
+            for column in columns:
+                if column not in names:
+                    self._refuse(f"{word}: {self.source} has no field {column!r}")
+
+    def _check_numbers(self) -> None:
+        given: Any
+        for word, given in (("batch", self.batch if self.batch is not None else 1), ("parallelism", self.parallelism)):
+            if type(given) is not int or not 1 <= given <= _MOST:
+                self._refuse(f"{word} is a whole number from 1 to {_MOST}, not {given!r}")
+        if type(given := self.version) is not int or given < 1:
+            self._refuse(f"version is a whole number from 1 on, not {given!r}")
+        for word, given, longest in (
+            ("linger", self.linger, _LONGEST_LINGER),
+            ("keep_for", self.keep_for, _LONGEST_KEPT),
+        ):
+            if not isinstance(given, timedelta) or not timedelta(0) <= given <= longest:
+                self._refuse(f"{word} is a timedelta of at most {longest}, not {given!r}")
+        if self.linger and self.batch is None:
+            self._refuse("linger is of use with batch= only")
+        if self.parallelism > 1 and self.batch is not None:
+            self._refuse("parallelism and batch exclude each other", "A batch is one call for messages of many keys.")
+        given = self.timeout
+        if given is not None and (not isinstance(given, timedelta) or given <= timedelta(0)):
+            self._refuse(f"timeout is a timedelta greater than 0, not {given!r}")
+        if not isinstance(given := self.retry, Retry):
+            self._refuse(f"retry is a Retry, not {given!r}")
+
+    def _refuse(self, reason: str, fix: str = "") -> None:
+        raise DeclarationError(f"Outbox {self.name!r}: {reason}.", fix=fix)
+
+
+def reader_name(outbox: str) -> str:
+    """The name of an outbox's reader of the change feed."""
+    return f"{_READER}{outbox}"

@@ -1,0 +1,110 @@
+"""What is known of a message that has failed: how often, why, and when it is tried again.
+
+Owns the decision of what follows an attempt that failed. Leaves writing it to the store.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+
+from penstock.errors import DeclarationError, NonRetryableError, Snooze
+from penstock.jobs.retry import Retry, wait_after
+
+_LONGEST_ERROR = 10_000
+_MINUTE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """A message that has failed.
+
+    Attributes:
+        seq: Its number.
+        attempts: How many attempts have failed.
+        since: When the first one failed.
+        retry_at: When it is tried again; None if not by itself.
+        error: Why the last one failed.
+        traceback: Where.
+        halted: Whether its attempts are used up. It may be tried again all the same.
+    """
+
+    seq: int
+    attempts: int
+    since: datetime
+    retry_at: datetime | None
+    error: str
+    traceback: str | None = None
+    halted: bool = False
+
+    def text(self) -> str:
+        """The same as JSON."""
+        said = asdict(self)
+        said |= {"since": self.since.isoformat(), "retry_at": self.retry_at and self.retry_at.isoformat()}
+        return json.dumps(said)
+
+    @classmethod
+    def parse(cls, text: str) -> Trouble:
+        """What `text` has written."""
+        said = json.loads(text)
+        said["since"] = datetime.fromisoformat(said["since"])
+        said["retry_at"] = None if said["retry_at"] is None else datetime.fromisoformat(said["retry_at"])
+        return cls(**said)
+
+    def due(self, now: datetime) -> bool:
+        """Whether it is to be tried again now."""
+        return self.retry_at is not None and self.retry_at <= now
+
+
+def after_failure(
+    policy: Retry, seq: int, known: Trouble | None, error: BaseException, now: datetime, chance: float
+) -> Trouble:
+    """What is known of a message after an attempt that failed.
+
+    When all attempts of its policy are used up it is halted, and tried again after its longest wait for as long as
+    nobody skips it; an error that says that trying again is of no use halts it at once, and for good.
+
+    Args:
+        policy: The retry policy of its outbox.
+        seq: Its number.
+        known: What was known of it before.
+        error: What it failed of.
+        now: The time.
+        chance: A number in [0, 1).
+    """
+    if isinstance(error, Snooze):  # it asked for that, and has not failed
+        before = 0 if known is None else known.attempts
+        since = now if known is None else known.since
+        wait = error.wait(now)
+        return Trouble(
+            seq=seq, attempts=before, since=since, retry_at=now + wait, error=f"Snooze: {error}"[:_LONGEST_ERROR]
+        )
+    attempts = 1 if known is None else known.attempts + 1
+    trouble = Trouble(
+        seq=seq,
+        attempts=attempts,
+        since=now if known is None else known.since,
+        retry_at=None,
+        error=_storable(f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]),
+        traceback=_storable("".join(traceback.format_exception(error))[-_LONGEST_ERROR:]),
+        halted=isinstance(error, NonRetryableError),
+    )
+    if trouble.halted:
+        return trouble
+    wait_again = wait_after(policy, attempts, trouble.since, now, chance)
+    if wait_again is None:
+        return replace(trouble, halted=True, retry_at=now + _longest(policy, attempts, now, chance))
+    return replace(trouble, retry_at=now + wait_again)
+
+
+def _longest(policy: Retry, attempt: int, now: datetime, chance: float) -> timedelta:
+    try:
+        return policy.waits.after(attempt, now, chance)
+    except DeclarationError:  # a cron expression that is due no more
+        return _MINUTE
+
+
+def _storable(text: str) -> str:
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,381 @@
+"""Hands over the messages of one outbox, in order: a part of the relay.
+
+Owns how messages are handed over: together, one by one, or beside each other; and what becomes of one that fails. Which
+are next is `services/upcoming`'s, where the outbox stands `services/standing`'s, and what a failure means
+`outbox/trouble`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from penstock.calls.deliveries import Delivery, deliver
+from penstock.calls.outboxes import DeclaredOutbox
+from penstock.calls.run import Runner
+from penstock.errors import LeaseLost, TryAgain
+from penstock.functions.function import FunctionKind
+from penstock.observe import points
+from penstock.observe.logs import event as log_event
+from penstock.outbox.trouble import Trouble, after_failure
+from penstock.services.service import Service
+from penstock.services.standing import Item, Standing
+from penstock.services.upcoming import Upcoming
+from penstock.store.contract import Session
+from penstock.store.outboxes import Aside, Step
+
+_GROUP = 100  # messages that share a transaction
+_SLOW = 0.1  # seconds after which fewer do
+_LOOK_EVERY = 0.05  # seconds; who writes with penstock wakes it at once
+_STATE_EVERY = 1.0
+_STAND_BY = 1.0
+
+
+@dataclass(slots=True)
+class Holder:
+    """The lease under which all lines of a relay read."""
+
+    lease: int | None = None
+
+
+class Line(Service):
+    """Hands over the messages of one outbox.
+
+    Args:
+        runner: Runs functions.
+        declared: The outbox.
+        holder: Whose lease it reads under.
+    """
+
+    name = "outbox"
+
+    def __init__(self, runner: Runner, declared: DeclaredOutbox, holder: Holder) -> None:
+        super().__init__(runner.engine.clock)
+        self._runner = runner
+        self._function = declared.function
+        self._outbox = declared.outbox
+        self._holder = holder
+        self._messages = declared.messages(runner.engine.store.dialect)
+        self._standing = Standing(runner, declared.outbox)
+        self._upcoming = Upcoming(runner, self._messages, self._standing, self._largest)
+        self._once: int | None = None
+        self._sent: set[int] = set()
+        self._looked_at = self._lingering_since = -1e9
+
+    async def tick(self) -> float:
+        """Hand over a piece; seconds until the next look."""
+        if (pause := await self._until_ready()) > 0:
+            return pause
+        standing, now = self._standing, self.clock.now()
+        if standing.trouble is not None and not standing.trouble.due(now):
+            return _until(standing.trouble.retry_at, now, _STATE_EVERY)
+        items = await self._upcoming.next()
+        if not items:
+            return _until(standing.retry_at, self.clock.now(), _LOOK_EVERY)
+        if (wait := self._linger(items)) > 0:
+            return wait
+        await self._hand_over(items)
+        return 0.0
+
+    async def end(self, grace: float) -> None:
+        """Stop; what is under way may end within this many seconds."""
+        self._stopping = True
+        self.wake.set()
+        if self._task is not None:
+            _done, left = await asyncio.wait([self._task], timeout=grace)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        await self._standing.leave()
+
+    async def interrupt(self) -> None:
+        """Stop what is under way, and go on when there is a lease again."""
+        running = self._task is not None
+        await self.kill()
+        self._forget()
+        if running and not self._stopping:
+            self.start()
+
+    # ----- where it stands
+
+    def _forget(self) -> None:
+        self._standing.forget()
+        self._upcoming.forget()
+        self._sent.clear()
+
+    async def _until_ready(self) -> float:
+        """See to it that this line has the outbox, as it is now; seconds until it may, or 0."""
+        lease, standing = self._holder.lease, self._standing
+        if lease is None or self._stopping:
+            self._forget()
+            return _STAND_BY
+        if standing.row is not None and await self._is_changed():
+            self._forget()
+        if (standing.row is None or standing.lease != lease) and not await self._take(lease):
+            return _STAND_BY
+        return 0.0 if standing.row is not None and standing.row.ready and not standing.row.paused else _STATE_EVERY
+
+    async def _take(self, lease: int) -> bool:
+        """Become the one who hands over; False if another is, or the outbox is not known."""
+        self._forget()
+        self._once, self._looked_at = None, self.clock.monotonic()
+        died = await self._standing.take(lease)
+        if self._standing.row is not None and died is not None:
+            await self._after_crash()
+        return self._standing.row is not None
+
+    async def _after_crash(self) -> None:
+        """Count an attempt at the next message: the process that was handing over may have died of it."""
+        items = await self._upcoming.next()
+        if items and items[0].aside is None and not self._upcoming.is_kept(items[0]):
+            await self._failed(items[0], RuntimeError("the process that handed it over, or one just before it, died"))
+
+    async def _is_changed(self) -> bool:
+        """See from time to time whether others have changed the outbox."""
+        standing, now = self._standing, self.clock.monotonic()
+        quiet = self._upcoming.empty and now - self._looked_at >= _STATE_EVERY
+        if not (quiet or standing.trouble is not None or (standing.row is not None and standing.row.paused)):
+            return False
+        self._looked_at = now
+        return await standing.is_changed()
+
+    def _largest(self) -> int:
+        """How many messages are handed over together now."""
+        if self._standing.trouble is not None:
+            return 1
+        if self._outbox.batch is not None:
+            return self._once or self._outbox.batch
+        if self._function.kind is FunctionKind.MUTATION:
+            return self._once or _GROUP
+        return self._once or _GROUP * self._outbox.parallelism
+
+    def _linger(self, items: Sequence[Item]) -> float:
+        """For how long a batch still waits to be filled."""
+        linger, now = self._outbox.linger.total_seconds(), self.clock.monotonic()
+        if linger and len(items) < self._largest() and self._standing.trouble is None and items[0].aside is None:
+            if self._lingering_since < 0:
+                self._lingering_since = now
+            if (left := self._lingering_since + linger - now) > 0:
+                self._upcoming.forget()  # so that what comes is found
+                return left
+        self._lingering_since = -1e9
+        return 0.0
+
+    # ----- handing over
+
+    async def _hand_over(self, items: list[Item]) -> None:
+        row = self._standing.row
+        assert row is not None  # noqa: S101 - it has the outbox
+        if self._upcoming.is_kept(items[0]):
+            await self._write(items, put=[Aside(item.change, item.key, "waiting") for item in items])
+            return
+        skipped = [item.change.seq for item in items if item.change.seq in row.skips]
+        if skipped:
+            await self._skip(items, skipped[0])
+            return
+        if points.armed:
+            await points.reach("outbox.next", outbox=self._outbox.name, items=items)
+        if self._function.kind is FunctionKind.MUTATION or self._outbox.batch is not None:
+            await self._together(items)
+        elif self._outbox.parallelism > 1 and len(items) > 1:
+            await self._beside_each_other(items)
+        else:
+            await self._one_by_one(items)
+
+    async def _skip(self, items: list[Item], seq: int) -> None:
+        """Pass a message by, and hand over those before it."""
+        if items[0].change.seq != seq:
+            self._once = next(number for number, item in enumerate(items) if item.change.seq == seq)
+            return
+        await self._write(items[:1], skipped=[seq])
+        log_event("outbox.skipped", logging.WARNING, outbox=self._outbox.name, message=seq)
+
+    async def _together(self, items: list[Item]) -> None:
+        """Hand messages over in one transaction, or in one call."""
+        function = self._function
+        mutation, began = function.kind is FunctionKind.MUTATION, self._runner.engine.machine.monotonic()
+        delivery: Delivery | None = None
+        try:
+            delivery = Delivery([self._given(item) for item in items])
+            step = self._standing.step(items, delivered=len(items))
+
+            async def seal(session: Session) -> bool:
+                return await self._runner.engine.store.outboxes.advance(step, self.clock.now(), session)
+
+            await deliver(self._runner, function, delivery, self._timeout(), seal if mutation else None)
+        except LeaseLost:
+            self._standing.lost()
+            self._forget()
+            return
+        except TryAgain as error:
+            if not mutation or len(items) == 1:
+                raise
+            self._once = max(1, len(items) // 2)
+            log_event("outbox.again", outbox=self._outbox.name, messages=len(items), error=error)
+            return
+        except Exception as error:  # noqa: BLE001 - whatever user code raises befalls its message
+            await self._failed_together(items, 0 if delivery is None else delivery.done, error)
+            return
+        if mutation:
+            self._standing.advanced(step)
+            self._upcoming.drop(items)
+        else:
+            await self._write(items, delivered=len(items))
+        slow = mutation and self._runner.engine.machine.monotonic() - began > _SLOW
+        if slow and self._outbox.batch is None:
+            self._once = max(1, len(items) // 2)
+        elif self._once is not None:
+            self._once = None if self._once >= _GROUP else self._once * 2
+
+    async def _failed_together(self, items: list[Item], done: int, error: Exception) -> None:
+        """Find the message that failed: fewer are handed over together, until it is alone."""
+        if len(items) > 1:
+            alone = self._outbox.batch is None and done
+            self._once = done if alone else max(1, len(items) // 2)
+            if self._outbox.batch is None and not done:
+                self._once = 1
+            return
+        await self._failed(items[0], error)
+
+    async def _one_by_one(self, items: list[Item]) -> None:
+        """Hand messages over one after another; how far that has come is written beside."""
+        failed: tuple[Item, Exception] | None = None
+        written, done = 0, 0
+        writing: asyncio.Task[None] | None = None
+        try:
+            for item in items:
+                if (error := await self._try(item)) is not None:
+                    failed = item, error
+                    break
+                done += 1
+                if writing is None or writing.done():
+                    if writing is not None:
+                        writing.result()
+                    part, written = items[written:done], done
+                    writing = asyncio.get_running_loop().create_task(self._write(part, delivered=len(part)))
+                if self._standing.row is None or self._stopping:
+                    break
+        finally:
+            if writing is not None:
+                with contextlib.suppress(TryAgain):
+                    await writing
+        if written < done and self._standing.row is not None:
+            await self._write(items[written:done], delivered=done - written)
+        if failed is not None and self._standing.row is not None:
+            await self._failed(*failed)
+
+    async def _try(self, item: Item) -> Exception | None:
+        """Hand a message over; what it failed of."""
+        try:
+            await self._send(item)
+        except LeaseLost:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever user code raises befalls its message
+            return error
+        return None
+
+    async def _beside_each_other(self, items: list[Item]) -> None:
+        """Hand messages over, of each key one at a time; if one fails, no more begin but what flows past it."""
+        lanes: dict[str, list[Item]] = {}
+        for item in items:
+            lanes.setdefault(item.key, []).append(item)
+        places = asyncio.Semaphore(self._outbox.parallelism)
+        errors: dict[str, tuple[Item, Exception]] = {}
+        flows = self._outbox.on_failure == "halt_key"
+
+        async def lane(key: str, messages: list[Item]) -> None:
+            async with places:
+                for item in messages:
+                    if (errors and not flows) or self._stopping:
+                        return
+                    if (error := await self._try(item)) is not None:
+                        errors[key] = item, error
+                        return
+
+        await asyncio.gather(*(lane(key, messages) for key, messages in lanes.items()))
+        done = next((number for number, item in enumerate(items) if item.change.seq not in self._sent), len(items))
+        if done:
+            await self._write(items[:done], delivered=done)
+        if done < len(items) and items[done].key in errors and self._standing.row is not None:
+            await self._failed(*errors[items[done].key])  # the others fail again, or not, when they are next
+
+    async def _send(self, item: Item) -> None:
+        if item.change.seq in self._sent:  # and that could not be written
+            return
+        await deliver(self._runner, self._function, Delivery([self._given(item)]), self._timeout())
+        self._sent.add(item.change.seq)
+
+    def _given(self, item: Item) -> object:
+        known = self._known(item)
+        return self._messages.given(item.change, 1 if known is None else known.attempts + 1)
+
+    def _known(self, item: Item) -> Trouble | None:
+        """What is known of a message, if it has failed before."""
+        if item.aside is not None and item.aside.trouble is not None:
+            return item.aside.trouble
+        trouble = self._standing.trouble
+        return trouble if trouble is not None and trouble.seq == item.change.seq else None
+
+    def _timeout(self) -> float | None:
+        return None if self._outbox.timeout is None else self._outbox.timeout.total_seconds()
+
+    # ----- failures
+
+    async def _failed(self, item: Item, error: Exception) -> None:
+        """What becomes of a message that failed."""
+        known, now = self._known(item), self.clock.now()
+        trouble = after_failure(self._outbox.retry, item.change.seq, known, error, now, self.clock.random())
+        self._tell(item, trouble, known)
+        policy = self._outbox.on_failure
+        if policy == "halt_key" and item.change.kind != "lost":
+            put = Aside(item.change, item.key, "halted", trouble)
+            await self._write([item], put=[put], keeps=True)
+        elif policy == "park" and trouble.halted and item.change.kind != "lost":
+            await self._write([item], put=[Aside(item.change, item.key, "parked", trouble)], keeps=True)
+            log_event("outbox.parked", logging.ERROR, outbox=self._outbox.name, message=item.change.seq, key=item.key)
+        else:
+            await self._write(trouble=trouble)
+
+    def _tell(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
+        halted = trouble.halted and not (known is not None and known.halted)
+        log_event(
+            "outbox.halted" if halted else "outbox.failed",
+            logging.ERROR if halted else logging.WARNING,
+            outbox=self._outbox.name,
+            message=item.change.seq,
+            key=item.key,
+            attempts=trouble.attempts,
+            error=trouble.error,
+        )
+
+    async def _write(
+        self,
+        items: Sequence[Item] = (),
+        *,
+        trouble: Trouble | None = None,
+        put: Sequence[Aside] = (),
+        skipped: Sequence[int] = (),
+        delivered: int = 0,
+        keeps: bool = False,
+    ) -> None:
+        """Write that messages are done with, or have failed."""
+        step = self._standing.step(
+            items, trouble=trouble, put=put, skipped=skipped, delivered=delivered, keeps=keeps
+        )  # fmt: skip
+        await self._written(step, items)
+
+    async def _written(self, step: Step, items: Sequence[Item]) -> None:
+        if await self._standing.write(step):
+            self._upcoming.drop(items)
+            self._sent.difference_update(item.change.seq for item in items)
+        else:
+            self._forget()
+
+
+def _until(moment: datetime | None, now: datetime, most: float) -> float:
+    return most if moment is None else min(most, max(0.001, (moment - now).total_seconds()))

@@ -1,0 +1,125 @@
+"""The relay: hands over the messages of outboxes. Any number of processes run one, and one at a time has an outbox.
+
+Owns its lease, under which it reads, and a line for each outbox of its program, all of which run side by side. What a
+line does is `services/delivery`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from datetime import timedelta
+
+from penstock.calls.outboxes import DeclaredOutbox
+from penstock.calls.run import Runner
+from penstock.errors import DatabaseUnavailable, TryAgain
+from penstock.observe.logs import event as log_event
+from penstock.services.delivery import Holder, Line
+from penstock.services.service import Service
+
+_IDLE = 60.0
+_HOLDS_PART, _RENEW_PART, _STOP_PART, _TICK_PART = 0.75, 0.25, 0.6, 0.25  # of the setting `lease`
+
+
+class Relay(Service):
+    """Hands over the messages of the outboxes of a program.
+
+    Args:
+        runner: Runs functions.
+        name: How this process is called in its lease.
+        outboxes: The outboxes.
+
+    Attributes:
+        lines: A service for each outbox; they run while the relay does.
+    """
+
+    name = "relay"
+
+    def __init__(self, runner: Runner, name: str, outboxes: Iterable[DeclaredOutbox]) -> None:
+        super().__init__(runner.engine.clock)
+        self._runner = runner
+        self._store = runner.engine.store
+        self._label = f"relay {name}"
+        self._bound = runner.engine.config.lease
+        self._ttl = timedelta(seconds=self._bound * _HOLDS_PART)
+        self._holder = Holder()
+        self._renewed_at = -1e9
+        self.lines = [Line(runner, one, self._holder) for one in outboxes]
+
+    async def tick(self) -> float:
+        """Keep the lease; seconds until it is to be renewed."""
+        if not self.lines:
+            return _IDLE
+        now = self.clock.monotonic()
+        if self._holder.lease is None:
+            self._holder.lease = await self._store.leases.take(self._label, self._ttl, self.clock.now())
+            self._renewed_at = now
+            self._wake()
+        elif now - self._renewed_at >= self._bound * _RENEW_PART:
+            await self._renew(self._holder.lease, now)
+        return max(0.01, self._renewed_at + self._bound * _RENEW_PART - self.clock.monotonic())
+
+    async def drain(self) -> float:
+        """Hand over all that there is, for tests: seconds until the next look at any outbox."""
+        pause = await self.tick()
+        for line in self.lines:
+            while (own := await line.tick()) == 0:
+                pass
+            pause = min(pause, own)
+        return pause
+
+    def start(self) -> None:
+        """Begin to run on the current event loop."""
+        super().start()
+        for line in self.lines:
+            self._store.signals.subscribe(line.wake)
+            line.start()
+
+    async def finish(self) -> None:
+        """Let what is under way end within the grace time, then give the outboxes back."""
+        grace = self._runner.engine.grace_left()
+        await asyncio.gather(*(line.end(grace) for line in self.lines))
+        for line in self.lines:
+            self._store.signals.unsubscribe(line.wake)
+        if self._holder.lease is not None:
+            lease, self._holder.lease = self._holder.lease, None
+            try:
+                await self._store.leases.give_back(lease)
+            except TryAgain as error:
+                log_event("relay.lease_kept", logging.WARNING, lease=lease, error=error)
+            self._store.signals.notify()
+
+    async def kill(self) -> None:
+        """End at once and leave everything as it is, as a crash does."""
+        await super().kill()
+        await asyncio.gather(*(line.kill() for line in self.lines))
+
+    # ----- steps
+
+    async def _renew(self, lease: int, now: float) -> None:
+        left = self._renewed_at + self._bound * _STOP_PART - now
+        try:
+            async with asyncio.timeout(max(left, self._bound * _TICK_PART)):
+                await self._store.synchronize()
+                held = await self._store.leases.renew(lease, self._ttl, self.clock.now())
+        except (TryAgain, TimeoutError) as error:
+            if self.clock.monotonic() - self._renewed_at >= self._bound * _STOP_PART:
+                await self._lose("it could not be renewed in time")
+            if isinstance(error, TimeoutError):
+                raise DatabaseUnavailable("The database did not answer in time to renew a lease.") from error
+            raise
+        if held:
+            self._renewed_at = now
+        else:
+            await self._lose("another process took it over")
+
+    async def _lose(self, reason: str) -> None:
+        """Stop handing over at once: another relay may begin to."""
+        log_event("relay.lease_lost", logging.ERROR, lease=self._holder.lease, reason=reason)
+        self._holder.lease = None
+        await asyncio.gather(*(line.interrupt() for line in self.lines))
+
+    def _wake(self) -> None:
+        for line in self.lines:
+            line.wake.set()

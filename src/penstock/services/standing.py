@@ -1,0 +1,186 @@
+"""Where an outbox stands, as the line that hands over its messages knows it: a part of the relay.
+
+Owns what is known, and writing each step: only if the outbox and its reader are as they are known here. If they are
+not, all of it is forgotten, and looked at anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from penstock.calls.run import Runner
+from penstock.changes.change import CapturedChange
+from penstock.changes.position import Position
+from penstock.errors import TryAgain
+from penstock.observe import points
+from penstock.observe.logs import event as log_event
+from penstock.outbox.outbox import Outbox
+from penstock.outbox.trouble import Trouble
+from penstock.store.outboxes import Aside, OutboxRow, Step
+from penstock.store.tasks import Move
+
+
+@dataclass(slots=True)
+class Item:
+    """A message that is next, or soon.
+
+    Attributes:
+        change: The change that it is.
+        key: By which it is ordered.
+        after: Where the reader is once it is done with; None if that does not change.
+        backfill: What is left of older rows then; None if that does not change.
+        aside: How it was put aside; None if it was not.
+    """
+
+    change: CapturedChange
+    key: str
+    after: Position | None = None
+    backfill: str | None = None
+    aside: Aside | None = None
+
+
+class Standing:
+    """Where one outbox stands.
+
+    Args:
+        runner: Runs functions.
+        outbox: The outbox.
+
+    Attributes:
+        row: How it is kept; None if that is not known, or another relay has it.
+        lease: Under which lease it is read.
+        position: Where its reader is.
+        trouble: What is known of the next message, if it has failed.
+        keys: The keys of which messages are put aside, so that those that come are too.
+        waits: Whether some of those may be handed over now.
+        retry_at: When the next of those is tried again that has failed.
+        moved_at: When it was written last.
+    """
+
+    def __init__(self, runner: Runner, outbox: Outbox) -> None:
+        self._store = runner.engine.store
+        self._clock = runner.engine.clock
+        self._outbox = outbox
+        self.row: OutboxRow | None = None
+        self.lease: int | None = None
+        self.position = Position()
+        self.trouble: Trouble | None = None
+        self.keys: set[str] = set()
+        self.waits = True
+        self.retry_at: datetime | None = None
+        self.moved_at = 0.0
+
+    def forget(self) -> None:
+        """It is not known any more."""
+        self.row = self.lease = None
+
+    async def take(self, lease: int) -> int | None:
+        """Have it under a lease, and learn where it stands; the lease that had it before and did not leave it.
+
+        If another one has it, or it is not known to the database, nothing is known of it here either.
+        """
+        self.forget()
+        reader = self._outbox.reader
+        held = next((one.lease for one in await self._store.changes.readers() if one.name == reader), None)
+        position = await self._store.changes.take(reader, lease)
+        row = await self.find()
+        if position is None or row is None:
+            return None
+        self.row, self.lease, self.position, self.trouble = row, lease, position, row.trouble
+        self.keys = await self._store.outboxes.kept_keys(row.id)
+        self.retry_at = await self._store.outboxes.next_retry(row.id)
+        self.waits, self.moved_at = True, self._clock.monotonic()
+        log_event("outbox.started", outbox=self._outbox.name, lease=lease)
+        return None if held == lease else held
+
+    async def leave(self) -> None:
+        """Let others have it at once."""
+        lease = self.lease
+        self.forget()
+        if lease is not None:
+            with contextlib.suppress(TryAgain):  # then the end of the lease tells
+                await self._store.changes.leave(self._outbox.reader, lease)
+
+    async def find(self) -> OutboxRow | None:
+        """How it is kept now."""
+        return next((one for one in await self._store.outboxes.list() if one.plan.name == self._outbox.name), None)
+
+    async def is_changed(self) -> bool:
+        """Whether others have changed it."""
+        found = await self.find()
+        return found is None or self.row is None or found.epoch != self.row.epoch
+
+    # ----- writing
+
+    def step(
+        self,
+        items: Sequence[Item] = (),
+        *,
+        after: Position | None = None,
+        trouble: Trouble | None = None,
+        put: Sequence[Aside] = (),
+        skipped: Sequence[int] = (),
+        delivered: int = 0,
+        backfill: str | None = None,
+        filled: bool = False,
+        keeps: bool = False,
+    ) -> Step:
+        """What is to be written.
+
+        Args:
+            items: The messages that are done with.
+            after: Where the reader is then; by default as they say.
+            trouble: What is known of the next message.
+            put: Messages that are put aside.
+            skipped: Numbers of messages that were passed by.
+            delivered: How many were delivered.
+            backfill: What is left of older rows; by default as the messages say.
+            filled: Whether none are left.
+            keeps: Whether messages that were put aside stay there.
+        """
+        assert self.row is not None and self.lease is not None  # noqa: PT018, S101 - it is known
+        places = [item.after for item in items if item.after is not None]
+        left = [item.backfill for item in items if item.backfill is not None]
+        place = after or (places[-1] if places else self.position)
+        return Step(
+            outbox=self.row,
+            move=Move(self._outbox.reader, self.lease, self.position, place),
+            backfill=None if filled else backfill or (left[-1] if left else self.row.backfill),
+            trouble=trouble,
+            delivered=delivered,
+            put=put,
+            taken=[] if keeps else [item.change.seq for item in items if item.aside is not None],
+            skipped=skipped,
+        )
+
+    async def write(self, step: Step) -> bool:
+        """Write a step by itself; False if nothing is known any more."""
+        if points.armed:
+            await points.reach("outbox.write", outbox=self._outbox.name, step=step)
+        if await self._store.outboxes.advance(step, self._clock.now()):
+            self.advanced(step)
+            return True
+        self.lost()
+        return False
+
+    def advanced(self, step: Step) -> None:
+        """A step was written."""
+        row = step.outbox
+        skips = tuple(seq for seq in row.skips if seq not in step.skipped)
+        self.row = replace(row, backfill=step.backfill, skips=skips, trouble=step.trouble)
+        self.position, self.trouble, self.moved_at = step.move.after, step.trouble, self._clock.monotonic()
+        self.keys.update(one.key for one in step.put if one.state != "parked")
+        if step.taken or any(one.state == "waiting" for one in step.put):
+            self.waits = True
+        if self.retry_at is not None and step.taken:
+            self.retry_at = self._clock.now()  # it may have been that one: look when the next is
+        times = [one.trouble.retry_at for one in step.put if one.state == "halted" and one.trouble is not None]
+        self.retry_at = min((at for at in (self.retry_at, *times) if at is not None), default=None)
+
+    def lost(self) -> None:
+        """Others have changed or taken it."""
+        log_event("outbox.changed", outbox=self._outbox.name, lease=self.lease)
+        self.forget()

@@ -1,0 +1,167 @@
+-- add: make an outbox known, if none of its name is.
+insert into penstock.outbox (name, function, kind, source, spec, version, keep_for, declared_at, backfill)
+values (:name, :function, :kind, :source, :spec, :version, :keep_for, :now, :backfill)
+on conflict (name) do nothing returning id;
+
+-- declare: what is declared of an outbox now; one of which a higher version was declared stays as it is.
+update penstock.outbox set
+    function = :function, kind = :kind, source = :source, spec = :spec, version = :version, keep_for = :keep_for,
+    declared_at = :now, epoch = epoch + 1
+where name = :name and version <= :version;
+
+-- capture: read messages under more numbers.
+-- Differs: they are an array.
+update penstock.outbox set
+    interests = array(select distinct t.id from unnest(interests || :interests::integer[]) as t (id) order by t.id),
+    epoch = epoch + 1
+where id = :outbox and not interests @> :interests;
+
+-- prepared: its changes are captured from now on.
+update penstock.outbox set ready = true, epoch = epoch + 1 where id = :outbox and not ready;
+
+-- add_topic: make a topic known.
+insert into penstock.topic (name) values (:topic) on conflict (name) do nothing;
+
+-- topic: the number of a topic.
+select id from penstock.topic where name = :topic;
+
+-- send: append a message to the change feed.
+-- Differs: the feed has slots, and numbers of transactions.
+insert into penstock.change (slot, xid, interest, changed_at, kind, key, after)
+select penstock.current_slot(), pg_current_xact_id()::text::bigint, -t.id, clock_timestamp(), 'message', :key, :payload
+from penstock.topic t where t.name = :topic
+returning seq;
+
+-- list: all outboxes by name.
+-- Unbounded: it reads them all.
+select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
+       trouble, delivered, delivered_at
+from penstock.outbox order by name;
+
+-- advance: write how an outbox stands, and move its reader on; nothing if others have changed or taken either.
+-- Differs: one statement for both.
+with moved as (
+    update penstock.change_reader set position = :after, moved_at = :now
+    where name = :reader and lease = :lease and position = :before
+    returning name
+)
+update penstock.outbox set
+    backfill = :backfill, trouble = :trouble, delivered = delivered + :delivered::bigint,
+    delivered_at = case when :delivered > 0 then :now else delivered_at end,
+    skips = case when cardinality(:skipped::bigint[]) = 0 then skips
+            else array(select t.seq from unnest(skips) as t (seq) where t.seq <> all(:skipped)) end
+where id = :outbox and epoch = :epoch and exists (select from moved)
+returning id;
+
+-- put: put messages aside, or write anew what is known of those that are.
+-- Differs: one statement for any number of messages.
+insert into penstock.outbox_message (outbox, seq, key, state, interest, kind, row_key, before, after, changed_at, attempts,
+    failed_at, retry_at, error, traceback)
+select :outbox, t.*
+from unnest(
+    :seqs::bigint[], :keys::text[], :states::text[], :interests::integer[], :kinds::text[], :row_keys::text[],
+    :befores::text[], :afters::text[], :changed_ats::timestamptz[], :attempts::integer[], :failed_ats::timestamptz[],
+    :retry_ats::timestamptz[], :errors::text[], :tracebacks::text[]
+) as t
+on conflict (outbox, seq) do update set
+    state = excluded.state, attempts = excluded.attempts, failed_at = excluded.failed_at, retry_at = excluded.retry_at,
+    error = excluded.error, traceback = excluded.traceback;
+
+-- take: messages are aside no more.
+-- Differs: their numbers are an array.
+delete from penstock.outbox_message where outbox = :outbox and seq = any(:seqs::bigint[]);
+
+-- waiting: messages that wait, of keys of which none has failed, in their order.
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback
+from penstock.outbox_message w
+where w.outbox = :outbox and w.state = 'waiting' and not exists (
+    select from penstock.outbox_message h where h.outbox = w.outbox and h.key = w.key and h.state = 'halted'
+)
+order by w.seq limit :limit;
+
+-- failed: messages that keep those of their key waiting, and are to be tried again by now.
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback
+from penstock.outbox_message where outbox = :outbox and state = 'halted' and retry_at <= :now order by seq limit :limit;
+
+-- next_retry: when the next of these is to be tried again.
+select min(retry_at) from penstock.outbox_message where outbox = :outbox and state = 'halted';
+
+-- kept_keys: the keys of which messages wait or have failed.
+-- Unbounded: it reads all that is put aside.
+select distinct key from penstock.outbox_message where outbox = :outbox and state in ('waiting', 'halted');
+
+-- put_keys: of rows with these keys those whose insert was put aside.
+-- Differs: the keys are an array.
+select distinct row_key from penstock.outbox_message
+where outbox = :outbox and row_key = any(:keys::text[]) and kind = 'enter';
+
+-- aside: messages that are put aside, in their order.
+-- Differs: the states are an array.
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback
+from penstock.outbox_message
+where outbox = :outbox and state = any(:states::text[]) and (:after::bigint is null or seq > :after) order by seq limit :limit;
+
+-- count_aside: how many messages are put aside.
+-- Unbounded: it reads all that is put aside.
+select state, count(*) from penstock.outbox_message where outbox = :outbox group by state;
+
+-- pause: send nothing of an outbox, or go on.
+update penstock.outbox set paused = :paused, epoch = epoch + 1 where name = :name returning id;
+
+-- retry: have the next message tried again now, if it has failed, and is one of these.
+-- Differs: the numbers are an array.
+update penstock.outbox set
+    trouble = (trouble::jsonb || jsonb_build_object('retry_at', :said::text, 'attempts', 0, 'halted', false))::text,
+    epoch = epoch + 1
+where name = :name and trouble is not null
+  and (:seqs::bigint[] is null or (trouble::jsonb ->> 'seq')::bigint = any(:seqs))
+returning id;
+
+-- retry_aside: the same of messages that are aside; those parked wait for their turn again.
+-- Differs: see retry.
+with again as (
+    update penstock.outbox_message m set state = case when m.state = 'parked' then 'waiting' else m.state end, attempts = 0,
+        retry_at = :now
+    from penstock.outbox o
+    where o.name = :name and m.outbox = o.id and m.state in ('halted', 'parked') and (:seqs::bigint[] is null or m.seq = any(:seqs))
+    returning m.seq
+), changed as (
+    update penstock.outbox set epoch = epoch + 1 where name = :name and exists (select from again)
+)
+select seq from again;
+
+-- skip: pass the next message by, if it has failed and has this number.
+update penstock.outbox set skips = skips || :seq::bigint, trouble = null, epoch = epoch + 1
+where name = :name and (trouble::jsonb ->> 'seq')::bigint = :seq
+returning id;
+
+-- skip_aside: the same of a message that is aside and has failed.
+with gone as (
+    delete from penstock.outbox_message m using penstock.outbox o
+    where o.name = :name and m.outbox = o.id and m.seq = :seq and m.state in ('halted', 'parked')
+    returning m.seq
+), changed as (
+    update penstock.outbox set epoch = epoch + 1 where name = :name and exists (select from gone)
+)
+select seq from gone;
+
+-- place: begin anew elsewhere.
+update penstock.outbox set backfill = :backfill, trouble = null, skips = '{}', epoch = epoch + 1 where name = :name
+returning id, interests;
+
+-- put_reader: put the reader of an outbox elsewhere, and take it from who reads it.
+update penstock.change_reader set position = :position, lease = null, moved_at = :now where name = :reader;
+
+-- forget_unread: forget messages aside that are read again from a position on.
+-- Differs: on SQLite numbers say it all.
+delete from penstock.outbox_message m where m.outbox = :outbox and (m.seq < 0 or m.seq in (
+    select c.seq from penstock.change c
+    where c.interest = any(:interests::integer[]) and (c.xid >= :seen_end or c.xid = any(:seen_open::bigint[]))
+      and (c.seq > :last or c.xid >= :batch_end or c.xid = any(:batch_open::bigint[]))
+));
+
+-- forget: drop an outbox.
+delete from penstock.outbox where name = :name returning id;
+
+-- forget_reader: drop the reader of an outbox.
+delete from penstock.change_reader where name = :reader;

@@ -1,0 +1,158 @@
+-- add: make an outbox known, if none of its name is.
+insert into penstock_outbox (name, function, kind, source, spec, version, keep_for, declared_at, backfill)
+values (:name, :function, :kind, :source, :spec, :version, :keep_for, :now, :backfill)
+on conflict (name) do nothing returning id;
+
+-- declare: what is declared of an outbox now; one of which a higher version was declared stays as it is.
+update penstock_outbox set
+    function = :function, kind = :kind, source = :source, spec = :spec, version = :version, keep_for = :keep_for,
+    declared_at = :now, epoch = epoch + 1
+where name = :name and version <= :version;
+
+-- capture: read messages under more numbers.
+-- Differs: they are JSON.
+update penstock_outbox set
+    interests = (select json_group_array(t.value) from (
+        select value from json_each(interests) union select value from json_each(:interests) order by value
+    ) t),
+    epoch = epoch + 1
+where id = :outbox and exists (
+    select 1 from json_each(:interests) n where n.value not in (select k.value from json_each(penstock_outbox.interests) k)
+);
+
+-- prepared: its changes are captured from now on.
+update penstock_outbox set ready = 1, epoch = epoch + 1 where id = :outbox and not ready;
+
+-- add_topic: make a topic known.
+insert into penstock_topic (name) values (:topic) on conflict (name) do nothing;
+
+-- topic: the number of a topic.
+select id from penstock_topic where name = :topic;
+
+-- send: append a message to the change feed.
+-- Differs: the feed has slots on PostgreSQL, and numbers of transactions.
+insert into penstock_change (interest, changed_at, kind, key, after)
+select -t.id, strftime('%Y-%m-%d %H:%M:%f000+00:00', 'now'), 'message', :key, :payload
+from penstock_topic t where t.name = :topic
+returning seq;
+
+-- list: all outboxes by name.
+-- Unbounded: it reads them all.
+select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
+       trouble, delivered, delivered_at
+from penstock_outbox order by name;
+
+-- advance: write how an outbox stands, if others have not changed it.
+-- Differs: its reader is moved by another statement.
+update penstock_outbox set
+    backfill = :backfill, trouble = :trouble, delivered = delivered + :delivered,
+    delivered_at = case when :delivered > 0 then :now else delivered_at end,
+    skips = case when :skipped = '[]' then skips else (
+        select json_group_array(t.value) from json_each(skips) t where t.value not in (select value from json_each(:skipped))
+    ) end
+where id = :outbox and epoch = :epoch
+returning id;
+
+-- put: put a message aside, or write anew what is known of one that is.
+-- Differs: one statement for each message.
+insert into penstock_outbox_message (outbox, seq, key, state, interest, kind, row_key, before, after, changed_at, attempts,
+    failed_at, retry_at, error, traceback)
+values (:outbox, :seqs, :keys, :states, :interests, :kinds, :row_keys, :befores, :afters, :changed_ats, :attempts, :failed_ats,
+    :retry_ats, :errors, :tracebacks)
+on conflict (outbox, seq) do update set
+    state = excluded.state, attempts = excluded.attempts, failed_at = excluded.failed_at, retry_at = excluded.retry_at,
+    error = excluded.error, traceback = excluded.traceback;
+
+-- take: messages are aside no more.
+-- Differs: their numbers are JSON.
+delete from penstock_outbox_message where outbox = :outbox and seq in (select value from json_each(:seqs));
+
+-- waiting: messages that wait, of keys of which none has failed, in their order.
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback
+from penstock_outbox_message w
+where w.outbox = :outbox and w.state = 'waiting' and not exists (
+    select 1 from penstock_outbox_message h where h.outbox = w.outbox and h.key = w.key and h.state = 'halted'
+)
+order by w.seq limit :limit;
+
+-- failed: messages that keep those of their key waiting, and are to be tried again by now.
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback
+from penstock_outbox_message where outbox = :outbox and state = 'halted' and retry_at <= :now order by seq limit :limit;
+
+-- next_retry: when the next of these is to be tried again.
+select min(retry_at) from penstock_outbox_message where outbox = :outbox and state = 'halted';
+
+-- kept_keys: the keys of which messages wait or have failed.
+-- Unbounded: it reads all that is put aside.
+select distinct key from penstock_outbox_message where outbox = :outbox and state in ('waiting', 'halted');
+
+-- put_keys: of rows with these keys those whose insert was put aside.
+-- Differs: the keys are JSON.
+select distinct row_key from penstock_outbox_message
+where outbox = :outbox and row_key in (select value from json_each(:keys)) and kind = 'enter';
+
+-- aside: messages that are put aside, in their order.
+-- Differs: the states are JSON.
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback
+from penstock_outbox_message
+where outbox = :outbox and state in (select value from json_each(:states)) and (:after is null or seq > :after)
+order by seq limit :limit;
+
+-- count_aside: how many messages are put aside.
+-- Unbounded: it reads all that is put aside.
+select state, count(*) from penstock_outbox_message where outbox = :outbox group by state;
+
+-- pause: send nothing of an outbox, or go on.
+update penstock_outbox set paused = :paused, epoch = epoch + 1 where name = :name returning id;
+
+-- retry: have the next message tried again now, if it has failed, and is one of these.
+-- Differs: the numbers are JSON.
+update penstock_outbox set
+    trouble = json_set(trouble, '$.retry_at', :said, '$.attempts', 0, '$.halted', json('false')), epoch = epoch + 1
+where name = :name and trouble is not null
+  and (:seqs is null or json_extract(trouble, '$.seq') in (select value from json_each(:seqs)))
+returning id;
+
+-- retry_aside: the same of messages that are aside; those parked wait for their turn again.
+-- Differs: see retry; `touch` follows.
+update penstock_outbox_message set
+    state = case when state = 'parked' then 'waiting' else state end, attempts = 0, retry_at = :now
+where outbox = (select id from penstock_outbox where name = :name) and state in ('halted', 'parked')
+  and (:seqs is null or seq in (select value from json_each(:seqs)))
+returning seq;
+
+-- touch: an outbox was changed by others than its relay (SQLite only: PostgreSQL does so beside).
+update penstock_outbox set epoch = epoch + 1 where name = :name;
+
+-- skip: pass the next message by, if it has failed and has this number.
+update penstock_outbox set
+    skips = (select json_group_array(t.value) from (select value from json_each(skips) union select :seq) t), trouble = null,
+    epoch = epoch + 1
+where name = :name and json_extract(trouble, '$.seq') = :seq
+returning id;
+
+-- skip_aside: the same of a message that is aside and has failed.
+-- Differs: `touch` follows.
+delete from penstock_outbox_message
+where outbox = (select id from penstock_outbox where name = :name) and seq = :seq and state in ('halted', 'parked')
+returning seq;
+
+-- place: begin anew elsewhere.
+update penstock_outbox set backfill = :backfill, trouble = null, skips = '[]', epoch = epoch + 1 where name = :name
+returning id, interests;
+
+-- put_reader: put the reader of an outbox elsewhere, and take it from who reads it.
+update penstock_change_reader set position = :position, lease = null, moved_at = :now where name = :reader;
+
+-- forget_unread: forget messages aside that are read again from a position on.
+-- Differs: numbers say it all.
+delete from penstock_outbox_message where outbox = :outbox and (seq < 0 or seq in (
+    select c.seq from penstock_change c
+    where c.seq > :high and c.interest in (select value from json_each(:interests))
+));
+
+-- forget: drop an outbox.
+delete from penstock_outbox where name = :name returning id;
+
+-- forget_reader: drop the reader of an outbox.
+delete from penstock_change_reader where name = :reader;
