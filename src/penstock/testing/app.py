@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -173,13 +173,16 @@ class TestApp(Backend):
             if next_run_at > self.clock.now():
                 self.clock.advance(next_run_at - self.clock.now())
         if raise_errors:
-            now_failed = await self.jobs("failed", _MOST_JOBS)
-            failed = [job for job in now_failed if (job.id, job.finished_at, len(job.attempts)) not in known]
-            if failed:
-                raise JobsFailed(failed)
-            if self._failures:
-                raise MessagesFailed(self._failures)
+            await self._raise_failures(known)
         return self._attempts - before
+
+    async def _raise_failures(self, known: Container[object]) -> None:
+        now_failed = await self.jobs("failed", _MOST_JOBS)
+        failed = [job for job in now_failed if (job.id, job.finished_at, len(job.attempts)) not in known]
+        if failed:
+            raise JobsFailed(failed)
+        if self._failures:
+            raise MessagesFailed(self._failures)
 
     async def _next_at(self, *, plan: bool) -> datetime | None:
         """When a job or an outbox goes on that waits."""
