@@ -28,6 +28,7 @@ from penstock.store.contract import Session
 from penstock.store.outboxes import Aside, Step
 
 _GROUP = 100  # messages that share a transaction
+_CALLS = 500  # likewise, where one call takes many
 _SLOW = 0.1  # seconds after which fewer do
 _LOOK_EVERY = 0.05  # seconds; who writes with penstock wakes it at once
 _STATE_EVERY = 1.0
@@ -162,16 +163,20 @@ class Line(Service):
         """How many messages are handed over together now."""
         if self._standing.trouble is not None:
             return 1
-        if self._outbox.batch is not None:
-            return self._once or self._outbox.batch
+        size = self._outbox.batch
         if self._function.kind is FunctionKind.MUTATION:
-            return self._once or _GROUP
-        return self._once or _GROUP * self._outbox.parallelism
+            return self._once or (_GROUP if size is None else max(size, _CALLS // size * size))
+        return self._once or size or _GROUP * self._outbox.parallelism
 
     def _linger(self, items: Sequence[Item]) -> float:
         """For how long a batch still waits to be filled."""
         linger, now = self._outbox.linger.total_seconds(), self.clock.monotonic()
-        if linger and len(items) < self._largest() and self._standing.trouble is None and items[0].aside is None:
+        if (
+            linger
+            and len(items) < (self._outbox.batch or 1)
+            and self._standing.trouble is None
+            and items[0].aside is None
+        ):
             if self._lingering_since < 0:
                 self._lingering_since = now
             if (left := self._lingering_since + linger - now) > 0:
@@ -215,7 +220,7 @@ class Line(Service):
         mutation, began = function.kind is FunctionKind.MUTATION, self._runner.engine.machine.monotonic()
         delivery: Delivery | None = None
         try:
-            delivery = Delivery([self._given(item) for item in items])
+            delivery = Delivery([self._given(item) for item in items], self._outbox.batch)
             step = self._standing.step(items, delivered=len(items))
 
             async def seal(session: Session) -> bool:
@@ -241,18 +246,15 @@ class Line(Service):
         else:
             await self._write(items, delivered=len(items))
         slow = mutation and self._runner.engine.machine.monotonic() - began > _SLOW
-        if slow and self._outbox.batch is None:
-            self._once = max(1, len(items) // 2)
+        if slow:
+            self._once = max(self._outbox.batch or 1, len(items) // 2)
         elif self._once is not None:
             self._once = None if self._once >= _GROUP else self._once * 2
 
     async def _failed_together(self, items: list[Item], done: int, error: Exception) -> None:
         """Find the message that failed: fewer are handed over together, until it is alone."""
         if len(items) > 1:
-            alone = self._outbox.batch is None and done
-            self._once = done if alone else max(1, len(items) // 2)
-            if self._outbox.batch is None and not done:
-                self._once = 1
+            self._once = done or (1 if self._outbox.batch is None else max(1, len(items) // 2))
             return
         await self._failed(items[0], error)
 
