@@ -19,6 +19,8 @@ POINTS = frozenset(
         "planner.read",  # changes are read, and it is not decided what they call for
         "planner.planned",  # that is decided, and nothing is written
         "scheduler.decided",  # it is decided which crons run, nothing is committed
+        "outbox.next",  # messages are about to be handed over
+        "outbox.write",  # messages were handed over, or failed, and that is about to be written
         "lease.renew",  # a worker is about to renew its lease
         "lock.renew",  # a holder is about to renew its lock
     }

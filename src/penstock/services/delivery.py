@@ -17,7 +17,7 @@ from datetime import datetime
 from penstock.calls.deliveries import Delivery, deliver
 from penstock.calls.outboxes import DeclaredOutbox
 from penstock.calls.run import Runner
-from penstock.errors import LeaseLost, TryAgain
+from penstock.errors import CallTimeout, LeaseLost, LockTaken, TryAgain
 from penstock.functions.function import FunctionKind
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
@@ -64,6 +64,7 @@ class Line(Service):
         self._upcoming = Upcoming(runner, self._messages, self._standing, self._largest)
         self._once: int | None = None
         self._sent: set[int] = set()
+        self._told: set[int] = set()
         self._looked_at = self._lingering_since = -1e9
 
     async def tick(self) -> float:
@@ -149,7 +150,7 @@ class Line(Service):
         if self._standing.trouble is not None:
             return 1
         if self._outbox.batch is not None:
-            return self._once or self._outbox.batch
+            return min(self._once or self._outbox.batch, self._outbox.batch)
         if self._function.kind is FunctionKind.MUTATION:
             return self._once or _GROUP
         return self._once or _GROUP * self._outbox.parallelism
@@ -182,7 +183,9 @@ class Line(Service):
             await points.reach("outbox.next", outbox=self._outbox.name, items=items)
         if self._function.kind is FunctionKind.MUTATION or self._outbox.batch is not None:
             await self._together(items)
-        elif self._outbox.parallelism > 1 and len(items) > 1:
+            return
+        self._once = None
+        if self._outbox.parallelism > 1 and len(items) > 1:
             await self._beside_each_other(items)
         else:
             await self._one_by_one(items)
@@ -212,14 +215,14 @@ class Line(Service):
             self._standing.lost()
             self._forget()
             return
-        except TryAgain as error:
-            if not mutation or len(items) == 1:
-                raise
-            self._once = max(1, len(items) // 2)
-            log_event("outbox.again", outbox=self._outbox.name, messages=len(items), error=error)
-            return
         except Exception as error:  # noqa: BLE001 - whatever user code raises befalls its message
-            await self._failed_together(items, 0 if delivery is None else delivery.done, error)
+            if not mutation or not isinstance(error, TryAgain) or (len(items) == 1 and _is_its_own(error)):
+                await self._failed_together(items, 0 if delivery is None else delivery.done, error)
+                return
+            if len(items) == 1:
+                raise
+            self._once = len(items) // 2
+            log_event("outbox.again", outbox=self._outbox.name, messages=len(items), error=error)
             return
         if mutation:
             self._standing.advanced(step)
@@ -235,10 +238,8 @@ class Line(Service):
     async def _failed_together(self, items: list[Item], done: int, error: Exception) -> None:
         """Find the message that failed: fewer are handed over together, until it is alone."""
         if len(items) > 1:
-            alone = self._outbox.batch is None and done
-            self._once = done if alone else max(1, len(items) // 2)
-            if self._outbox.batch is None and not done:
-                self._once = 1
+            halves = self._outbox.batch is not None or done == len(items)  # then nobody knows which one it was
+            self._once = len(items) // 2 if halves else max(1, done)
             return
         await self._failed(items[0], error)
 
@@ -316,10 +317,10 @@ class Line(Service):
 
     def _known(self, item: Item) -> Trouble | None:
         """What is known of a message, if it has failed before."""
-        if item.aside is not None and item.aside.trouble is not None:
-            return item.aside.trouble
         trouble = self._standing.trouble
-        return trouble if trouble is not None and trouble.seq == item.change.seq else None
+        if trouble is not None and trouble.seq == item.change.seq:
+            return trouble
+        return None if item.aside is None else item.aside.trouble
 
     def _timeout(self) -> float | None:
         return None if self._outbox.timeout is None else self._outbox.timeout.total_seconds()
@@ -342,7 +343,9 @@ class Line(Service):
             await self._write(trouble=trouble)
 
     def _tell(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
-        halted = trouble.halted and not (known is not None and known.halted)
+        again = known is not None and known.attempts and item.change.seq in self._told
+        halted = trouble.halted and not again
+        self._told |= {item.change.seq} if halted else set()
         log_event(
             "outbox.halted" if halted else "outbox.failed",
             logging.ERROR if halted else logging.WARNING,
@@ -372,9 +375,15 @@ class Line(Service):
     async def _written(self, step: Step, items: Sequence[Item]) -> None:
         if await self._standing.write(step):
             self._upcoming.drop(items)
-            self._sent.difference_update(item.change.seq for item in items)
+            for done in (self._sent, self._told):
+                done.difference_update(item.change.seq for item in items if not step.put)
         else:
             self._forget()
+
+
+def _is_its_own(error: TryAgain) -> bool:
+    """Whether it is the handler that takes too long, and not the database that is away or busy."""
+    return isinstance(error, (CallTimeout, LockTaken)) or bool(error.facts.get("slow"))
 
 
 def _until(moment: datetime | None, now: datetime, most: float) -> float:
