@@ -194,7 +194,7 @@ class Outboxes:
                 raise DeclarationError(
                     f"Outbox {name!r}: parallelism is for actions.", fix="Mutations share transactions by themselves."
                 )
-            function = kind(run_of(handler, many=outbox.batch is not None), public=False, name=name_of(handler))
+            function = kind(run_of(handler), public=False, name=name_of(handler))
             self._declared[name] = DeclaredOutbox(outbox, function, handler)
             return handler
 

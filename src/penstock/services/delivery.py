@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 
 from penstock.calls.deliveries import Delivery, deliver
 from penstock.calls.outboxes import DeclaredOutbox
@@ -23,23 +22,18 @@ from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.outbox.trouble import Trouble, after_failure
 from penstock.services.service import Service
-from penstock.services.standing import Item, Standing
+from penstock.services.standing import Holder, Item, Standing
 from penstock.services.upcoming import Upcoming
 from penstock.store.contract import Session
 from penstock.store.outboxes import Aside, Step
 
 _GROUP = 100  # messages that share a transaction
+_CALLS = 500  # likewise, where one call takes many
 _SLOW = 0.1  # seconds after which fewer do
 _LOOK_EVERY = 0.05  # seconds; who writes with penstock wakes it at once
 _STATE_EVERY = 1.0
 _STAND_BY = 1.0
-
-
-@dataclass(slots=True)
-class Holder:
-    """The lease under which all lines of a relay read."""
-
-    lease: int | None = None
+_SEEN = 100
 
 
 class Line(Service):
@@ -49,6 +43,9 @@ class Line(Service):
         runner: Runs functions.
         declared: The outbox.
         holder: Whose lease it reads under.
+
+    Attributes:
+        on_failed: Told of each attempt that failed.
     """
 
     name = "outbox"
@@ -66,6 +63,7 @@ class Line(Service):
         self._sent: set[int] = set()
         self._told: set[int] = set()
         self._looked_at = self._lingering_since = -1e9
+        self.on_failed: Callable[[str, Trouble], None] = lambda _outbox, _trouble: None
 
     async def tick(self) -> float:
         """Hand over a piece; seconds until the next look."""
@@ -81,6 +79,23 @@ class Line(Service):
             return wait
         await self._hand_over(items)
         return 0.0
+
+    async def next_at(self) -> datetime | None:
+        """When it goes on by itself, if it waits: for a further attempt that is not beyond its policy, or to linger."""
+        standing, most = self._standing, self._outbox.retry.max_attempts
+        if standing.row is None:
+            return None
+        aside = await self._runner.engine.store.outboxes.aside(standing.row.id, ["halted"], _SEEN)
+        troubles = [standing.trouble, *(one.trouble for one in aside)]
+        times = [
+            one.retry_at
+            for one in troubles
+            if one is not None and one.retry_at is not None and (most is None or one.attempts < most)
+        ]
+        if self._lingering_since >= 0:
+            left = self._lingering_since + self._outbox.linger.total_seconds() - self.clock.monotonic()
+            times.append(self.clock.now() + timedelta(seconds=max(0.0, left)))
+        return min(times, default=None)
 
     async def end(self, grace: float) -> None:
         """Stop; what is under way may end within this many seconds."""
@@ -149,16 +164,22 @@ class Line(Service):
         """How many messages are handed over together now."""
         if self._standing.trouble is not None:
             return 1
-        if self._outbox.batch is not None:
-            return min(self._once or self._outbox.batch, self._outbox.batch)
+        size = self._outbox.batch
         if self._function.kind is FunctionKind.MUTATION:
-            return self._once or _GROUP
+            return self._once or (_GROUP if size is None else max(size, _CALLS // size * size))
+        if size is not None:
+            return min(self._once or size, size)
         return self._once or _GROUP * self._outbox.parallelism
 
     def _linger(self, items: Sequence[Item]) -> float:
         """For how long a batch still waits to be filled."""
         linger, now = self._outbox.linger.total_seconds(), self.clock.monotonic()
-        if linger and len(items) < self._largest() and self._standing.trouble is None and items[0].aside is None:
+        if (
+            linger
+            and len(items) < (self._outbox.batch or 1)
+            and self._standing.trouble is None
+            and items[0].aside is None
+        ):
             if self._lingering_since < 0:
                 self._lingering_since = now
             if (left := self._lingering_since + linger - now) > 0:
@@ -204,7 +225,7 @@ class Line(Service):
         mutation, began = function.kind is FunctionKind.MUTATION, self._runner.engine.machine.monotonic()
         delivery: Delivery | None = None
         try:
-            delivery = Delivery([self._given(item) for item in items])
+            delivery = Delivery([self._given(item) for item in items], self._outbox.batch)
             step = self._standing.step(items, delivered=len(items))
 
             async def seal(session: Session) -> bool:
@@ -215,7 +236,7 @@ class Line(Service):
             self._standing.lost()
             self._forget()
             return
-        except Exception as error:  # noqa: BLE001 - whatever user code raises befalls its message
+        except Exception as error:
             if not mutation or not isinstance(error, TryAgain) or (len(items) == 1 and _is_its_own(error)):
                 await self._failed_together(items, 0 if delivery is None else delivery.done, error)
                 return
@@ -230,15 +251,15 @@ class Line(Service):
         else:
             await self._write(items, delivered=len(items))
         slow = mutation and self._runner.engine.machine.monotonic() - began > _SLOW
-        if slow and self._outbox.batch is None:
-            self._once = max(1, len(items) // 2)
+        if slow:
+            self._once = max(self._outbox.batch or 1, len(items) // 2)
         elif self._once is not None:
             self._once = None if self._once >= _GROUP else self._once * 2
 
     async def _failed_together(self, items: list[Item], done: int, error: Exception) -> None:
         """Find the message that failed: fewer are handed over together, until it is alone."""
         if len(items) > 1:
-            halves = self._outbox.batch is not None or done == len(items)  # then nobody knows which one it was
+            halves = done == len(items) or (not done and self._outbox.batch is not None)  # nobody knows which it was
             self._once = len(items) // 2 if halves else max(1, done)
             return
         await self._failed(items[0], error)
@@ -343,18 +364,18 @@ class Line(Service):
             await self._write(trouble=trouble)
 
     def _tell(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
-        again = known is not None and known.attempts and item.change.seq in self._told
-        halted = trouble.halted and not again
-        self._told |= {item.change.seq} if halted else set()
+        outbox, message, key = self._outbox.name, item.change.seq, item.key
+        attempts, error = trouble.attempts, trouble.error
         log_event(
-            "outbox.halted" if halted else "outbox.failed",
-            logging.ERROR if halted else logging.WARNING,
-            outbox=self._outbox.name,
-            message=item.change.seq,
-            key=item.key,
-            attempts=trouble.attempts,
-            error=trouble.error,
+            "outbox.failed", logging.WARNING, outbox=outbox, message=message, key=key, attempts=attempts, error=error
         )
+        again = known is not None and known.attempts and message in self._told
+        if trouble.halted and not again:
+            self._told.add(message)
+            log_event(
+                "outbox.halted", logging.ERROR, outbox=outbox, message=message, key=key, attempts=attempts, error=error
+            )
+        self.on_failed(outbox, trouble)
 
     async def _write(
         self,

@@ -19,8 +19,16 @@ from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import Trouble
+from penstock.store.changes import Batch
 from penstock.store.outboxes import Aside, OutboxRow, Step
 from penstock.store.tasks import Move
+
+
+@dataclass(slots=True)
+class Holder:
+    """The lease under which all lines of a relay read."""
+
+    lease: int | None = None
 
 
 @dataclass(slots=True)
@@ -30,16 +38,23 @@ class Item:
     Attributes:
         change: The change that it is.
         key: By which it is ordered.
-        after: Where the reader is once it is done with; None if that does not change.
+        batch: What it was read with; None if it was not read of the feed.
+        number: How many of that are done with it.
         backfill: What is left of older rows then; None if that does not change.
         aside: How it was put aside; None if it was not.
     """
 
     change: CapturedChange
     key: str
-    after: Position | None = None
+    batch: Batch | None = None
+    number: int = 0
     backfill: str | None = None
     aside: Aside | None = None
+
+    @property
+    def after(self) -> Position | None:
+        """Where the reader is once it is done with; None if that does not change."""
+        return None if self.batch is None else self.batch.at(self.number)
 
 
 class Standing:
@@ -142,13 +157,12 @@ class Standing:
             keeps: Whether messages that were put aside stay there.
         """
         assert self.row is not None and self.lease is not None  # noqa: PT018, S101 - it is known
-        places = [item.after for item in items if item.after is not None]
-        left = [item.backfill for item in items if item.backfill is not None]
-        place = after or (places[-1] if places else self.position)
+        place = after or next((item.after for item in reversed(items) if item.batch is not None), None)
+        left = next((item.backfill for item in reversed(items) if item.backfill is not None), self.row.backfill)
         return Step(
             outbox=self.row,
-            move=Move(self._outbox.reader, self.lease, self.position, place),
-            backfill=None if filled else backfill or (left[-1] if left else self.row.backfill),
+            move=Move(self._outbox.reader, self.lease, self.position, place or self.position),
+            backfill=None if filled else backfill or left,
             trouble=trouble,
             delivered=delivered,
             put=put,

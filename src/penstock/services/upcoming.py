@@ -104,12 +104,12 @@ class Upcoming:
     def _items(self, batch: Batch) -> list[Item]:
         """The messages of a batch; what else was captured is passed by with the message before it."""
         found = [
-            Item(change, self._key(change), batch.at(number))
+            Item(change, self._key(change), batch, number)
             for number, change in enumerate(batch.changes, 1)
             if self._messages.kind(change) is not None
         ]
         if found:
-            found[-1].after = batch.position
+            found[-1].number = len(batch.changes)
         return found
 
     def _key(self, change: CapturedChange) -> str:
