@@ -73,6 +73,7 @@ class Standing:
         waits: Whether some of those may be handed over now.
         retry_at: When the next of those is tried again that has failed.
         moved_at: When it was written last.
+        again: Whether it was taken where this lease had left it, so that nobody has moved it since.
     """
 
     def __init__(self, runner: Runner, outbox: Outbox) -> None:
@@ -87,6 +88,7 @@ class Standing:
         self.waits = True
         self.retry_at: datetime | None = None
         self.moved_at = 0.0
+        self.again = False
 
     def forget(self) -> None:
         """It is not known any more."""
@@ -102,6 +104,7 @@ class Standing:
         held = next((one.lease for one in await self._store.changes.readers() if one.name == reader), None)
         position = await self._store.changes.take(reader, lease)
         row = await self.find()
+        self.again = held == lease and position == self.position
         if position is None or row is None:
             return None
         self.row, self.lease, self.position, self.trouble = row, lease, position, row.trouble

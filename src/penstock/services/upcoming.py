@@ -195,7 +195,8 @@ class Upcoming:
         batch = await self._store.changes.read(self._standing.position, _AT_ONCE, row.interests)
         put = [Aside(item.change, item.key, "waiting") for item in self._items(batch)]
         if put or not batch.complete:
-            await self._standing.write(self._standing.step(after=batch.position, put=put))
+            step = self._standing.step(after=batch.position, put=put, trouble=self._standing.trouble)
+            await self._standing.write(step)
         return not batch.complete
 
 
