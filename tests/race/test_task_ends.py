@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 from asyncpg.transaction import Transaction
 from stage.crews import Crew, crew
-from stage.reacting import Done, Item, booking, done, patch, put
+from stage.reacting import Done, Item, booking, done
 from stage.waits import until
 
 from penstock import App, Id, TaskCtx
@@ -44,11 +44,11 @@ def nothing_told() -> Iterator[None]:
 
 async def items_of(one: Crew, count: int) -> list[Id[Any]]:
     """So many items whose runs wait, and one more that has had its run, with the last key of all."""
-    items = [await one.backend.run_mutation(put, value=1, status="closed") for _ in range(count)]
-    last = await one.backend.run_mutation(put, value=1)
+    items = [await one.run("put", value=1, status="closed") for _ in range(count)]
+    last = await one.run("put", value=1)
     await one.settle_down()
     for item in items:
-        await one.backend.run_mutation(patch, item=item, status="open")
+        await one.run("patch", item=item, status="open")
     await one.plan()
     return [*items, last]
 
@@ -95,7 +95,7 @@ async def waiting(connection: asyncpg.Connection, count: int) -> None:
 
 async def settle_beside_a_planner(one: Crew, url: str, last: Id[Any]) -> None:
     """End the runs that a worker has made, while a planner has the records of their rows and waits for the last one."""
-    await one.backend.run_mutation(patch, item=last, value=7)
+    await one.run("patch", item=last, value=7)
     async with other(url) as (connection, transaction):
         await connection.execute(_HOLD, f'["{last}"]')
         planning = asyncio.create_task(one.planner.tick())
@@ -111,7 +111,7 @@ async def test_a_row_that_changed_while_its_end_waited_runs_once_more(postgres_u
         item, last = await items_of(one, 1)
         await one.worker.tick()
         await one.worker.wait_for_jobs()
-        await one.backend.run_mutation(patch, item=item, value=2)
+        await one.run("patch", item=item, value=2)
         await settle_beside_a_planner(one, postgres_url, last)
         assert await stand(one, [item]) == [(True, 2, None)]
         await one.settle_down()
@@ -120,15 +120,15 @@ async def test_a_row_that_changed_while_its_end_waited_runs_once_more(postgres_u
 
 
 async def test_a_row_that_was_only_written_while_its_end_waited_is_done(postgres_url: str) -> None:
-    """It left the filter: no reason to run, and its record says so; that it has no job any more is written over that."""
+    """It left the filter: no reason to run, as its record says. That it has no job any more is written after that."""
     async with crew(telling, postgres_url) as one:
         item, last = await items_of(one, 1)
         await one.worker.tick()
         await one.worker.wait_for_jobs()
-        await one.backend.run_mutation(patch, item=item, status="closed")
+        await one.run("patch", item=item, status="closed")
         await settle_beside_a_planner(one, postgres_url, last)
         assert await stand(one, [item]) == [(False, 1, "left")]
-        await one.backend.run_mutation(patch, item=item, status="open")
+        await one.run("patch", item=item, status="open")
         await one.settle_down()
         assert await stand(one, [item]) == [(False, 2, None)], "it can enter again"
         assert sorted(told) == sorted([(item, 1), (item, 1), (last, 1), (last, 7)])
@@ -141,9 +141,9 @@ async def test_of_runs_that_end_together_each_learns_what_was_written_of_its_own
         await one.worker.wait_for_jobs()
         assert one.worker.unsettled == 6
         for changed in items[:2]:
-            await one.backend.run_mutation(patch, item=changed, value=2)
+            await one.run("patch", item=changed, value=2)
         for left in items[2:4]:
-            await one.backend.run_mutation(patch, item=left, status="closed")
+            await one.run("patch", item=left, status="closed")
         await settle_beside_a_planner(one, postgres_url, last)
         assert await stand(one, items) == [(True, 2, None)] * 2 + [(False, 1, "left")] * 2 + [(False, 1, None)] * 2
         await one.settle_down()
@@ -171,13 +171,13 @@ async def test_a_mutation_whose_end_waited_has_each_state_once(postgres_url: str
     """It is serializable: what another has written it cannot have seen, so it runs again, or once more."""
     async with crew(booking, postgres_url) as one:
         *items, last = await items_of(one, 3)
-        await one.backend.run_mutation(patch, item=last, value=7)
+        await one.run("patch", item=last, value=7)
         async with other(postgres_url) as (connection, transaction):
             await connection.execute(_HOLD, f'["{items[0]}"]')
             working = asyncio.create_task(one.work())
             await waiting(connection, 1)
             for item in items:
-                await one.backend.run_mutation(patch, item=item, **change)
+                await one.run("patch", item=item, **change)
             planning = asyncio.create_task(one.planner.tick())
             await waiting(connection, 2)
             await transaction.rollback()
