@@ -378,6 +378,51 @@ async def test_a_gate_lets_some_pass_and_holds_those_who_follow() -> None:
         await second
 
 
+async def test_what_waits_for_a_paused_task_is_left_and_moves_no_clock(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        await app.tasks.pause(test, "copy")
+        begun = test.clock.now()
+        await test.run_mutation(write, text="a")
+        for _ in range(2):
+            assert await test.run_until_idle() == 0
+            assert test.clock.now() - begun <= timedelta(minutes=2), "no further than to when it would have run"
+        with pytest.raises(AssertionError, match="it ran for \\[\\]"):
+            test.assert_task_ran(copy)
+        await test.run_until_idle(advance=False)
+        assert (await test.job_counts())["scheduled"] == 1
+        await app.tasks.resume(test, "copy")
+        assert await test.run_until_idle() == 1
+        assert copied == ["a"]
+
+
+async def test_others_run_when_they_are_due_beside_a_paused_task(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        await app.tasks.pause(test, "copy")
+        begun = test.clock.now()
+        await test.run_mutation(write, text="a")
+        await test.run_mutation(ping_daily, days=3)
+        assert await test.run_until_idle() == 3
+        assert test.clock.now() - begun == timedelta(days=3)
+        assert await test.run_until(begun + timedelta(days=9)) == 0
+        await app.tasks.resume(test, "copy")
+        await test.run_until_idle()
+        test.assert_task_ran(copy, times=1)
+        assert copied == ["a"]
+
+
+async def test_what_is_held_for_more_than_a_year_is_left(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        store, begun = test.engine.store, test.clock.now()
+        (number,) = [task.id for task in await store.tasks.list() if task.plan.name.endswith("copy")]
+        await store.tasks.hold(number, begun + timedelta(days=400))
+        await test.run_mutation(write, text="a")
+        assert await test.run_until_idle() == 0
+        assert (copied, test.clock.now()) == ([], begun + timedelta(minutes=1))
+        test.clock.advance(timedelta(days=300))
+        assert await test.run_until_idle() == 1
+        assert copied == ["a"]
+
+
 async def test_an_error_may_be_raised_at_a_moment() -> None:
     async with TestApp(app) as test:
         with raising("commit.before", ConnectionError("pulled the plug"), times=2):

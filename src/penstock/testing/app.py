@@ -19,6 +19,7 @@ from penstock.jobs.job import Job, JobStatus
 from penstock.services.planner import Planner
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker import Worker
+from penstock.store.tasks import HELD
 from penstock.testing.clock import TestClock
 
 _MOST_JOBS = 10_000
@@ -115,7 +116,7 @@ class TestApp(Backend):
         """Plan reactive tasks and run jobs until nothing is left; how many attempts were made.
 
         What runs may write rows that call for more runs, fail and be tried again, or be put off: it is idle when
-        nothing of that is left.
+        nothing of that is left. What waits for a paused task to be resumed is left, and is no reason to move the clock.
 
         Args:
             advance: Move the clock to the time of jobs scheduled for later, up to a year ahead, and run these too.
@@ -141,7 +142,7 @@ class TestApp(Backend):
                 continue
             if busy or self._attempts > attempts or self.worker.unsettled or not pause:
                 continue
-            next_run_at = self.worker.next_run_at
+            next_run_at = await self._next_run_at()
             if next_run_at is None or next_run_at > until or (not advance and next_run_at > self.clock.now()):
                 break
             if next_run_at > self.clock.now():
@@ -170,7 +171,8 @@ class TestApp(Backend):
                 pass
             ran = await self.run_until_idle(advance=False, raise_errors=raise_errors)
             attempts += ran
-            due = [at for at in (self.cron_scheduler.next_at, self.worker.next_run_at) if at is not None and at <= time]
+            nexts = (self.cron_scheduler.next_at, await self._next_run_at())
+            due = [at for at in nexts if at is not None and at <= time]
             if due:
                 self.clock.advance(max(min(due) - self.clock.now(), timedelta(0)))
             elif not ran:
@@ -229,9 +231,27 @@ class TestApp(Backend):
                 return found
         raise ValueError(f"the app declares no reactive task {wanted!r}")
 
+    async def _next_run_at(self) -> datetime | None:
+        """When more is to run; what only waits for a paused task to be resumed is not asked."""
+        found, now = self.worker.next_run_at, self.clock.now()
+        held = {} if found is None or found <= now else await self.engine.store.tasks.held(now)
+        paused = {task for task, until in held.items() if until is None}
+        if not paused:
+            return found
+        pending = await self.jobs("pending", _MOST_JOBS)
+        left = [job.run_at for job in pending if job.options.task not in paused or job.error != HELD]
+        if any(run_at <= now for run_at in left):
+            return found  # something waits at a gate, and only the worker knows for how long
+        return min(left, default=None)
+
     def _claimed(self, jobs: Sequence[Job]) -> None:
-        """Count the attempts that the worker makes, and keep what is seen of those of reactive tasks."""
+        """Count the attempts that the worker makes, and keep what is seen of those of reactive tasks.
+
+        What a hold puts off before its handler is called is no attempt.
+        """
         self.engine.journal.started(jobs)
+        now, holds = self.clock.now(), self.engine.holds
+        jobs = [job for job in jobs if job.options.task is None or not holds.has(job.options.task, now)]
         self._attempts += len(jobs)
         tasks = {one.function.name: one.task for one in self.app.tasks}
         for job in jobs:
