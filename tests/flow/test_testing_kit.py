@@ -127,6 +127,25 @@ async def test_each_test_has_a_database_of_its_own() -> None:
         assert await other.run_query(pings) == []
 
 
+async def test_several_on_one_database_make_ids_of_their_own(database_url: str) -> None:
+    made = list[Id[Note]]()
+    async with TestApp(app, database_url) as one, TestApp(app, database_url) as other:
+        made += [await test.run_mutation(write, text="a") for test in (one, other, one, other)]
+    async with TestApp(app, database_url) as after:
+        made.append(await after.run_mutation(write, text="a"))
+    assert len(set(made)) == 5
+
+
+async def test_ids_are_the_same_in_each_run(tmp_path: Path) -> None:
+    made = []
+    for number in range(2):
+        url = f"sqlite:///{tmp_path / f'{number}.db'}"
+        async with TestApp(app) as own, TestApp(app, url) as first, TestApp(app, url) as second:
+            made.append([await test.run_mutation(write, text="a") for test in (own, first, second)])
+    assert made[0] == made[1]
+    assert made[0][0] == made[0][1] != made[0][2]
+
+
 async def test_it_runs_on_any_database(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         await test.scheduler.run_after(timedelta(days=3), ping, number=1)

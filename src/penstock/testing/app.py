@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,6 +25,7 @@ from penstock.testing.clock import TestClock
 
 _MOST_JOBS = 10_000
 _FARTHEST = timedelta(days=366)
+_clocks: Counter[str] = Counter()  # by database: how many clocks were made for it
 
 
 class JobsFailed(AssertionError):
@@ -63,7 +65,7 @@ class TestApp(Backend):
     Args:
         app: The app under test.
         database: URL of a database of the test's own; by default a SQLite file that is gone afterwards.
-        clock: The clock; a new `TestClock` by default.
+        clock: The clock; a new `TestClock` by default. Of several on one database each makes other ids.
         **settings: Settings that differ; see `Config`.
 
     Attributes:
@@ -84,10 +86,10 @@ class TestApp(Backend):
         self, app: App, database: str | None = None, *, clock: TestClock | None = None, **settings: Any
     ) -> None:
         self._folder = None if database else tempfile.TemporaryDirectory(prefix="penstock-test-")
+        self.clock = clock or _new_clock(database)
         if self._folder is not None:
             database = f"sqlite:///{Path(self._folder.name) / 'test.db'}"
             settings.setdefault("synchronous", "normal")
-        self.clock = clock or TestClock()
         self._attempts = 0
         self._seen: list[SeenRun] = []
         super().__init__(app, app.config(database=database, **settings), self.clock)
@@ -260,3 +262,11 @@ class TestApp(Backend):
                 args = json.loads(job.args)
                 run = TaskRun(task, self.engine, 0, args["key"], 0, args["change"], None, None)
                 self._seen.append(SeenRun(task.name, run.doc_id, run.change, job.attempt))
+
+
+def _new_clock(database: str | None) -> TestClock:
+    """A clock for a database: the same for the first one on each, and others for those that come after it."""
+    if database is None:
+        return TestClock()
+    _clocks[database] += 1
+    return TestClock(seed=_clocks[database] - 1)
