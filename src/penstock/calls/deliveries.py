@@ -157,6 +157,8 @@ class Messages:
         if text is None or self._condition is None:
             return False
         captured = read_values(text)
+        if not captured.keys() >= self._kinds.keys():  # captured for an earlier declaration, which meant it
+            return True
         values = {name: captured_value(self._dialect, kind, captured.get(name)) for name, kind in self._kinds.items()}
         return holds(self._condition, values)
 

@@ -81,6 +81,11 @@ class Line(Service):
         await self._hand_over(items)
         return 0.0
 
+    @property
+    def has_it(self) -> bool:
+        """Whether it is this line that hands over."""
+        return self._standing.row is not None
+
     async def next_at(self) -> datetime | None:
         """When it goes on by itself, if it waits: for a further attempt that is not beyond its policy, or to linger."""
         standing, most = self._standing, self._outbox.retry.max_attempts

@@ -7,6 +7,7 @@ not, all of it is forgotten, and looked at anew.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -88,6 +89,7 @@ class Standing:
         self.waits = True
         self.retry_at: datetime | None = None
         self.moved_at = 0.0
+        self._left: int | None = None
         self.again = False
 
     def forget(self) -> None:
@@ -100,6 +102,8 @@ class Standing:
         If another one has it, or it is not known to the database, nothing is known of it here either.
         """
         self.forget()
+        if not await self._is_ours():
+            return None
         reader = self._outbox.reader
         held = next((one.lease for one in await self._store.changes.readers() if one.name == reader), None)
         position = await self._store.changes.take(reader, lease)
@@ -113,6 +117,16 @@ class Standing:
         self.waits, self.moved_at = True, self._clock.monotonic()
         log_event("outbox.started", outbox=self._outbox.name, lease=lease)
         return None if held == lease else held
+
+    async def _is_ours(self) -> bool:
+        """Whether the outbox is declared as this program does; what it means by another one, this one does not know."""
+        row, ours = await self.find(), (self._outbox.source, self._outbox.spec())
+        if row is None or (row.plan.source, row.plan.spec) == ours:
+            return row is not None
+        if self._left != row.epoch:
+            self._left = row.epoch
+            log_event("outbox.left", logging.WARNING, outbox=self._outbox.name, version=row.plan.version)
+        return False
 
     async def leave(self) -> None:
         """Let others have it at once."""
