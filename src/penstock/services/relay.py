@@ -63,9 +63,9 @@ class Relay(Service):
         elif now - self._renewed_at >= self._bound * _RENEW_PART:
             await self._renew(self._holder.lease, now)
         pause = max(0.01, self._renewed_at + self._bound * _RENEW_PART - self.clock.monotonic())
-        if self._holder.lease is None or all(line.has_it for line in self.lines):
+        if all(line.has_it for line in self.lines):
             return pause
-        await self._take_over(self._holder.lease)
+        await self._take_over()
         return min(pause, self._bound * _LOOK_PART)
 
     async def drain(self) -> None:
@@ -125,9 +125,9 @@ class Relay(Service):
         else:
             await self._lose("another process took it over")
 
-    async def _take_over(self, lease: int) -> None:
+    async def _take_over(self) -> None:
         """Take away leases that have run out: whoever handed over may be dead, and there may be no worker to notice."""
-        if self._rescue.is_due and await self._rescue.look(lease):
+        if self._rescue.is_due and await self._rescue.look(self._holder.lease):
             self._wake()
 
     async def _lose(self, reason: str) -> None:
