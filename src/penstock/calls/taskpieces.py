@@ -291,9 +291,12 @@ def _opened(after: str | None) -> Any:
     if after is None:
         return None
     try:
-        return json.loads(after)
+        place = json.loads(after)
     except (ValueError, TypeError, RecursionError) as error:
         raise _no_cursor(after) from error
+    if place is None:
+        raise _no_cursor(after)
+    return place
 
 
 def _place(value: Any) -> RowKey:

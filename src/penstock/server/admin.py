@@ -47,13 +47,21 @@ class _Gate:
         self._config = opening.config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._config.admin_token:
+        if scope["type"] == "http":  # there are routes of no other kind
+            self._admit(Request(scope))
+        await self._app(scope, receive, send)
+
+    def _admit(self, request: Request) -> None:
+        """Refuse who may not enter.
+
+        Raises:
+            HTTPException: With 404 if nobody may, with 401 if the token is missing or wrong.
+        """
+        if not self._config.admin_token:
             raise HTTPException(404)
-        request = Request(scope)
         if not brings(request, self._config.admin_token):
             exchange_of(request).error = "Unauthorized"
             raise HTTPException(401, headers={"www-authenticate": "Bearer"})
-        await self._app(scope, receive, send)
 
 
 class Admin:

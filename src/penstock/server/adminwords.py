@@ -17,7 +17,7 @@ from penstock.app import Backend
 from penstock.config import Config
 from penstock.server.requests import Refused, read_object
 
-_LONGEST = 64 * 1024
+_LONGEST_BODY, _LONGEST_QUERY = 64 * 1024, 16 * 1024
 _DIGITS = re.compile(r"[0-9]{1,9}")
 _TRUTHS = {"true": True, "false": False}
 
@@ -135,10 +135,10 @@ async def read_words(request: Request, route: AdminRoute, config: Config) -> Wor
         Refused: They cannot be read, or there are others than those that the route takes.
     """
     if route.changes:
-        given: Mapping[str, Any] = await read_object(request, config, min(_LONGEST, config.max_argument_bytes))
+        given: Mapping[str, Any] = await read_object(request, config, min(_LONGEST_BODY, config.max_argument_bytes))
     else:
-        if len(request.url.query) > _LONGEST:
-            raise Refused(414, "UriTooLong", f"A query may have {_LONGEST} bytes.")
+        if len(request.url.query) > _LONGEST_QUERY:
+            raise Refused(414, "UriTooLong", f"A query may have {_LONGEST_QUERY} bytes.")
         given = {name: request.query_params.getlist(name) for name in request.query_params}
     if unknown := [name for name in given if name not in route.words]:
         words = ", ".join(route.words) or "none"
