@@ -92,7 +92,7 @@ class Admin:
         backend = await opened(self._opening)
         async with self._admitted(limited=not route.changes):
             value = await route.answer(backend, words)
-        return send_json(encode_result(value, Format.CLEAN))
+        return send_json(await asyncio.to_thread(encode_result, value, Format.CLEAN))  # it may be thousands of rows
 
     @asynccontextmanager
     async def _admitted(self, *, limited: bool) -> AsyncIterator[None]:
