@@ -24,6 +24,7 @@ from penstock.reactive.planning import PlannedTask, plan_rows
 from penstock.schema.fields import Kind
 from penstock.services.plans import write_plans
 from penstock.services.reconciler import Reconciler
+from penstock.services.rescue import Rescue
 from penstock.services.service import Service
 from penstock.store.tasks import Move, TaskRow, from_the_beginning
 from penstock.store.values import captured_value
@@ -62,6 +63,7 @@ class Planner(Service):
         self._rows: list[TaskRow] = []
         self._reconciler = Reconciler(runner, self._read)
         self._asked = runner.engine.look
+        self._rescue = Rescue(runner)
         self._forgot_at = -1e9
 
     async def tick(self) -> float:
@@ -93,7 +95,7 @@ class Planner(Service):
             return _NOTHING
         await self._keep_lease()
         if self._position is None and not await self._take():
-            return _STAND_BY
+            return 0.0 if await self._take_over() else _STAND_BY
         assert self._position is not None  # noqa: S101 - it was taken
         batch = await self._store.changes.read(self._position, self._at_once)
         if points.armed and batch.changes:
@@ -147,6 +149,13 @@ class Planner(Service):
         if self._position is not None:
             log_event("planner.started", lease=self._lease, planner=self._label)
         return self._position is not None
+
+    async def _take_over(self) -> bool:
+        """Take away leases that have run out: whoever planned may be dead, and there may be no worker to notice."""
+        if not self._rescue.is_due or not await self._rescue.look(self._lease):
+            return False
+        self._store.signals.notify()
+        return True
 
     async def _plan(self, changes: list[CapturedChange], after: Position) -> None:
         """Write what changes call for, and that they are read."""

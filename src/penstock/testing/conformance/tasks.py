@@ -207,6 +207,28 @@ class Tasks(Suite):
         assert json.loads(job.args)["generation"] == 3
 
     @story
+    async def test_the_latest_time_counts_from_the_first_change_since_the_last_run_began(self, bench: Bench) -> None:
+        lease = await bench.lease()
+        for event in (JobEvent.RETURNED, JobEvent.RAISED, JobEvent.SNOOZED):
+            for while_it_runs in (True, False):
+                task = await task_of(bench, name=f"{event} {while_it_runs}")
+                await plan(bench, row(task, "a", due=5, latest=10))
+                job = await bench.claim_one(lease, after(5))
+                settlement = end(job, event, at=8)
+                if not while_it_runs:
+                    await bench.settle(lease, settlement)
+                for second in (8, 12, 16):
+                    changed = row(task, "a", "change", due=second + 5, latest=second + 10)
+                    await plan(bench, changed, at=second)
+                    assert (await found(bench, task, "a")).due_at == after(min(second + 5, 18))
+                if while_it_runs:
+                    await bench.settle(lease, settlement)
+                assert await bench.claim(lease, now=after(17)) == []
+                again = await bench.claim_one(lease, after(18))
+                assert json.loads(again.args)["generation"] == 4
+                await bench.settle(lease, end(again, at=18))
+
+    @story
     async def test_a_row_that_is_gone_needs_no_run_but_one_that_runs_goes_on(self, bench: Bench) -> None:
         task, lease = await task_of(bench), await bench.lease()
         await plan(bench, row(task, "never", "leave", runs=False, drops=True, gone="left"))
