@@ -62,6 +62,7 @@ class Planner(Service):
         self._at_once = _AT_ONCE
         self._rows: list[TaskRow] = []
         self._reconciler = Reconciler(runner, self._read)
+        self._asked = runner.engine.look
         self._rescue = Rescue(runner)
         self._forgot_at = -1e9
 
@@ -109,7 +110,8 @@ class Planner(Service):
     async def _list(self, *, at_once: bool = False) -> None:
         """Read which tasks there are, from time to time."""
         now = self.clock.monotonic()
-        if at_once or now - self._listed_at >= _TASKS_EVERY:
+        if at_once or self._asked.is_set() or now - self._listed_at >= _TASKS_EVERY:
+            self._asked.clear()
             self._rows = rows = await self._store.tasks.list()
             self._tasks = {
                 number: PlannedTask.of(row.id, row.plan.spec, current=number == max(row.interests))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.reactive.reconciling import Reconciling
-from penstock.store.tasks import TaskPlan
+from penstock.store.tasks import Progress, TaskPlan, from_the_beginning
 from penstock.testing.conformance.bench import NOW, Bench, Suite, after, story
 from penstock.testing.conformance.interests import run
 from penstock.testing.conformance.taskbench import (
@@ -87,6 +87,19 @@ class Tasks(Suite):
         stores = [bench.store, *[await bench.another() for _ in range(3)]]
         found = await asyncio.gather(*(store.tasks.declare([task_plan("a"), task_plan("b")], NOW) for store in stores))
         assert all(rows == found[0] for rows in found)
+
+    @story
+    async def test_who_goes_on_with_an_earlier_look_at_all_rows_loses(self, bench: Bench) -> None:
+        (before,) = await bench.store.tasks.declare([task_plan("a")], NOW)
+        further = Progress(before, Reconciling(after="k", looked=5))
+        assert await bench.store.tasks.plan([], None, NOW, from_the_beginning([before])) == 0
+        assert await bench.store.tasks.plan([], None, NOW, [further]) is None
+        assert await bench.store.tasks.plan([], None, NOW, [replace(further, reconciling=None)]) is None
+        (now,) = await bench.store.tasks.list()
+        assert (now.reconciling, now.begun) == (Reconciling(), before.begun + 1)
+        assert await bench.store.tasks.plan([], None, NOW, [replace(further, task=now)]) == 0
+        (now,) = await bench.store.tasks.list()
+        assert (now.reconciling, now.begun) == (further.reconciling, before.begun + 1)
 
     async def _reconciled(self, bench: Bench, *plans: TaskPlan) -> None:
         """Declare tasks of which all rows have been looked at."""

@@ -25,7 +25,7 @@ where options ->> 'task' = :task and function <> :function;
 -- Unbounded: it reads them all.
 select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets, t.history, t.version, t.signature, t.spec,
        (select json_group_array(i.id) from penstock_interest i where i.name = 'task:' || t.name) as interests,
-       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at
+       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at, t.begun
 from penstock_task t order by t.name;
 
 -- record: write what rows have changed, of each once; those to be run have one generation more. What is only gone is
@@ -187,10 +187,12 @@ select r.key, r.after, r.gone, f.state
 from penstock_task_record r left join penstock_finished_job f on f.id = r.id
 where r.task = :task and r.key > :after order by r.key limit :limit;
 
--- progress: how far looking at the rows of a task has come; NULL once it is done. Not if it was declared anew meanwhile.
+-- progress: how far looking at the rows of a task has come; NULL once it is done. Not if it was declared
+-- anew meanwhile, or somebody has begun anew with them.
 update penstock_task
-set reconciling = :reconciling, reconciled_at = case when :reconciling is null then :now else reconciled_at end
-where id = :task and declared_at = :declared_at and version = :version and signature = :signature
+set reconciling = :reconciling, begun = begun + :begins,
+    reconciled_at = case when :reconciling is null then :now else reconciled_at end
+where id = :task and begun = :begun and declared_at = :declared_at and version = :version and signature = :signature
 returning id;
 
 -- forget: forget the oldest records whose time is over.
