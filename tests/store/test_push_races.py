@@ -127,7 +127,7 @@ def test_ten_processes_start_at_once(database_url: str, tmp_path: Path) -> None:
             process.stdin.close()
         said = [process.stdout.read().strip() for process in processes if process.stdout]
         assert [process.wait() for process in processes] == [0] * 10
-    migrations = len(migrate.load_migrations(SQLITE))
+    migrations = len(migrate.load_migrations(SQLITE.name))
     assert sorted(said) == ["0 0"] * 9 + [f"{migrations} 4"]
 
 
