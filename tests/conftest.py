@@ -4,36 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import itertools
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import psycopg
 import pytest
+from stage.databases import Databases, make_tables, name_of
 from stage.pgbouncer import PgBouncer, pgbouncer
-
-from penstock.clock import SystemClock
-from penstock.config import Config
-from penstock.store.migrate import push
-from penstock.store.open import make_store
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 * 2**30
-_HAS_STRATEGIES = 150000
 _OWN = {  # settings of this session's own server, whose data is gone afterwards anyway
     "fsync": "off",
     "full_page_writes": "off",
     "min_wal_size": "'32MB'",
     "max_wal_size": "'256MB'",
 }
+
+# Processes are started by the hundred: each would compile penstock anew, which takes longer than all that it does.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Databases are made by the hundred and thrown away: on a disk most of the time would go into making their files.
 if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM:
@@ -57,30 +55,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = inspect.signature(pyfuncitem.obj).parameters
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
-
-
-class Databases:
-    """Databases on one server, all made over one connection: opening one takes about as long as dropping a database.
-
-    Args:
-        server: URL of the server.
-        connection: A connection to it.
-    """
-
-    def __init__(self, server: str, connection: psycopg.Connection) -> None:
-        self._server = urlsplit(server)
-        self._connection = connection
-        self._numbers = itertools.count(1)
-        # Its files are copied, not logged page by page: of a database as small as these, twice as fast.
-        self._copied = " strategy file_copy" if connection.info.server_version >= _HAS_STRATEGIES else ""
-
-    @contextmanager
-    def one(self, template: str = "template1") -> Iterator[str]:
-        """URL of a new database, which is dropped at the end of the block."""
-        name = f"test_{os.getpid()}_{next(self._numbers)}"
-        self._connection.execute(f"create database {name} template {template}{self._copied}")
-        yield urlunsplit(self._server._replace(path=f"/{name}"))
-        self._connection.execute(f"drop database {name} with (force)")
 
 
 @pytest.fixture(scope="session")
@@ -112,38 +86,46 @@ def databases(postgres_server: str) -> Iterator[Databases]:
 
 
 @pytest.fixture
-def postgres_url(databases: Databases) -> Iterator[str]:
+def empty_postgres_url(databases: Databases) -> Iterator[str]:
     """URL of an empty PostgreSQL database."""
     with databases.one() as url:
         yield url
+
+
+@pytest.fixture
+def postgres_url(empty_postgres_url: str) -> str:
+    """URL of an empty PostgreSQL database; in some folders, of one with penstock's own tables."""
+    return empty_postgres_url
 
 
 @pytest.fixture(scope="session")
 def postgres_template(databases: Databases) -> Iterator[str]:
     """Name of a PostgreSQL database with penstock's own tables: a copy of it is made sooner than they are."""
     with databases.one() as url:
-        asyncio.run(migrate(url))
-        yield urlsplit(url).path.removeprefix("/")
+        make_tables(url)
+        yield name_of(url)
 
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite file with penstock's own tables."""
     file = tmp_path_factory.mktemp("template") / "template.db"
-    asyncio.run(migrate(f"sqlite:///{file}"))
+    make_tables(f"sqlite:///{file}")
     return file
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def migrated_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """URL of a database with penstock's own tables and nothing in them, once on each store."""
-    if request.param == "sqlite":
-        shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "test.db")
-        yield f"sqlite:///{tmp_path / 'test.db'}"
-        return
-    databases: Databases = request.getfixturevalue("databases")
-    with databases.one(request.getfixturevalue("postgres_template")) as url:
+@pytest.fixture
+def migrated_postgres_url(databases: Databases, postgres_template: str) -> Iterator[str]:
+    """URL of a PostgreSQL database with penstock's own tables and nothing in them."""
+    with databases.one(postgres_template) as url:
         yield url
+
+
+@pytest.fixture
+def migrated_sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """URL of a SQLite file with penstock's own tables and nothing in them."""
+    shutil.copy(sqlite_template, tmp_path / "test.db")
+    return f"sqlite:///{tmp_path / 'test.db'}"
 
 
 @pytest.fixture
@@ -168,24 +150,29 @@ def pooled_url(postgres_url: str, pooler: PgBouncer) -> str:
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
+def empty_sqlite_url(tmp_path: Path) -> str:
     """URL of a SQLite file that does not exist yet."""
     return f"sqlite:///{tmp_path / 'test.db'}"
 
 
+@pytest.fixture
+def sqlite_url(empty_sqlite_url: str) -> str:
+    """URL of a SQLite file that does not exist yet; in some folders, of one with penstock's own tables."""
+    return empty_sqlite_url
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """URL of an empty database, once on each store."""
+    """URL of a database, once on each store; empty, or where the folder says so with penstock's own tables."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 
 
-async def migrate(url: str) -> None:
-    """Give a database penstock's own tables."""
-    store = make_store(Config(database=url), SystemClock())
-    await store.open()
-    await push(store, [])
-    await store.close()
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_database_url(request: pytest.FixtureRequest) -> str:
+    """URL of an empty database, once on each store."""
+    url: str = request.getfixturevalue(f"empty_{request.param}_url")
+    return url
 
 
 async def execute(url: str, sql: str) -> None:

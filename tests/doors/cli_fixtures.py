@@ -195,15 +195,17 @@ def console(
 
 
 @pytest.fixture
-def unmigrated(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+def unmigrated(console: Console, empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
     """A console in the folder of a program, with an empty database on each store in turn."""
     console.write_bookings()
-    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("DATABASE_URL", empty_database_url)
     return console
 
 
 @pytest.fixture
-def bookings(unmigrated: Console) -> Console:
+def bookings(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
     """A console in the folder of a program, with its database on each store in turn."""
-    unmigrated.ok("migrate")
-    return unmigrated
+    console.write_bookings()
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    console.ok("migrate")
+    return console
