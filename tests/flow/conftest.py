@@ -10,7 +10,7 @@ settings.register_profile(
     deadline=None,
     database=None,
     derandomize=False,
-    max_examples=300,
+    max_examples=150,
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
