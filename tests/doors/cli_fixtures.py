@@ -70,6 +70,10 @@ def _deeper() -> None:
 """
 
 
+# Programs are written anew within a second: what was compiled of the one before would pass for the next.
+_NOT_COMPILED = {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
 @dataclass
 class Result:
     """What a command has left."""
@@ -142,7 +146,7 @@ class Process:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "penstock", *arguments],
             cwd=folder,
-            env={**os.environ, **environment},
+            env={**os.environ, **_NOT_COMPILED, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -188,6 +192,7 @@ def console(
     folder = tmp_path / "program"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # see _NOT_COMPILED
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield Console(folder, monkeypatch, capsysbinary)
