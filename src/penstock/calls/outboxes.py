@@ -14,6 +14,8 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from penstock.calls.deliveries import Messages, Wanted, run_of
 from penstock.calls.engine import Engine
+from penstock.calls.outboxcare import OutboxCare
+from penstock.calls.rebuilding import FIRST
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
@@ -29,7 +31,6 @@ from penstock.store.outboxes import OutboxPlan
 T = TypeVar("T", bound=Table)
 H = TypeVar("H", bound=Callable[..., Any])
 
-FIRST = '{"after": null, "count": 0}'
 _ROW = "{row}"
 _LONGEST_TOPIC = 100
 _KINDS: dict[str, type[AnyFunction]] = {
@@ -55,6 +56,7 @@ class OutboxOptions(TypedDict, total=False):
     parallelism: int
     timeout: timedelta | None
     keep_for: timedelta
+    reset: Callable[..., Any] | None
     version: int
 
 
@@ -66,11 +68,13 @@ class DeclaredOutbox:
         outbox: The outbox.
         function: What is run for its messages.
         handler: The handler as it was written.
+        reset: What clears what the handler has written, so that it can be rebuilt.
     """
 
     outbox: Outbox
     function: AnyFunction
     handler: Any
+    reset: AnyFunction | None = None
 
     def interest(self, dialect: Dialect) -> Interest:
         """What the change feed is to capture for it."""
@@ -114,7 +118,7 @@ class DeclaredOutbox:
         )
 
 
-class Outboxes:
+class Outboxes(OutboxCare):
     """The outboxes of an app."""
 
     def __init__(self) -> None:
@@ -175,6 +179,8 @@ class Outboxes:
                 ``parallelism``: how many messages of different keys an action has under way at once; one by default.
                 ``timeout``: how long a call may take.
                 ``keep_for``: how long messages are kept at least, so that they can be sent again.
+                ``reset``: a mutation without arguments that clears what the handler, a mutation too, has written:
+                `rebuild` runs it, and hands over all rows of the table again.
                 ``version``: of the declaration; what an older program says does not change it.
 
         Raises:
@@ -195,14 +201,15 @@ class Outboxes:
                     f"Outbox {name!r}: parallelism is for actions.", fix="Mutations share transactions by themselves."
                 )
             function = kind(run_of(handler, many=outbox.batch is not None), public=False, name=name_of(handler))
-            self._declared[name] = DeclaredOutbox(outbox, function, handler)
+            reset = _reset(name, outbox, kind, options.get("reset"))
+            self._declared[name] = DeclaredOutbox(outbox, function, handler, reset)
             return handler
 
         return decorate
 
 
 def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> Outbox:
-    given: dict[str, Any] = {word: value for word, value in options.items() if word != "name"}
+    given: dict[str, Any] = {word: value for word, value in options.items() if word not in {"name", "reset"}}
     for word in ("on", "fields"):
         if word in given:
             given[word] = tuple(given[word] or ())
@@ -222,11 +229,33 @@ def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> O
     return Outbox(name=name, definition=definition, condition=traced, **given)
 
 
+def _reset(name: str, outbox: Outbox, kind: type[AnyFunction], given: Any) -> AnyFunction | None:
+    if given is None:
+        return None
+    if outbox.definition is None or kind is not MutationFunction:
+        raise DeclarationError(
+            f"Outbox {name!r}: reset= is for tables whose handler is a mutation.",
+            fix="What has been sent cannot be taken back; move the outbox, and it sends again.",
+        )
+    if isinstance(given, MutationFunction):
+        return given
+    parameters = list(inspect.signature(given).parameters.values()) if callable(given) else []
+    if len(parameters) != 1 or _word(parameters[0].annotation) not in {"MutationCtx", "SyncMutationCtx"}:
+        raise DeclarationError(
+            f"Outbox {name!r}: reset= takes a mutation, not {given!r}.", fix="Write (ctx: MutationCtx)."
+        )
+    return MutationFunction(given, public=False)
+
+
+def _word(annotation: Any) -> str:
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return text.strip("'\"").partition("[")[0].rpartition(".")[2]
+
+
 def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
     parameters = list(inspect.signature(handler).parameters.values())
     annotation = parameters[0].annotation if len(parameters) == 2 else None  # noqa: PLR2004 - a ctx and a message
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    word = text.strip("'\"").partition("[")[0].rpartition(".")[2]
+    word = _word(annotation)
     if word not in _KINDS:
         raise DeclarationError(
             f"Outbox {name!r}: {name_of(handler)} does not say what kind of function it is.",

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from penstock.calls.deliveries import Delivery, deliver
@@ -193,7 +193,7 @@ class Line(Service):
             self._once = next(number for number, item in enumerate(items) if item.change.seq == seq)
             return
         await self._write(items[:1], skipped=[seq])
-        log_event("outbox.skipped", logging.WARNING, outbox=self._outbox.name, message=seq)
+        log_event("outbox.passed", outbox=self._outbox.name, message=seq)
 
     async def _together(self, items: list[Item]) -> None:
         """Hand messages over in one transaction, or in one call."""
@@ -330,6 +330,7 @@ class Line(Service):
         """What becomes of a message that failed."""
         known, now = self._known(item), self.clock.now()
         trouble = after_failure(self._outbox.retry, item.change.seq, known, error, now, self.clock.random())
+        trouble = replace(trouble, key=item.change.key)
         self._tell(item, trouble, known)
         policy = self._outbox.on_failure
         if policy == "halt_key" and item.change.kind != "lost":
