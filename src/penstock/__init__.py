@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from penstock.jobs.retry import Retry
     from penstock.jobs.states import JobState
     from penstock.jobs.work import Work
+    from penstock.outbox.message import Message
     from penstock.pools.rates import FixedWindow, TokenBucket
     from penstock.pools.results import (
         Canceled,
@@ -158,6 +159,7 @@ _HOMES = {
     "penstock.jobs.retry": ("Retry",),
     "penstock.jobs.states": ("JobState",),
     "penstock.jobs.work": ("Work",),
+    "penstock.outbox.message": ("Message",),
     "penstock.pools.rates": ("FixedWindow", "TokenBucket"),
     "penstock.pools.results": (
         "Canceled",
@@ -228,6 +230,7 @@ __all__ = [
     "Lock",
     "LockLost",
     "LockTaken",
+    "Message",
     "MutationCtx",
     "MutationTaskCtx",
     "NonRetryableError",

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from penstock.calls.deliveries import Delivery, deliver
 from penstock.calls.outboxes import DeclaredOutbox
@@ -23,7 +23,7 @@ from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.outbox.trouble import Trouble, after_failure
 from penstock.services.service import Service
-from penstock.services.standing import Item, Standing
+from penstock.services.standing import Holder, Item, Standing
 from penstock.services.upcoming import Upcoming
 from penstock.store.contract import Session
 from penstock.store.outboxes import Aside, Step
@@ -33,13 +33,7 @@ _SLOW = 0.1  # seconds after which fewer do
 _LOOK_EVERY = 0.05  # seconds; who writes with penstock wakes it at once
 _STATE_EVERY = 1.0
 _STAND_BY = 1.0
-
-
-@dataclass(slots=True)
-class Holder:
-    """The lease under which all lines of a relay read."""
-
-    lease: int | None = None
+_SEEN = 100
 
 
 class Line(Service):
@@ -49,6 +43,9 @@ class Line(Service):
         runner: Runs functions.
         declared: The outbox.
         holder: Whose lease it reads under.
+
+    Attributes:
+        on_failed: Told of each attempt that failed.
     """
 
     name = "outbox"
@@ -65,6 +62,7 @@ class Line(Service):
         self._once: int | None = None
         self._sent: set[int] = set()
         self._looked_at = self._lingering_since = -1e9
+        self.on_failed: Callable[[str, Trouble], None] = lambda _outbox, _trouble: None
 
     async def tick(self) -> float:
         """Hand over a piece; seconds until the next look."""
@@ -80,6 +78,23 @@ class Line(Service):
             return wait
         await self._hand_over(items)
         return 0.0
+
+    async def next_at(self) -> datetime | None:
+        """When it goes on by itself, if it waits: for a further attempt that is not beyond its policy, or to linger."""
+        standing, most = self._standing, self._outbox.retry.max_attempts
+        if standing.row is None:
+            return None
+        aside = await self._runner.engine.store.outboxes.aside(standing.row.id, ["halted"], _SEEN)
+        troubles = [standing.trouble, *(one.trouble for one in aside)]
+        times = [
+            one.retry_at
+            for one in troubles
+            if one is not None and one.retry_at is not None and (most is None or one.attempts < most)
+        ]
+        if self._lingering_since >= 0:
+            left = self._lingering_since + self._outbox.linger.total_seconds() - self.clock.monotonic()
+            times.append(self.clock.now() + timedelta(seconds=max(0.0, left)))
+        return min(times, default=None)
 
     async def end(self, grace: float) -> None:
         """Stop; what is under way may end within this many seconds."""
@@ -343,16 +358,16 @@ class Line(Service):
             await self._write(trouble=trouble)
 
     def _tell(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
-        halted = trouble.halted and not (known is not None and known.halted)
+        outbox, message, key = self._outbox.name, item.change.seq, item.key
+        attempts, error = trouble.attempts, trouble.error
         log_event(
-            "outbox.halted" if halted else "outbox.failed",
-            logging.ERROR if halted else logging.WARNING,
-            outbox=self._outbox.name,
-            message=item.change.seq,
-            key=item.key,
-            attempts=trouble.attempts,
-            error=trouble.error,
+            "outbox.failed", logging.WARNING, outbox=outbox, message=message, key=key, attempts=attempts, error=error
         )
+        if trouble.halted and not (known is not None and known.halted):
+            log_event(
+                "outbox.halted", logging.ERROR, outbox=outbox, message=message, key=key, attempts=attempts, error=error
+            )
+        self.on_failed(outbox, trouble)
 
     async def _write(
         self,

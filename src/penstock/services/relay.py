@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from penstock.calls.outboxes import DeclaredOutbox
 from penstock.calls.run import Runner
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.observe.logs import event as log_event
-from penstock.services.delivery import Holder, Line
+from penstock.services.delivery import Line
 from penstock.services.service import Service
+from penstock.services.standing import Holder
 
 _IDLE = 60.0
 _HOLDS_PART, _RENEW_PART, _STOP_PART, _TICK_PART = 0.75, 0.25, 0.6, 0.25  # of the setting `lease`
@@ -60,14 +61,17 @@ class Relay(Service):
             await self._renew(self._holder.lease, now)
         return max(0.01, self._renewed_at + self._bound * _RENEW_PART - self.clock.monotonic())
 
-    async def drain(self) -> float:
-        """Hand over all that there is, for tests: seconds until the next look at any outbox."""
-        pause = await self.tick()
+    async def drain(self) -> None:
+        """Hand over all that there is now, one outbox after another, as tests do that start no services."""
+        await self.tick()
         for line in self.lines:
-            while (own := await line.tick()) == 0:
+            while await line.tick() == 0:
                 pass
-            pause = min(pause, own)
-        return pause
+
+    async def next_at(self) -> datetime | None:
+        """When an outbox that waits goes on by itself; None if none does."""
+        times = [await line.next_at() for line in self.lines]
+        return min((at for at in times if at is not None), default=None)
 
     def start(self) -> None:
         """Begin to run on the current event loop."""

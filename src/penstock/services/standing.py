@@ -24,6 +24,13 @@ from penstock.store.tasks import Move
 
 
 @dataclass(slots=True)
+class Holder:
+    """The lease under which all lines of a relay read."""
+
+    lease: int | None = None
+
+
+@dataclass(slots=True)
 class Item:
     """A message that is next, or soon.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,6 +16,7 @@ from penstock.calls.taskrun import TaskRun
 from penstock.calls.tasks import DeclaredTask
 from penstock.functions.function import name_of
 from penstock.jobs.job import Job, JobStatus
+from penstock.outbox.trouble import Trouble
 from penstock.services.planner import Planner
 from penstock.services.relay import Relay
 from penstock.services.scheduler import CronScheduler
@@ -24,6 +25,20 @@ from penstock.testing.clock import TestClock
 
 _MOST_JOBS = 10_000
 _FARTHEST = timedelta(days=366)
+
+
+class MessagesFailed(AssertionError):
+    """The handlers of outboxes failed while a test had messages handed over.
+
+    Attributes:
+        failures: The outboxes, and what is known of their messages.
+    """
+
+    def __init__(self, failures: Sequence[tuple[str, Trouble]]) -> None:
+        lines = [f"{len(failures)} attempt(s) at messages failed:"]
+        lines += [f"\n{outbox}: {one.error}\n{one.traceback or ''}" for outbox, one in failures]
+        super().__init__("\n".join(lines))
+        self.failures = list(failures)
 
 
 class JobsFailed(AssertionError):
@@ -71,7 +86,7 @@ class TestApp(Backend):
         worker: The worker whose ticks `run_until_idle` makes.
         cron_scheduler: The scheduler whose ticks `run_until` makes.
         planner: The planner of reactive tasks whose ticks `plan` makes.
-        relay: The relay that hands over the messages of outboxes when `relay_messages` says so.
+        relay: The relay of outboxes, whose ``drain`` hands over all messages that there are.
     """
 
     __test__ = False
@@ -92,6 +107,7 @@ class TestApp(Backend):
         self.clock = clock or TestClock()
         self._attempts = 0
         self._seen: list[SeenRun] = []
+        self._failures: list[tuple[str, Trouble]] = []
         super().__init__(app, app.config(database=database, **settings), self.clock)
 
     async def __aenter__(self) -> Self:
@@ -102,6 +118,8 @@ class TestApp(Backend):
         assert isinstance(planner, Planner) and isinstance(relay, Relay)  # noqa: PT018, S101 - for type checkers
         self.worker, self.cron_scheduler, self.planner, self.relay = worker, scheduler, planner, relay
         self.worker.on_claimed = self._claimed
+        for line in relay.lines:
+            line.on_failed = lambda outbox, trouble: self._failures.append((outbox, trouble))
         return self
 
     async def __aexit__(
@@ -116,7 +134,7 @@ class TestApp(Backend):
             self._folder.cleanup()
 
     async def run_until_idle(self, *, advance: bool = True, raise_errors: bool = True, plan: bool = True) -> int:
-        """Plan reactive tasks and run jobs until nothing is left; how many attempts were made.
+        """Plan reactive tasks, hand over messages, and run jobs until nothing is left; how many attempts were made.
 
         What runs may write rows that call for more runs, fail and be tried again, or be put off: it is idle when
         nothing of that is left.
@@ -124,17 +142,21 @@ class TestApp(Backend):
         Args:
             advance: Move the clock to the time of jobs scheduled for later, up to a year ahead, and run these too.
             raise_errors: Raise if a job failed meanwhile.
-            plan: Plan what changes of rows call for; without it, only what is planned already runs.
+            plan: Plan what changes of rows call for, and hand over messages of outboxes; without it, only what is
+                planned already runs.
 
         Raises:
             JobsFailed: A job failed.
+            MessagesFailed: The handler of an outbox failed.
             AssertionError: Jobs go on scheduling jobs for ever.
         """
         known = {(job.id, job.finished_at, len(job.attempts)) for job in await self.jobs("failed", _MOST_JOBS)}
         until, before = self.clock.now() + _FARTHEST, self._attempts
+        self._failures.clear()
         while True:
             if plan:
                 await self.plan()
+                await self.relay.drain()
             # What ends beside a claim leaves places, and makes jobs ready, that the claim has not seen.
             busy, attempts = bool(self.worker.unsettled or self.worker.running), self._attempts
             pause = await self.worker.tick()
@@ -145,17 +167,27 @@ class TestApp(Backend):
                 continue
             if busy or self._attempts > attempts or self.worker.unsettled or not pause:
                 continue
-            next_run_at = self.worker.next_run_at
+            next_run_at = await self._next_at(plan=plan)
             if next_run_at is None or next_run_at > until or (not advance and next_run_at > self.clock.now()):
                 break
             if next_run_at > self.clock.now():
                 self.clock.advance(next_run_at - self.clock.now())
         if raise_errors:
-            now_failed = await self.jobs("failed", _MOST_JOBS)
-            failed = [job for job in now_failed if (job.id, job.finished_at, len(job.attempts)) not in known]
-            if failed:
-                raise JobsFailed(failed)
+            await self._raise_failures(known)
         return self._attempts - before
+
+    async def _raise_failures(self, known: Container[object]) -> None:
+        now_failed = await self.jobs("failed", _MOST_JOBS)
+        failed = [job for job in now_failed if (job.id, job.finished_at, len(job.attempts)) not in known]
+        if failed:
+            raise JobsFailed(failed)
+        if self._failures:
+            raise MessagesFailed(self._failures)
+
+    async def _next_at(self, *, plan: bool) -> datetime | None:
+        """When a job or an outbox goes on that waits."""
+        times = (self.worker.next_run_at, await self.relay.next_at() if plan else None)
+        return min((at for at in times if at is not None), default=None)
 
     async def run_until(self, time: datetime, *, raise_errors: bool = True) -> int:
         """Let the time pass: crons and jobs run when they are due, and then it is `time`; how many attempts were made.
