@@ -360,6 +360,7 @@ class Line(Service):
     def _tell(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
         outbox, message, key = self._outbox.name, item.change.seq, item.key
         attempts, error = trouble.attempts, trouble.error
+        self._standing.count("penstock_outbox_failed", min(attempts, 1))  # none if it was only put off
         log_event(
             "outbox.failed", logging.WARNING, outbox=outbox, message=message, key=key, attempts=attempts, error=error
         )
