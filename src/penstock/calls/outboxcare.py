@@ -7,10 +7,12 @@ actions and by programs. A relay that knows an outbox as it was before writes no
 from __future__ import annotations
 
 import builtins
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from penstock.calls.attempts import Attempts
 from penstock.calls.jobcalls import JobCalls
 from penstock.calls.outboxlooks import look_at, messages_of, outbox_of
 from penstock.calls.outboxviews import MessageState, OutboxPage, OutboxStatus
@@ -23,6 +25,8 @@ from penstock.store.outboxes import KEPT
 if TYPE_CHECKING:
     from penstock.calls.callers import AsyncWaiter, SyncWaiter
     from penstock.calls.outboxes import DeclaredOutbox
+
+T = TypeVar("T")
 
 STATES: tuple[MessageState, ...] = ("failing", "halted", "parked", "waiting")
 _MOST_LISTED = 10_000
@@ -247,14 +251,14 @@ class OutboxCare:
 
     async def _retry(self, calls: JobCalls, name: str, numbers: Sequence[int] | None) -> int:
         found = (await outbox_of(calls.store, name)).plan.name
-        count = await calls.store.outboxes.retry(found, calls.now(), numbers)
+        count = await _again(calls, lambda: calls.store.outboxes.retry(found, calls.now(), numbers))
         calls.store.signals.notify()
         log_event("outbox.retried", outbox=found, messages=count)
         return count
 
     async def _skip(self, calls: JobCalls, name: str, number: int, reason: str) -> None:
         found = (await outbox_of(calls.store, name)).plan.name
-        if not await calls.store.outboxes.skip(found, number, calls.now()):
+        if not await _again(calls, lambda: calls.store.outboxes.skip(found, number, calls.now())):
             raise DataError(
                 f"Outbox {found} has no message {number!r} that has failed.",
                 fix="List them with app.outboxes.messages, or penstock outbox messages.",
@@ -264,7 +268,7 @@ class OutboxCare:
 
     async def _pause(self, calls: JobCalls, name: str, *, paused: bool) -> None:
         found = (await outbox_of(calls.store, name)).plan.name
-        await calls.store.outboxes.pause(found, paused=paused)
+        await _again(calls, lambda: calls.store.outboxes.pause(found, paused=paused))
         calls.store.signals.notify()
         log_event("outbox.paused" if paused else "outbox.resumed", outbox=found)
 
@@ -279,9 +283,8 @@ class OutboxCare:
         elif to != "beginning":
             at = Position.parse(to)
         ends = at is None
-        await store.outboxes.place(
-            row.plan.name, at, None if ends else KEPT, calls.now(), forgets="pending" if ends else "again"
-        )
+        place = partial(store.outboxes.place, row.plan.name, at, None if ends else KEPT, calls.now())
+        await _again(calls, lambda: place(forgets="pending" if ends else "again"))
         store.signals.notify()
         row = await outbox_of(store, row.plan.name)
         (status,) = await look_at(store, [row], calls.now(), self._is_declared)
@@ -303,9 +306,14 @@ class OutboxCare:
         row = await outbox_of(store, name)
         # Before the outbox, so that what is interrupted here is still listed, and can be dropped again.
         await store.interests.drop([number for number in row.interests if number > 0])
-        await store.outboxes.forget(row.plan.name)
+        await _again(calls, lambda: store.outboxes.forget(row.plan.name))
         store.signals.notify()
         log_event("outbox.dropped", outbox=row.plan.name, delivered=row.delivered)
+
+
+async def _again(calls: JobCalls, write: Callable[[], Awaitable[T]]) -> T:
+    """Write something; again, if a relay was in the way."""
+    return await Attempts(calls.engine).run(write, "Looking after outboxes")
 
 
 def _calls(ctx: Any) -> JobCalls:

@@ -212,7 +212,7 @@ def _message(
         written_at=None if change is None else change.changed_at,
         attempts=0 if trouble is None else trouble.attempts,
         failed_at=None if trouble is None else trouble.since,
-        retry_at=None if trouble is None else trouble.retry_at,
+        retry_at=None if trouble is None or state == "parked" else trouble.retry_at,
         error=None if trouble is None else trouble.error,
         traceback=None if trouble is None else trouble.traceback,
     )

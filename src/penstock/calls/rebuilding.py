@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from penstock.calls.attempts import Attempts
 from penstock.calls.engine import Engine
 from penstock.calls.run import Runner
 from penstock.errors import ContextError, LeaseLost
@@ -52,7 +53,7 @@ async def rebuild(engine: Engine, declared: DeclaredOutbox) -> None:
         return {}
 
     try:
-        await store.outboxes.hold(name, lease)
+        await Attempts(engine).run(lambda: store.outboxes.hold(name, lease), "Rebuilding an outbox")
         await Runner(engine).mutation(reset, check, seal=begin_anew)
     finally:
         await store.changes.leave(declared.outbox.reader, lease)  # a relay that takes it sees that nobody died

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -153,7 +154,7 @@ def _facts(one: OutboxStatus) -> dict[str, str]:
         "kept for": one.keep_for or None,
         "read by": one.read_by or "nobody",
         "messages": f"{_counted(one.messages)} to be delivered, {_length(one.seconds)} behind" if one.messages else "0",
-        "waiting": f"{one.waiting:,} for others of their key" if one.waiting else None,
+        "waiting": f"{one.waiting:,} of these, for others" if one.waiting else None,
         "parked": f"{one.parked:,}" if one.parked else None,
         "delivered": f"{one.delivered:,}, {one.rate:,.1f} a second"
         + (f", the last one at {readable_time(one.delivered_at)}" if one.delivered_at else ""),
@@ -179,9 +180,10 @@ def _advice(one: OutboxStatus, page: OutboxPage) -> str | None:
         return f"Go on with penstock outbox rebuild, move or retry {name}."
     if page.messages:
         number = page.messages[0].number
+        said = f"-- {number}" if number < 0 else str(number)
         return (
-            f"Try it again at once with penstock outbox retry {name} {number}, or pass it by with "
-            f"penstock outbox skip {name} {number} --reason …"
+            f"Try it again at once with penstock outbox retry {name} {said}, or pass it by with "
+            f"penstock outbox skip {name} --reason … {said}"
         )
     return f"Go on with penstock outbox resume {name}." if one.paused else None
 
@@ -226,7 +228,9 @@ def _article(kind: str) -> str:
 
 
 def _word(value: Any) -> str:
-    return value if isinstance(value, str) else str(_plain(value)).replace("'", '"')
+    if isinstance(value, str):
+        return value
+    return ",".join(value) if isinstance(value, list) else json.dumps(_plain(value), ensure_ascii=False, default=str)
 
 
 def _plain(value: Any) -> Any:

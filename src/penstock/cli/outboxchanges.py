@@ -94,7 +94,7 @@ def move(options: Options, outbox: str, to: str, yes: bool) -> None:
     The PLACE is "beginning", that of what is kept; "end", behind all there is; a time with its offset, such as
     2030-05-01T09:00Z, before all that was written then or later; or a position that penstock outbox show has told.
     """
-    app = open_app(options)
+    app, place = open_app(options), _place(to)
 
     async def do(backend: Backend) -> OutboxStatus:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
@@ -103,7 +103,7 @@ def move(options: Options, outbox: str, to: str, yes: bool) -> None:
             "\nNone of these will be handed over." if to == "end" else "\nMessages are passed by, or handed over again."
         )
         _confirm(f"Move {name} to {to}?", f"{name} has {_left(before)} to hand over.{end}", sure=yes)
-        return await app.outboxes.move(backend, name, _place(to))
+        return await app.outboxes.move(backend, name, place)
 
     moved = complete(_with(app, options, do))
     say(f"{moved.name} is moved, and has {_left(moved)} to hand over.")
@@ -146,7 +146,7 @@ def drop(options: Options, outbox: str, yes: bool) -> None:
         before = await _status(app, backend, name)
         read_by = f"\nIt is read by {before.read_by} now." if before.read_by else ""
         aside = f" {counted(before.parked, 'message')} parked will be forgotten." if before.parked else ""
-        _confirm(f"Drop {name}?", f"{name} has {_left(before)} that will not be handed over.{aside}{read_by}", sure=yes)
+        _confirm(f"Drop {name}?", f"{name} has {_left(before)} to hand over, and never will.{aside}{read_by}", sure=yes)
         await app.outboxes.drop(backend, name)
         return before.declared
 
@@ -168,7 +168,7 @@ async def _status(app: App, backend: Backend, name: str) -> OutboxStatus:
 
 def _left(one: OutboxStatus) -> str:
     rows = " and rows that were there before it" if one.older_rows is not None else ""
-    return f"{counted(one.messages, 'message')}{rows}"
+    return f"{counted(one.messages, 'message') if one.messages else 'no messages'}{rows}"
 
 
 def _place(to: str) -> str | datetime:
@@ -192,5 +192,5 @@ def _confirm(question: str, consequence: str = "", *, sure: bool) -> None:
     if sure:
         return
     if not sys.stdin.isatty():
-        raise ConfigError("This passes data by, and there is no terminal on which to ask.", fix="Say so with --yes.")
+        raise ConfigError(f"{question} There is no terminal on which to ask.", fix="Say so with --yes.")
     click.confirm(question, abort=True, err=True)

@@ -130,12 +130,14 @@ where name = :name and trouble is not null
 returning id;
 
 -- retry_aside: the same of messages that are aside; those parked wait for their turn again.
--- Differs: see retry.
-with again as (
+-- Differs: see retry. The outbox is locked first, as `advance` does.
+with o as materialized (
+    select id from penstock.outbox where name = :name for update
+), again as (
     update penstock.outbox_message m set state = case when m.state = 'parked' then 'waiting' else m.state end, attempts = 0,
         retry_at = :now
-    from penstock.outbox o
-    where o.name = :name and m.outbox = o.id and m.state in ('halted', 'parked') and (:seqs::bigint[] is null or m.seq = any(:seqs))
+    from o
+    where m.outbox = o.id and m.state in ('halted', 'parked') and (:seqs::bigint[] is null or m.seq = any(:seqs))
     returning m.seq
 ), changed as (
     update penstock.outbox set epoch = epoch + 1 where name = :name and exists (select from again)
@@ -148,9 +150,12 @@ where name = :name and (trouble::jsonb ->> 'seq')::bigint = :seq
 returning id;
 
 -- skip_aside: the same of a message that is aside and has failed.
-with gone as (
-    delete from penstock.outbox_message m using penstock.outbox o
-    where o.name = :name and m.outbox = o.id and m.seq = :seq and m.state in ('halted', 'parked')
+-- Differs: see retry_aside.
+with o as materialized (
+    select id from penstock.outbox where name = :name for update
+), gone as (
+    delete from penstock.outbox_message m using o
+    where m.outbox = o.id and m.seq = :seq and m.state in ('halted', 'parked')
     returning m.seq
 ), changed as (
     update penstock.outbox set epoch = epoch + 1 where name = :name and exists (select from gone)
