@@ -7,6 +7,7 @@ actions and by programs. A relay that knows an outbox as it was before writes no
 from __future__ import annotations
 
 import builtins
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from functools import partial
@@ -264,13 +265,16 @@ class OutboxCare:
                 fix="List them with app.outboxes.messages, or penstock outbox messages.",
             )
         calls.store.signals.notify()
-        log_event("outbox.skipped", outbox=found, message=number, reason=reason)
+        log_event("outbox.skipped", logging.WARNING, outbox=found, message=number, reason=reason)
 
     async def _pause(self, calls: JobCalls, name: str, *, paused: bool) -> None:
         found = (await outbox_of(calls.store, name)).plan.name
         await _again(calls, lambda: calls.store.outboxes.pause(found, paused=paused))
         calls.store.signals.notify()
-        log_event("outbox.paused" if paused else "outbox.resumed", outbox=found)
+        if paused:
+            log_event("outbox.paused", outbox=found)
+        else:
+            log_event("outbox.resumed", outbox=found)
 
     async def _move(self, calls: JobCalls, name: str, to: str | datetime) -> OutboxStatus:
         store = calls.store
@@ -288,7 +292,7 @@ class OutboxCare:
         store.signals.notify()
         row = await outbox_of(store, row.plan.name)
         (status,) = await look_at(store, [row], calls.now(), self._is_declared)
-        log_event("outbox.moved", outbox=row.plan.name, to=str(to), messages=status.messages)
+        log_event("outbox.moved", logging.WARNING, outbox=row.plan.name, to=str(to), messages=status.messages)
         return status
 
     async def _rebuild(self, calls: JobCalls, name: str) -> None:
@@ -308,7 +312,7 @@ class OutboxCare:
         await store.interests.drop([number for number in row.interests if number > 0])
         await _again(calls, lambda: store.outboxes.forget(row.plan.name))
         store.signals.notify()
-        log_event("outbox.dropped", outbox=row.plan.name, delivered=row.delivered)
+        log_event("outbox.dropped", logging.WARNING, outbox=row.plan.name, delivered=row.delivered)
 
 
 async def _again(calls: JobCalls, write: Callable[[], Awaitable[T]]) -> T:

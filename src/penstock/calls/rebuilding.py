@@ -5,6 +5,7 @@ Owns that the reset and the new beginning are one transaction, and that no relay
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -59,4 +60,4 @@ async def rebuild(engine: Engine, declared: DeclaredOutbox) -> None:
         await store.changes.leave(declared.outbox.reader, lease)  # a relay that takes it sees that nobody died
         await store.leases.give_back(lease)
         store.signals.notify()
-    log_event("outbox.rebuilt", outbox=name)
+    log_event("outbox.rebuilt", logging.WARNING, outbox=name)
