@@ -13,13 +13,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from penstock.calls.job import time_limit
 from penstock.calls.run import Runner
 from penstock.changes.change import CapturedChange, read_values
-from penstock.errors import DataError, DeclarationError, LeaseLost, NonRetryableError
+from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, NonRetryableError
 from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.functions.signature import Signature
 from penstock.outbox.message import KIND_OF, TOPIC, Message, message_id
 from penstock.outbox.outbox import Outbox
 from penstock.reactive.evaluate import holds
@@ -96,10 +95,9 @@ class Messages:
                 "another name, or a trigger was missing for a while."
             )
         if change.kind == TOPIC:
-            payload = json.loads(change.after or "null")
-            wanted = self._wanted
-            if not wanted.message:
-                return wanted.read(payload, self._outbox.name)
+            payload = self._wanted.read(change.after)
+            if not self._wanted.message:
+                return payload
             return self._message(change, attempt, payload=payload, topic=self._outbox.topic)
         row, previous = self._row(change.after), self._row(change.before)
         if not self._wanted.message:
@@ -108,12 +106,13 @@ class Messages:
 
     def _message(self, change: CapturedChange, attempt: int, **said: Any) -> Message[Any]:
         kind = self.kind(change) or change.kind
+        plain = self._outbox.definition is None or self._outbox.partition_by is not None
         return Message(
             id=message_id(self._outbox.name, change),
             outbox=self._outbox.name,
             number=change.seq,
             kind=KIND_OF[kind],
-            key=_plain(self.key(change)) if self._outbox.partition_by is None else self.key(change),
+            key=self.key(change) if plain else _plain(self.key(change)),
             written_at=change.changed_at,
             older=change.seq < 0,
             attempt=attempt,
@@ -195,18 +194,31 @@ class Wanted:
             raise DeclarationError(
                 f"Outbox {outbox.name!r}: of a truncate there is no row.", fix="Let its handler take a Message."
             )
-        self._adapter = TypeAdapter(Any if table is not None or self.message else annotation)
+        if self.message:
+            annotation = (typing.get_args(annotation) or (Any,))[0]
+        self._payload = None if table is not None else _signature_of(annotation, outbox.name)
 
-    def read(self, payload: Any, outbox: str) -> Any:
-        """A payload as the handler takes it.
+    def read(self, text: str | None) -> Any:
+        """The payload of a message as the handler takes it: it is checked as an argument of a job is.
 
         Raises:
-            DataError: It is none.
+            DataError: The handler does not take it.
         """
+        assert self._payload is not None  # noqa: S101 - rows have no payload
         try:
-            return self._adapter.validate_python(payload)
-        except ValidationError as error:
-            raise DataError(f"Outbox {outbox}: a message is not what its handler takes: {error}") from error
+            return self._payload.check_json('{"payload":' + (text or "null") + "}")["payload"]
+        except ArgumentsInvalid as error:
+            raise DataError(str(error)) from error
+
+
+def _signature_of(annotation: Any, outbox: str) -> Signature:
+    """What checks payloads, as a function with such an argument would."""
+
+    def take(ctx: Any, payload: Any) -> None:
+        """Nothing: it is only looked at."""
+
+    take.__annotations__ = {"payload": annotation}
+    return Signature(take, f"The handler of outbox {outbox}")
 
 
 def run_of(handler: Any, *, many: bool) -> Callable[..., Any]:

@@ -7,18 +7,22 @@ Owns the words, their checks, and how an outbox is made known to the database. H
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from penstock.calls.deliveries import Messages, Wanted, run_of
 from penstock.calls.engine import Engine
+from penstock.calls.guestcalls import Guests
+from penstock.calls.jobcalls import calls_of
+from penstock.calls.messages import send_message
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
 from penstock.jobs.retry import Retry
+from penstock.outbox.message import is_topic
 from penstock.outbox.outbox import Event, OnFailure, Outbox, Start
 from penstock.reactive.tracing import RowFilter, trace_filter
 from penstock.schema.table import Table, definition_of
@@ -26,12 +30,14 @@ from penstock.store.conditions import condition_sql
 from penstock.store.dialect import Dialect
 from penstock.store.outboxes import OutboxPlan
 
+if TYPE_CHECKING:
+    from penstock.calls.callers import AsyncWriter, SyncWriter
+
 T = TypeVar("T", bound=Table)
 H = TypeVar("H", bound=Callable[..., Any])
 
 FIRST = '{"after": null, "count": 0}'
 _ROW = "{row}"
-_LONGEST_TOPIC = 100
 _KINDS: dict[str, type[AnyFunction]] = {
     "ActionCtx": ActionFunction,
     "SyncActionCtx": ActionFunction,
@@ -115,9 +121,14 @@ class DeclaredOutbox:
 
 
 class Outboxes:
-    """The outboxes of an app."""
+    """The outboxes of an app.
 
-    def __init__(self) -> None:
+    Args:
+        guests: Its work in transactions of the user's own.
+    """
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
         self._declared: dict[str, DeclaredOutbox] = {}
 
     def __iter__(self) -> Any:
@@ -155,7 +166,7 @@ class Outboxes:
         With ``batch=`` it takes a list of these.
 
         Args:
-            source: The table, or the name of a topic, to which `MutationCtx.send` and others send.
+            source: The table, or the name of a topic, to which `ctx.outbox.send` and others send.
             filter: Which rows: a function of a row that compares and computes with its fields, as for a reactive task;
                 all by default. A row that begins to match is inserted, as far as the outbox is concerned, and one that
                 matches no more is deleted.
@@ -200,6 +211,34 @@ class Outboxes:
 
         return decorate
 
+    # ----- messages
+
+    @overload
+    def send(
+        self, ctx: AsyncWriter, topic: str, payload: Any, *, key: str | None = None
+    ) -> Coroutine[Any, Any, None]: ...
+    @overload
+    def send(self, ctx: SyncWriter, topic: str, payload: Any, *, key: str | None = None) -> None: ...
+    def send(self, ctx: Any, topic: str, payload: Any, *, key: str | None = None) -> Any:
+        """Send a message to a topic; see `Sender.send`, which ``ctx.outbox`` is, for what else it may raise.
+
+        In a transaction of your own, if its connection is passed: one of psycopg, psycopg2, asyncpg, SQLAlchemy, Django,
+        sqlite3 or aiosqlite. It is sent if and only if that commits. On a sync connection there is nothing to await.
+
+        Args:
+            ctx: The connection; or the ctx of a mutation or an action, or the backend of a program.
+            topic: For which an outbox is declared.
+            payload: What its handler takes.
+            key: By which messages are in order.
+
+        Raises:
+            ContextError: The connection is closed, its transaction has failed, or it leads to another kind of database
+                than the app's; or the ctx is one of a query.
+            ConfigError: The database of the connection has no tables of penstock.
+        """
+        calls = calls_of(ctx, writes=True, otherwise=self._guests.calls)
+        return calls.answer(send_message(calls, topic, payload, key))
+
 
 def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> Outbox:
     given: dict[str, Any] = {word: value for word, value in options.items() if word != "name"}
@@ -212,7 +251,7 @@ def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> O
                 f"Outbox {name!r}: filter, fields, on and partition_by are for tables.",
                 fix="Send only what is to be handed over, with a key=.",
             )
-        if not source or not source.isprintable() or len(source) > _LONGEST_TOPIC:
+        if not is_topic(source):
             raise DeclarationError(f"Outbox {name!r}: {source!r} cannot be a topic.")
         return Outbox(name=name, topic=source, **given)
     if not isinstance(source, type) or not issubclass(source, Table) or source is Table:
