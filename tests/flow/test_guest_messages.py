@@ -13,8 +13,7 @@ import psycopg
 import pytest
 from stage.guests import KINDS, Kind, Visit, play, sqlite_file
 
-from penstock import ActionCtx, App, ConfigError, ContextError, LimitExceeded, Table, ValueInvalid
-from penstock.errors import TopicNotFound
+from penstock import ActionCtx, App, ConfigError, ContextError, LimitExceeded, Table, TopicNotFound, ValueInvalid
 from penstock.outbox.message import Message
 from penstock.store.guest.drivers import answer
 from penstock.testing import TestApp
@@ -188,7 +187,9 @@ def test_numbers_of_messages_and_rows_are_those_of_the_statements(database_url: 
         app.outboxes.send(connection, "greetings", Greeting("Ada"))
         connection.execute(insert.format("'2026-01-01T00:00:00.000000Z'" if lite else "now()"))
         app.outboxes.send(connection, "greetings", Greeting("Eve"))
-        rows = connection.execute(f"select kind from {'penstock_' if lite else 'penstock.'}change order by seq").fetchall()
+        rows = connection.execute(
+            f"select kind from {'penstock_' if lite else 'penstock.'}change order by seq"
+        ).fetchall()
         connection.commit()
         connection.close()
     assert [row[0] for row in rows] == ["message", "enter", "message"]

@@ -26,10 +26,10 @@ from penstock import (
     Retry,
     Table,
     TaskCtx,
+    TopicNotFound,
     UnawaitedCall,
     ValueInvalid,
 )
-from penstock.errors import TopicNotFound
 from penstock.outbox.message import Message
 from penstock.sync import ActionCtx as SyncActionCtx
 from penstock.sync import MutationCtx as SyncMutationCtx
@@ -52,7 +52,7 @@ class Letter:
     day: date
     seal: bytes
     pages: tuple[int, ...] = ()
-    copies: "list[Letter] | None" = None
+    copies: list[Letter] | None = None
 
 
 class Person(Table, name="person"):
@@ -121,7 +121,7 @@ def say_in_a_thread_of_an_action(ctx: SyncActionCtx, payload: str) -> None:
 
 @app.internal_query
 async def say_in_a_query(ctx: QueryCtx) -> None:
-    await app.outboxes.send(ctx, "any", "x")
+    await app.outboxes.send(ctx, "any", "x")  # type: ignore[call-overload]
 
 
 @app.internal_mutation

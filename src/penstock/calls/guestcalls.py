@@ -120,8 +120,9 @@ class _Home:
 
 
 class _Transaction:
-    """A transaction of the user's own, in the words of `transaction.Transaction` that jobs and messages need. All is stored
-    at once.
+    """A transaction of the user's own, in the words of `transaction.Transaction` that jobs and messages need.
+
+    All is stored at once.
 
     Attributes:
         now: The time of the call.

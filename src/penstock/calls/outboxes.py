@@ -222,8 +222,9 @@ class Outboxes:
     def send(self, ctx: Any, topic: str, payload: Any, *, key: str | None = None) -> Any:
         """Send a message to a topic; see `Sender.send`, which ``ctx.outbox`` is, for what else it may raise.
 
-        In a transaction of your own, if its connection is passed: one of psycopg, psycopg2, asyncpg, SQLAlchemy, Django,
-        sqlite3 or aiosqlite. It is sent if and only if that commits. On a sync connection there is nothing to await.
+        In a transaction of your own, if its connection is passed: one of psycopg, psycopg2, asyncpg, SQLAlchemy,
+        Django, sqlite3 or aiosqlite. It is sent if and only if that commits. On a sync connection there is nothing to
+        await.
 
         Args:
             ctx: The connection; or the ctx of a mutation or an action, or the backend of a program.
@@ -285,7 +286,8 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
     """Make the outboxes of a program known: first how they are read, then what is captured.
 
     The number of an interest is known to relays before anything is captured under it, and what was declared before is
-    captured no more from the same transaction on: so no change is missed, and none comes twice.
+    captured no more from the same transaction on: so no change is missed, and none comes twice. Outboxes of other
+    programs are learned of here.
     """
     store, now = engine.store, engine.clock.now()
     for one in outboxes:
@@ -309,3 +311,4 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
             await store.interests.declare([interest], now, replaces=before)
         if not row.ready:
             await store.outboxes.prepared(row.id)
+    engine.statements.ordered = frozenset(row.plan.source for row in await store.outboxes.list())

@@ -11,7 +11,7 @@ from penstock.store.contract import Session
 from penstock.testing.conformance.bench import Bench, Suite, story
 from penstock.testing.conformance.interests import declare, insert, note, run
 
-ODD_TEXTS = ("", "null", '"a"', "[1]", "it's \"quoted\"\\", "äé€😀", "%s %(a)s $1 ?1 :x", "\x01\x7f\u2028")
+ODD_TEXTS = ("", "null", '"a"', "[1]", 'it\'s "quoted"\\', "äé€😀", "%s %(a)s $1 ?1 :x", "\x01\x7f\u2028")
 
 
 class Messages(Suite):
