@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         SchemaMismatch,
         Snooze,
         TaskConditionFailed,
+        TaskNotFound,
         TokenExpired,
         TokenInvalid,
         TopicNotFound,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from penstock.jobs.retry import Retry
     from penstock.jobs.states import JobState
     from penstock.jobs.work import Work
+    from penstock.outbox.message import Message
     from penstock.pools.rates import FixedWindow, TokenBucket
     from penstock.pools.results import (
         Canceled,
@@ -144,6 +146,7 @@ _HOMES = {
         "SchemaMismatch",
         "Snooze",
         "TaskConditionFailed",
+        "TaskNotFound",
         "TokenExpired",
         "TokenInvalid",
         "TopicNotFound",
@@ -160,6 +163,7 @@ _HOMES = {
     "penstock.jobs.retry": ("Retry",),
     "penstock.jobs.states": ("JobState",),
     "penstock.jobs.work": ("Work",),
+    "penstock.outbox.message": ("Message",),
     "penstock.pools.rates": ("FixedWindow", "TokenBucket"),
     "penstock.pools.results": (
         "Canceled",
@@ -230,6 +234,7 @@ __all__ = [
     "Lock",
     "LockLost",
     "LockTaken",
+    "Message",
     "MutationCtx",
     "MutationTaskCtx",
     "NonRetryableError",
@@ -262,6 +267,7 @@ __all__ = [
     "TaskCtx",
     "TaskExplanation",
     "TaskFilter",
+    "TaskNotFound",
     "TaskPage",
     "TaskRecord",
     "TaskStatus",

@@ -19,6 +19,8 @@ POINTS = frozenset(
         "planner.read",  # changes are read, and it is not decided what they call for
         "planner.planned",  # that is decided, and nothing is written
         "scheduler.decided",  # it is decided which crons run, nothing is committed
+        "outbox.next",  # it is known which messages of an outbox are next, none is handed over
+        "outbox.write",  # how an outbox stands is about to be written by itself
         "lease.renew",  # a worker is about to renew its lease
         "lock.renew",  # a holder is about to renew its lock
     }

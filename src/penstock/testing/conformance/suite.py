@@ -20,6 +20,7 @@ from penstock.testing.conformance.messages import Messages
 from penstock.testing.conformance.moves import Moves
 from penstock.testing.conformance.pools import Pools
 from penstock.testing.conformance.rates import Rates
+from penstock.testing.conformance.records import Records
 from penstock.testing.conformance.retries import Retries
 from penstock.testing.conformance.sessions import Sessions
 from penstock.testing.conformance.settlements import Settlements
@@ -47,6 +48,7 @@ class StoreSuite(
     Changes,
     Messages,
     Tasks,
+    Records,
     Leases,
     Locks,
     Tokens,
