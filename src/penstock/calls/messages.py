@@ -6,12 +6,16 @@ Owns the words and the checks at the door. What hands the messages over is `serv
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
-from penstock.calls.jobcalls import JobCalls
+from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.errors import LimitExceeded, TopicNotFound
 from penstock.outbox.message import check_key, is_topic
 from penstock.values import encode_json, text_bytes
+
+if TYPE_CHECKING:
+    from penstock.calls.callers import AsyncWriter, SyncWriter
+    from penstock.calls.guestcalls import Guests
 
 
 class Sender:
@@ -52,6 +56,44 @@ class SyncSender:
     def send(self, topic: str, payload: Any, *, key: str | None = None) -> None:
         """See `Sender.send`."""
         self._wait(self._sender.send(topic, payload, key=key))
+
+
+class Sending:
+    """Sends messages from wherever there is a transaction, or none: what `App.outboxes` does beside declaring.
+
+    Args:
+        guests: The app's work in transactions of the user's own.
+    """
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+
+    @overload
+    def send(
+        self, ctx: AsyncWriter, topic: str, payload: Any, *, key: str | None = None
+    ) -> Coroutine[Any, Any, None]: ...
+    @overload
+    def send(self, ctx: SyncWriter, topic: str, payload: Any, *, key: str | None = None) -> None: ...
+    def send(self, ctx: Any, topic: str, payload: Any, *, key: str | None = None) -> Any:
+        """Send a message to a topic; see `Sender.send`, which ``ctx.outbox`` is, for what else it may raise.
+
+        In a transaction of your own, if its connection is passed: one of psycopg, psycopg2, asyncpg, SQLAlchemy,
+        Django, sqlite3 or aiosqlite. It is sent if and only if that commits. On a sync connection there is nothing to
+        await.
+
+        Args:
+            ctx: The connection; or the ctx of a mutation or an action, or the backend of a program.
+            topic: For which an outbox is declared.
+            payload: What its handler takes.
+            key: By which messages are in order.
+
+        Raises:
+            ContextError: The connection is closed, its transaction has failed, or it leads to another kind of database
+                than the app's; or the ctx is one of a query.
+            ConfigError: The database of the connection has no tables of penstock.
+        """
+        calls = calls_of(ctx, writes=True, otherwise=self._guests.calls)
+        return calls.answer(send_message(calls, topic, payload, key))
 
 
 async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | None) -> None:

@@ -7,16 +7,15 @@ Owns the words, their checks, and how an outbox is made known to the database. H
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from penstock.calls.deliveries import Messages, Wanted, run_of
 from penstock.calls.engine import Engine
 from penstock.calls.guestcalls import Guests
-from penstock.calls.jobcalls import calls_of
-from penstock.calls.messages import send_message
+from penstock.calls.messages import Sending
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
@@ -29,9 +28,6 @@ from penstock.schema.table import Table, definition_of
 from penstock.store.conditions import condition_sql
 from penstock.store.dialect import Dialect
 from penstock.store.outboxes import OutboxPlan
-
-if TYPE_CHECKING:
-    from penstock.calls.callers import AsyncWriter, SyncWriter
 
 T = TypeVar("T", bound=Table)
 H = TypeVar("H", bound=Callable[..., Any])
@@ -120,7 +116,7 @@ class DeclaredOutbox:
         )
 
 
-class Outboxes:
+class Outboxes(Sending):
     """The outboxes of an app.
 
     Args:
@@ -128,7 +124,7 @@ class Outboxes:
     """
 
     def __init__(self, guests: Guests) -> None:
-        self._guests = guests
+        super().__init__(guests)
         self._declared: dict[str, DeclaredOutbox] = {}
 
     def __iter__(self) -> Any:
@@ -210,35 +206,6 @@ class Outboxes:
             return handler
 
         return decorate
-
-    # ----- messages
-
-    @overload
-    def send(
-        self, ctx: AsyncWriter, topic: str, payload: Any, *, key: str | None = None
-    ) -> Coroutine[Any, Any, None]: ...
-    @overload
-    def send(self, ctx: SyncWriter, topic: str, payload: Any, *, key: str | None = None) -> None: ...
-    def send(self, ctx: Any, topic: str, payload: Any, *, key: str | None = None) -> Any:
-        """Send a message to a topic; see `Sender.send`, which ``ctx.outbox`` is, for what else it may raise.
-
-        In a transaction of your own, if its connection is passed: one of psycopg, psycopg2, asyncpg, SQLAlchemy,
-        Django, sqlite3 or aiosqlite. It is sent if and only if that commits. On a sync connection there is nothing to
-        await.
-
-        Args:
-            ctx: The connection; or the ctx of a mutation or an action, or the backend of a program.
-            topic: For which an outbox is declared.
-            payload: What its handler takes.
-            key: By which messages are in order.
-
-        Raises:
-            ContextError: The connection is closed, its transaction has failed, or it leads to another kind of database
-                than the app's; or the ctx is one of a query.
-            ConfigError: The database of the connection has no tables of penstock.
-        """
-        calls = calls_of(ctx, writes=True, otherwise=self._guests.calls)
-        return calls.answer(send_message(calls, topic, payload, key))
 
 
 def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> Outbox:
