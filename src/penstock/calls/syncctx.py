@@ -12,6 +12,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.lockblocks import LEASE, WAIT, SyncLockBlock, refuse_in_transaction
+from penstock.calls.messages import SyncSender
 from penstock.calls.ratelimits import RateStatus
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.work import SyncActionWork
@@ -112,6 +113,7 @@ class SyncMutationCtx(SyncQueryCtx):
         self._mutation = ctx
         self.db = SyncDatabaseWriter(ctx.db, self._wait)
         self.scheduler = SyncScheduler(ctx.scheduler, self._wait)
+        self.outbox = SyncSender(ctx.outbox, self._wait)
 
     def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
         """See `MutationCtx.rate_limit`."""
@@ -134,6 +136,7 @@ class SyncActionCtx:
         self._wait = Bridge(loop)
         self.job_calls = ctx.job_calls.waiting(self._wait)
         self.scheduler = SyncScheduler(ctx.scheduler, self._wait)
+        self.outbox = SyncSender(ctx.outbox, self._wait)
 
     @property
     def cancelled(self) -> bool:

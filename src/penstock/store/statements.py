@@ -292,12 +292,14 @@ class Statements:
     """The statements of all tables in one dialect.
 
     Attributes:
-        reactive: Names of tables that reactive tasks of this program are about.
+        reactive: Names of tables that reactive tasks and outboxes of this program are about.
+        ordered: Names of tables each of whose changes is a message of an outbox, as was known when the program started.
     """
 
     def __init__(self, dialect: Dialect, reactive: Iterable[str] = ()) -> None:
         self.dialect = dialect
         self.reactive = frozenset(reactive)
+        self.ordered: frozenset[str] = frozenset()
         self._tables: dict[type[Table], TableStatements] = {}
 
     def of(self, table: type[Table], definition: TableDefinition) -> TableStatements:

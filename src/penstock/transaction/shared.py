@@ -6,11 +6,12 @@ a part, with a savepoint once it needs one. Each sees what those before it have 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from itertools import groupby
 from typing import Any, TypeVar
 
 from penstock.errors import Conflict, ContextError
-from penstock.schema.table import Table
+from penstock.schema.table import Table, definition_of
 from penstock.store.contract import Row, Session, Statement
 from penstock.store.statements import TableStatements
 
@@ -25,14 +26,19 @@ _UNKNOWN: Any = object()
 class Shared:
     """A session that mutations share.
 
+    Args:
+        session: The session.
+        ordered: Names of tables each of whose changes is a message of an outbox: they are sent one by one, in order.
+
     Attributes:
         failure: What no savepoint undoes: nothing of this transaction may be committed.
         rows: Rows as those have left them who have ended well.
         savepoints: How many have been made.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, ordered: Collection[str] = ()) -> None:
         self.session = session
+        self._ordered = ordered
         self.failure: BaseException | None = None
         self.rows: dict[Key, Row | None] = {}
         self.savepoints = 0
@@ -70,12 +76,28 @@ class Shared:
         """Send changes, as many together as may change places."""
         together: dict[Statement, list[Sequence[Any]]] = {}
         by: dict[Key, Statement] = {}
+        if self._ordered:
+            changes = await self._send_in_order(changes)
         for key, statement, args in changes:
             if by.setdefault(key, statement) is not statement:
                 await self._send_together(together)
                 together, by = {}, {key: statement}
             together.setdefault(statement, []).append(args)
         await self._send_together(together)
+
+    async def _send_in_order(self, changes: Sequence[Change]) -> list[Change]:
+        """Send those changes that may not change places with others of their table; the others."""
+        others: list[Change] = []
+        following: list[tuple[Statement, Sequence[Any]]] = []
+        for change in changes:
+            (table, _key), statement, args = change
+            if definition_of(table).name in self._ordered:
+                following.append((statement, args))
+            else:
+                others.append(change)
+        for statement, group in groupby(following, key=lambda one: one[0]):
+            await self.surely(self.session.execute_many(statement, [args for _statement, args in group]))
+        return others
 
     async def _send_together(self, changes: dict[Statement, list[Sequence[Any]]]) -> None:
         for statement, rows in changes.items():
