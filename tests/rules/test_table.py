@@ -69,7 +69,7 @@ def test_a_table_is_named_after_its_class_in_snake_case(name: str, sql_name: str
 def test_a_definition_tells_all_that_a_store_needs() -> None:
     found = definition_of(Booking)
     assert found is definition_of(Booking)
-    assert (found.name, found.key, found.managed, found.table) == ("booking", "id", True, Booking)
+    assert (found.name, found.key, found.managed, found.table) == ("booking", ("id",), True, Booking)
     assert [column.name for column in found.columns] == ["id", "creation_time", "customer", "seats", "note"]
     assert [column.kind for column in found.columns[:2]] == [Kind.TEXT, Kind.DATETIME]
     assert found.positions == {"id": 0, "creation_time": 1, "customer": 2, "seats": 3, "note": 4}
@@ -78,7 +78,7 @@ def test_a_definition_tells_all_that_a_store_needs() -> None:
     with pytest.raises(ValueInvalid, match="has no column 'unknown'"):
         found.column("unknown")
     other = definition_of(Order)
-    assert (other.name, other.key, other.managed) == ("shop.orders", "number", False)
+    assert (other.name, other.key, other.managed) == ("shop.orders", ("number",), False)
     assert [column.name for column in other.columns] == ["number", "customer"]
 
 

@@ -14,6 +14,7 @@ from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
 from penstock.store.changes import Source
 from penstock.store.contract import Statement
+from penstock.store.dialect import row_of
 from penstock.store.postgres.dialect import POSTGRES
 
 _UNLIKE = "pg_catalog.record_image_ne"
@@ -199,17 +200,21 @@ def _guarded(append: str, read: Mapping[str, str]) -> str:
 
 def source(interest: Interest, types: Mapping[str, str]) -> Source:
     """How the rows are read that an interest is about. Of a session with other settings they are spelled alike."""
-    (key,) = interest.key  # of more than one column rows are not read yet
     asked = conditions_of(interest).matches("r")
-    table, column, kind = POSTGRES.table(interest.table), f"r.{POSTGRES.quote(key)}", types[key]
-    spelled = _array("r", interest.key, types)
+    table, spelled = POSTGRES.table(interest.table), _array("r", interest.key, types)
+    columns = [f"r.{POSTGRES.quote(name)}" for name in interest.key]
+    key, known = row_of(columns), " and ".join(f"{column} is not null" for column in columns)
+    after, each = (
+        [f"({value} ->> {place})::{types[name]}" for place, name in enumerate(interest.key)]
+        for value in ("$1::json", "k.value")
+    )
     values = [spelled, *(_object("r", side, types) or "null" for side in (interest.after, interest.before))]
     select = f"select {', '.join(values)} from {table} r where "
-    order, also = f"order by {column} limit", f"{asked} and " if asked else ""
-    among = f"{column} in (select (k.value ->> 0)::{kind} from json_array_elements($1::json) as k (value))"
+    order, also = f"order by {', '.join(columns)} limit", f"{asked} and " if asked else ""
+    among = f"{key} in (select {', '.join(each)} from json_array_elements($1::json) as k (value))"
     return Source(
-        first=Statement(f"{select}{asked or 'true'} {order} $1"),
-        following=Statement(f"{select}{also}{column} > ($1::json ->> 0)::{kind} {order} $2"),
+        first=Statement(f"{select}{also}{known} {order} $1"),
+        following=Statement(f"{select}{also}{known} and {key} > {row_of(after)} {order} $2"),
         among=Statement(f"{select}{also}{among}"),
         keys=Statement(f"select {spelled} from {table} r where {among}"),
     )
@@ -298,6 +303,6 @@ def literal(text: str) -> str:
     return f"E'{quoted}'" if "\\" in text else f"'{quoted}'"
 
 
-def key_text(row: str, column: str, kind: str) -> str:
-    """What spells the key of a row, whose type is known, as its triggers do."""
-    return _array(row, (column,), {column: kind})
+def key_text(row: str, types: Mapping[str, str]) -> str:
+    """What spells the key of a row, whose columns and types are known, as its triggers do."""
+    return _array(row, tuple(types), types)
