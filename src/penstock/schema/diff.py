@@ -155,7 +155,7 @@ class _Comparison:
         if unique:
             listed = " or ".join(f"({', '.join(columns)})" for columns in unique)
             self._problem(
-                f"{self.definition.table.__name__} declares ({key}) as the key of {self.table}, but several of its rows "
+                f"{self.definition.table.__name__} declares ({key}) as the key of {self.table}, of which several rows "
                 "may have the same.",
                 f"The columns that tell its rows apart are {listed}; or create a unique index of ({key}) with the "
                 "program that owns the table.",
