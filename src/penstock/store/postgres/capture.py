@@ -60,6 +60,7 @@ _SPELLED = {
     ("real", "double precision"): "extra_float_digits = 1",  # all digits
     ("interval",): "intervalstyle = postgres",
 }
+_ZONED = "timestamp with time zone"
 EVENTS = ("insert", "update", "delete", "truncate")
 
 
@@ -304,5 +305,12 @@ def literal(text: str) -> str:
 
 
 def key_text(row: str, types: Mapping[str, str]) -> str:
-    """What spells the key of a row, whose columns and types are known, as its triggers do."""
-    return _array(row, tuple(types), types)
+    """What spells the key of a row as its triggers do, from the types that are declared: times may have no zone."""
+    values = (_time(row, name) if kind == _ZONED else _value(row, name, types) for name, kind in types.items())
+    return f"pg_catalog.json_build_array({', '.join(values)})::pg_catalog.text"
+
+
+def _time(row: str, column: str) -> str:
+    value, kind = f"{row}.{POSTGRES.quote(column)}", f"{_ZONED!r}::pg_catalog.regtype"
+    in_utc = f"pg_catalog.to_json(pg_catalog.timezone('UTC', {value}))"
+    return f"case when pg_catalog.pg_typeof({value}) = {kind} then {in_utc} else pg_catalog.to_json({value}) end"
