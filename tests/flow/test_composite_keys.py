@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -268,6 +269,49 @@ async def test_what_was_read_concerns_the_row_and_no_other(database_url: str) ->
             assert concerned == [False, True, True]
 
         await backend.run_mutation(write, story)
+
+
+async def test_what_a_key_lacks_is_filled_by_the_others_defaults(database_url: str) -> None:
+    number = "text not null default 'none'" if database_url.startswith("sqlite") else "serial"
+    await prepare(database_url, f"create table lines (tenant integer, number {number}, primary key (tenant, number))")
+
+    class Line(Table, source="lines", key=("tenant", "number"), managed=False):
+        tenant: int
+        number: str | None = None
+
+    class Numbered(Table, source="lines", key=("tenant", "number"), managed=False):
+        tenant: int
+        number: int | None = None
+
+    table: Any = Line if database_url.startswith("sqlite") else Numbered
+    lines = App(tables=[table])
+    write_here, _, _ = tell_in(lines)
+    async with TestApp(lines, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            filled = "none" if table is Line else 1
+            row_id = await ctx.db.insert(table(tenant=7))
+            assert row_id == an_id(7, filled)
+            row: Any = await ctx.db.get(table, row_id)
+            assert row.number == filled
+            assert await ctx.db.insert(table(tenant=7, number="5" if table is Line else 5))
+            assert len(await ctx.db.query(table).collect()) == 2
+
+        await backend.run_mutation(write_here, story)
+
+
+async def test_writers_of_one_row_at_once_lose_nothing(database_url: str) -> None:
+    async with opened(database_url) as backend:
+        await run_sql(backend, "insert into orders values (7, 'a', 0, null), (7, 'b', 0, null)")
+
+        async def story(ctx: MutationCtx) -> None:
+            row = await ctx.db.get(Order, (7, "a"))
+            assert row is not None
+            await ctx.db.patch(Order, (7, "a"), amount=row.amount + 1)
+
+        await asyncio.gather(*(backend.run_mutation(write, story) for _ in range(8)))
+        rows = await run_sql(backend, "select number, amount from orders order by number")
+        assert [tuple(row) for row in rows] == [("a", 8), ("b", 0)]
 
 
 # ----- ids as arguments and results

@@ -59,7 +59,7 @@ class TaskRecord:
 
     Attributes:
         task: The name of the task.
-        key: The id of the row, or its key, as JSON has it.
+        key: The id of the row, or its key, as JSON has it: a list if that has several columns.
         job: Its job, which tells of its runs.
         state: How that stands; None if it is lost.
         generation: How many changes the row had that the task wanted to hear of, and retries by hand.

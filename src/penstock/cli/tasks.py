@@ -96,7 +96,10 @@ def records(
 @json_option()
 @pass_options
 def show(options: Options, task: str, key: str) -> None:
-    """Show what is kept of the row with the id or key KEY; for its runs see penstock jobs show."""
+    """Show what is kept of the row with the id or key KEY; for its runs see penstock jobs show.
+
+    A KEY of several columns is a JSON array, such as '[7, "a"]'.
+    """
     app = open_app(options)
     record = complete(with_backend(app, options, lambda backend: app.tasks.find(backend, task, key)))
     if record is None:
@@ -117,7 +120,10 @@ def show(options: Options, task: str, key: str) -> None:
 @json_option()
 @pass_options
 def explain(options: Options, task: str, key: str) -> None:
-    """Say why TASK has run for the row with the id or key KEY, or has not."""
+    """Say why TASK has run for the row with the id or key KEY, or has not.
+
+    A KEY of several columns is a JSON array, such as '[7, "a"]'.
+    """
     app = open_app(options)
     found = complete(with_backend(app, options, lambda backend: app.tasks.explain(backend, task, key)))
     if options.json:

@@ -232,10 +232,10 @@ def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
 
 
 def _id_encoder(where: str, annotation: Any) -> Encode:
-    target = next(iter(get_args(annotation)), None)
+    target: Any = next(iter(get_args(annotation)), None)
     if is_several(target):
         raise DeclarationError(
-            f"{where}: {annotation} cannot be stored: it is a tuple, as the key of that table has several columns.",
+            f"{where}: Id[{target.__name__}] cannot be stored: it is a tuple, as its key has several columns.",
             fix="Declare a field for each of them.",
         )
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from penstock.errors import DeclarationError, IdInvalid
 from penstock.schema.fields import Column, Kind
 
+_INTEGERS_TOO = (Kind.DECIMAL, Kind.BOOLEAN)  # as the change feed may have their values
 _HEX = "\\x"
 
 
@@ -98,7 +99,8 @@ def check_several(table: str, key: Sequence[Column], given: Any) -> tuple[Any, .
 def _checked(column: Column, value: Any) -> Any:
     if value is None:
         raise TypeError(value)
-    lenient = isinstance(value, str) or (column.kind is Kind.DECIMAL and type(value) is int)
+    as_json = type(value) is int and (column.kind in _INTEGERS_TOO or bool(column.choices))
+    lenient = as_json or isinstance(value, str)
     found = column.adapter.validate_python(value, strict=not lenient)
     if lenient and isinstance(found, datetime) and found.tzinfo is None:
         return found.replace(tzinfo=UTC)  # as columns without time zone are read, and the change feed spells them

@@ -55,12 +55,12 @@ class Shape:
         if self.root:
             return value.root
         found = self._written(value) if self.whole else self._fields(value)
-        if self.key and isinstance(found, dict) and value.__dict__.get(self.key[0]) is not None:
-            return {**self._marks(value.__dict__), **found}
+        if self.key and isinstance(found, dict):
+            values = [value.__dict__.get(name) for name in self.key]
+            return found if None in values else {**self._marks(value.__dict__, values), **found}
         return found
 
-    def _marks(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        values = [row[name] for name in self.key]
+    def _marks(self, row: Mapping[str, Any], values: list[Any]) -> dict[str, Any]:
         marks: dict[str, Any] = {"_id": str(values[0]) if len(values) == 1 else values}
         if self.timed:
             marks["_creationTime"] = _milliseconds(row["creation_time"])
