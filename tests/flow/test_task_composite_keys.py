@@ -437,6 +437,28 @@ async def test_another_key_makes_other_rows(database_url: str) -> None:
         assert {(str(one.key), one.gone) for one in records.records} == {("7", "deleted"), ("[7, 'a']", None)}
 
 
+async def test_a_key_of_other_columns_of_other_types_makes_other_rows_too(database_url: str) -> None:
+    await prepare(database_url, "create table orders (tenant integer, number text, amount integer, note text)")
+
+    class ByNumber(Table, source="orders", key="number", managed=False):
+        number: str
+        amount: int = 0
+
+    old, name = App(), f"{__name__}:seen"
+    old.reactive_task(ByNumber, watch=("amount",), retry=ONCE, name=name)(cast("Any", seen))
+    async with _opened(old, database_url) as test:
+        await run_sql(test, "insert into orders values (7, 'a', 1, null)")
+        await test.run_until_idle()
+    handled.clear()
+    new = App()
+    new.reactive_task(Order, watch=("amount",), retry=ONCE, name=name)(seen)
+    async with _opened(new, database_url) as test:
+        await test.run_until_idle()
+        assert [one[1] for one in handled] == [(7, "a")]
+        records = await new.tasks.records(test, TaskFilter(task="seen"))
+        assert {(str(one.key), one.gone) for one in records.records} == {("a", "deleted"), ("[7, 'a']", None)}
+
+
 # ----- looking after rows
 
 

@@ -19,6 +19,7 @@ from penstock.store.postgres.dialect import POSTGRES
 
 _UNLIKE = "pg_catalog.record_image_ne"
 _PLAIN = frozenset({"smallint", "integer", "bigint", "uuid", "boolean", "date"})  # whose equal values are alike
+_INTEGERS = frozenset({"smallint", "integer", "bigint"})
 _PIECE = 40  # columns in one call of a function, which takes a hundred arguments
 
 # Each statement of a function costs every transaction that runs it, so each event has a function of its own. Those that
@@ -205,10 +206,8 @@ def source(interest: Interest, types: Mapping[str, str]) -> Source:
     table, spelled = POSTGRES.table(interest.table), _array("r", interest.key, types)
     columns = [f"r.{POSTGRES.quote(name)}" for name in interest.key]
     key, known = row_of(columns), " and ".join(f"{column} is not null" for column in columns)
-    after, each = (
-        [f"({value} ->> {place})::{types[name]}" for place, name in enumerate(interest.key)]
-        for value in ("$1::json", "k.value")
-    )
+    after = [f"($1::json ->> {place})::{types[name]}" for place, name in enumerate(interest.key)]
+    each = [_given(place, types[name]) for place, name in enumerate(interest.key)]
     values = [spelled, *(_object("r", side, types) or "null" for side in (interest.after, interest.before))]
     select = f"select {', '.join(values)} from {table} r where "
     order, also = f"order by {', '.join(columns)} limit", f"{asked} and " if asked else ""
@@ -219,6 +218,12 @@ def source(interest: Interest, types: Mapping[str, str]) -> Source:
         among=Statement(f"{select}{also}{among}"),
         keys=Statement(f"select {spelled} from {table} r where {among}"),
     )
+
+
+def _given(place: int, kind: str) -> str:
+    """A value of one of many keys. Records of a table that was declared with another key may hold no such value."""
+    value = f"(k.value ->> {place})::{kind}"
+    return f"case when json_typeof(k.value -> {place}) = 'number' then {value} end" if kind in _INTEGERS else value
 
 
 def _before(interest: Interest, types: Mapping[str, str]) -> str:
