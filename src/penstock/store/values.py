@@ -17,6 +17,7 @@ from uuid import UUID
 
 from pydantic import ConfigDict, TypeAdapter
 
+from penstock.changes.change import read_values
 from penstock.reactive.evaluate import normal_value
 from penstock.schema.fields import PLAIN, Kind
 from penstock.schema.table import TableDefinition
@@ -81,6 +82,26 @@ def captured_fields(dialect: Dialect, definition: TableDefinition, captured: Map
         neutral = None if value is None else _neutral(dialect, column.kind, value)
         fields[name] = neutral if neutral is None or column.decode is None else column.decode(neutral)
     return fields
+
+
+def captured_key(dialect: Dialect, definition: TableDefinition, text: str) -> list[Any]:
+    """A captured key as the driver takes its values.
+
+    Raises:
+        ValueError: It is no key of this table.
+    """
+    try:
+        pairs = list(zip(definition.key_columns, read_values(text), strict=True))
+        return [_key_value(dialect, column.kind, value) for column, value in pairs]
+    except (TypeError, ArithmeticError) as error:
+        raise ValueError(text) from error
+
+
+def _key_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
+    found = _from_json(dialect, kind, value)
+    if isinstance(found, datetime) and found.tzinfo is None:
+        return found.replace(tzinfo=UTC)
+    return dialect.encode_value(kind, found) if isinstance(found, Decimal) else found
 
 
 def _neutral(dialect: Dialect, kind: Kind, value: Any) -> Any:
