@@ -135,11 +135,17 @@ class Line(Service):
         if lease is None or self._stopping:
             self._forget()
             return _STAND_BY
+        if self._is_late():
+            return _STATE_EVERY
         if standing.row is not None and await self._is_changed():
             self._forget()
         if (standing.row is None or standing.lease != lease) and not await self._take(lease):
             return _STAND_BY
         return 0.0 if standing.row is not None and standing.row.ready and not standing.row.paused else _STATE_EVERY
+
+    def _is_late(self) -> bool:
+        """Whether another relay may have the outbox by now, as this process was paused or the database away."""
+        return self.clock.monotonic() >= self._holder.until
 
     async def _take(self, lease: int) -> bool:
         """Become the one who hands over; False if another is, or the outbox is not known."""
@@ -215,7 +221,7 @@ class Line(Service):
         self._more()
         beside = self._outbox.parallelism > 1 and len(items) > 1
         hand_over = self._sending.beside_each_other if beside else self._sending.one_by_one
-        failure = await hand_over(items, lambda: self._stopping)
+        failure = await hand_over(items, lambda: self._stopping or self._is_late())
         if failure is not None and self._standing.row is not None:
             await self._failed(*failure)
 
