@@ -17,6 +17,7 @@ from penstock.testing.conformance.locks import Locks
 from penstock.testing.conformance.machine import AnyOrder
 from penstock.testing.conformance.mending import Mending
 from penstock.testing.conformance.moves import Moves
+from penstock.testing.conformance.outboxes import Outboxes
 from penstock.testing.conformance.pools import Pools
 from penstock.testing.conformance.rates import Rates
 from penstock.testing.conformance.retries import Retries
@@ -45,6 +46,7 @@ class StoreSuite(
     Mending,
     Changes,
     Tasks,
+    Outboxes,
     Leases,
     Locks,
     Tokens,
