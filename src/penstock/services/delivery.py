@@ -284,7 +284,7 @@ class Line(Service):
             return
         if mutation:
             self._standing.advanced(step)
-            self._upcoming.drop(items)
+            self._drop(items)
         else:
             self._sending.sent.update(item.change.seq for item in items)
             await self._delivered(items)
@@ -369,11 +369,17 @@ class Line(Service):
     async def _written(self, step: Step, items: Sequence[Item]) -> None:
         if await self._standing.write(step):
             self._upcoming.drop(items)
-            for item in () if step.put else items:
-                self._sending.forget(item.change.seq)
-                self._told.discard(item.change.seq)
+            if not step.put:
+                self._drop(items)
         else:
             self._forget()
+
+    def _drop(self, items: Sequence[Item]) -> None:
+        """These are done with."""
+        self._upcoming.drop(items)
+        for item in items:
+            self._sending.forget(item.change.seq)
+            self._told.discard(item.change.seq)
 
 
 def _is_its_own(error: TryAgain) -> bool:
