@@ -13,7 +13,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Config:
         metrics_port: A port on which this process shows its metrics to whoever reaches it; 0 for none.
         metrics_host: The address for that port; one that the outside does not reach.
         metrics_token: Who sends this as a bearer token sees ``/metrics`` on the server's own port.
+        admin_token: Who sends this as a bearer token may use the admin interface, ``/admin``; without it there is none.
         cors_origins: Origins of web pages that may call, separated by commas; ``*`` for all.
         dev: Show callers the text of unexpected errors. Never in production.
     """
@@ -93,7 +94,8 @@ class Config:
     job_status_ttl: float = 7 * 86400.0
     metrics_port: int = 0
     metrics_host: str = "127.0.0.1"
-    metrics_token: str = ""
+    metrics_token: str = field(default="", repr=False)
+    admin_token: str = field(default="", repr=False)
     cors_origins: str = ""
     dev: bool = False
 
@@ -102,7 +104,7 @@ class Config:
             _check(name, name, getattr(self, name))
 
 
-_TYPES: dict[str, type[Any]] = {field.name: type(field.default) for field in fields(Config)}
+_TYPES: dict[str, type[Any]] = {one.name: type(one.default) for one in fields(Config)}
 _WORDS: dict[type[Any], str] = {
     str: "text",
     bool: "true or false",

@@ -22,6 +22,7 @@ PenstockError
 │   ├── NotUnique                 unique() found more than one row
 │   ├── UniqueViolation           a unique index already holds this key
 │   ├── DuplicateJob              another job that has not ended has this key
+│   ├── TaskNotFound              the database knows no reactive task of this name
 │   ├── LockLost                  a lock is not its holder's any more
 │   ├── ConstraintViolation       a constraint of a user-owned table refused the row
 │   └── RowInvalid                a stored row does not fit its declared table
@@ -204,6 +205,12 @@ class DuplicateJob(DataError):
     """Another job that has not ended has this key; ``facts["job"]`` is its id."""
 
     code = "duplicate_job"
+
+
+class TaskNotFound(DataError):
+    """The database knows no reactive task of this name, or several whose names end so."""
+
+    code = "task_not_found"
 
 
 class LockLost(DataError):

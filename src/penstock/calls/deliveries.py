@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ from penstock.schema.ids import Id
 from penstock.schema.table import Table, make_row
 from penstock.store.contract import Session
 from penstock.store.dialect import Dialect
-from penstock.store.values import captured_fields, captured_value
+from penstock.store.values import captured_row, captured_value
 
 Seal = Callable[[Session], Awaitable[bool]]
 
@@ -39,11 +39,26 @@ class Delivery:
 
     Attributes:
         given: What the handler takes of each.
+        size: How many of them one call takes; None for one, by itself.
         done: How many it has been through, in this run.
     """
 
     given: Sequence[Any]
+    size: int | None = None
     done: int = field(default=0)
+
+    def calls(self) -> Iterator[Any]:
+        """What each call takes; what it has been given then is done with."""
+        self.done = 0
+        if self.size is None:
+            for given in self.given:
+                yield given
+                self.done += 1
+            return
+        for first in range(0, len(self.given), self.size):
+            part = list(self.given[first : first + self.size])
+            yield part
+            self.done += len(part)
 
 
 class Messages:
@@ -63,17 +78,21 @@ class Messages:
         condition = outbox.condition
         self._condition = None if exact else condition
         self._kinds = {} if exact or condition is None else kinds_of((condition,))
+        self._told = {*outbox.kinds, TOPIC, "lost"}
+        self._fields = None if outbox.definition is None else captured_row(dialect, outbox.definition)
 
     def kind(self, change: CapturedChange) -> str | None:
         """Which kind of change it is, where triggers tell of more than is meant; None if it is no message."""
         kind: str | None = change.kind
-        if self._condition is not None and kind not in {TOPIC, "truncate", "lost"}:
+        if self._condition is None:
+            return kind if kind in self._told else None
+        if kind not in {TOPIC, "truncate", "lost"}:
             was = change.kind != "enter" and self._holds(change.before)
             is_now = self._holds(change.after)
             kind = (
                 ("change" if was else "enter") if is_now else (("leave" if change.after else "delete") if was else None)
             )
-        return kind if kind in {*self._outbox.kinds, TOPIC, "lost"} else None
+        return kind if kind in self._told else None
 
     def key(self, change: CapturedChange) -> str | None:
         """The key by which a message is ordered; None of one that has none."""
@@ -122,10 +141,10 @@ class Messages:
 
     def _row(self, text: str | None) -> Table | None:
         definition = self._outbox.definition
-        if text is None or definition is None:
+        if text is None or definition is None or self._fields is None:
             return None
         try:
-            fields = captured_fields(self._dialect, definition, read_values(text))
+            fields = self._fields(text)
         except (ValueError, KeyError, DeclarationError) as error:
             raise DataError(
                 f"Outbox {self._outbox.name}: a row of {definition.name} cannot be read: {error}"
@@ -138,6 +157,8 @@ class Messages:
         if text is None or self._condition is None:
             return False
         captured = read_values(text)
+        if not captured.keys() >= self._kinds.keys():  # captured for an earlier declaration, which meant it
+            return True
         values = {name: captured_value(self._dialect, kind, captured.get(name)) for name, kind in self._kinds.items()}
         return holds(self._condition, values)
 
@@ -209,20 +230,16 @@ class Wanted:
             raise DataError(f"Outbox {outbox}: a message is not what its handler takes: {error}") from error
 
 
-def run_of(handler: Any, *, many: bool) -> Callable[..., Any]:
-    """The function that is run for a delivery: it calls the handler for each message, or once for all."""
+def run_of(handler: Any) -> Callable[..., Any]:
+    """The function that is run for a delivery: it calls the handler for each message, or for many at once."""
 
     async def run(ctx: Any, delivery: Delivery) -> None:
-        delivery.done = 0
-        for given in [delivery.given] if many else delivery.given:
-            await handler(ctx, list(given) if many else given)
-            delivery.done += 1
+        for given in delivery.calls():
+            await handler(ctx, given)
 
     def run_in_thread(ctx: Any, delivery: Delivery) -> None:
-        delivery.done = 0
-        for given in [delivery.given] if many else delivery.given:
-            handler(ctx, list(given) if many else given)
-            delivery.done += 1
+        for given in delivery.calls():
+            handler(ctx, given)
 
     made: Callable[..., Any] = run if inspect.iscoroutinefunction(handler) else run_in_thread
     made.__name__, made.__qualname__ = handler.__name__, handler.__qualname__

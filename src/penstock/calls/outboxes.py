@@ -87,7 +87,7 @@ class DeclaredOutbox:
         assert definition is not None  # noqa: S101 - a topic has none
         asked = None if outbox.condition is None else condition_sql(outbox.condition, definition, dialect, _ROW)
         exact = asked is None or asked.exact
-        names = outbox.fields or tuple(column.name for column in definition.columns)
+        names = (definition.key, *outbox.fields) if outbox.fields else tuple(one.name for one in definition.columns)
         also = () if exact or asked is None else asked.columns
         after = tuple(dict.fromkeys((*names, *also, *((outbox.partition_by,) if outbox.partition_by else ()))))
         wants_before = not exact or not {"update", "delete"}.isdisjoint(outbox.on)
@@ -205,7 +205,7 @@ class Outboxes(OutboxCare):
                 raise DeclarationError(
                     f"Outbox {name!r}: parallelism is for actions.", fix="Mutations share transactions by themselves."
                 )
-            function = kind(run_of(handler, many=outbox.batch is not None), public=False, name=name_of(handler))
+            function = kind(run_of(handler), public=False, name=name_of(handler))
             reset = _reset(name, outbox, kind, options.get("reset"))
             self._declared[name] = DeclaredOutbox(outbox, function, handler, reset)
             return handler

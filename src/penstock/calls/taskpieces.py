@@ -6,16 +6,16 @@ Owns what a filter means: names of tasks, ids of rows, and functions of rows. Le
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
-from functools import partial
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from penstock.calls.attempts import Attempts
 from penstock.calls.jobcalls import JobCalls
 from penstock.calls.taskviews import TaskPage, TaskRecord, plain_key, record_of
-from penstock.errors import CursorInvalid, DataError, IdInvalid, ValueInvalid
+from penstock.errors import CursorInvalid, IdInvalid, TaskNotFound, TryAgain, ValueInvalid
 from penstock.reactive.filter import GONE, TaskFilter
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import TableDefinition, definition_of
@@ -23,10 +23,45 @@ from penstock.store.contract import Session
 from penstock.store.records import RecordQuery, RecordState, RowKey
 from penstock.store.tasks import TaskRow
 
-Act = Callable[[Sequence[RowKey]], Awaitable[Sequence[RowKey]]]
+Act = Callable[[Sequence[RecordState]], Awaitable[int]]
+"""Does something about a piece; about how many of its rows."""
 
 AT_ONCE = 500
 _SOURCE_AT_ONCE = 1000
+_NUMBERS = range(2**31)  # of tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the rows that a filter picks.
+
+    Attributes:
+        limit: How many at most.
+        after: What an earlier part has given as `next`.
+        seconds: After which time no further piece is begun.
+    """
+
+    limit: float = math.inf
+    after: str | None = None
+    seconds: float = math.inf
+
+
+WHOLE = Part()
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What was done about rows.
+
+    Attributes:
+        found: How many rows met the filter.
+        changed: About how many of these something was done.
+        next: What the next part is to begin after; None if there are no more.
+    """
+
+    found: int
+    changed: int
+    next: str | None
 
 
 class Pieces:
@@ -39,7 +74,7 @@ class Pieces:
         definitions: The tables of this program's tasks, by their names.
 
     Raises:
-        DataError: A task is not known.
+        TaskNotFound: A task is not known.
         DeclarationError: A function of rows cannot be translated.
     """
 
@@ -81,7 +116,7 @@ class Pieces:
         """All of them, in pieces."""
         after: Any = None
         while True:
-            found, after = await self._piece(AT_ONCE if self._condition is None else _SOURCE_AT_ONCE, after)
+            found, after = await self._piece(self._at_once, after)
             if found:
                 yield found
             if after is None:
@@ -96,7 +131,7 @@ class Pieces:
         """
         if by_due and self._condition is not None:
             raise ValueInvalid("Rows that a function picks come by their keys.", fix="Leave order away.")
-        place = None if after is None else _read(after)
+        place = _opened(after)
         if by_due and self.is_plain:
             return await self._page_by_due(limit, place)
         found: list[RecordState] = []
@@ -110,16 +145,35 @@ class Pieces:
         """A record with the name of its task."""
         return record_of(state, self._names.get(state.task, str(state.task)))
 
-    async def act(self, act: Act) -> int:
-        """Do something about all of them, piece by piece, and tell workers; about how many it was."""
-        count, attempts = 0, Attempts(self._calls.engine)
-        async for piece in self.each():
-            rows = [(one.task, one.key) for one in piece]
-            count += len(await attempts.run(partial(act, rows), "Looking after reactive tasks"))
+    async def act(self, act: Act, part: Part = WHOLE) -> Changed:
+        """Do something about all of them, or a part, piece by piece, and tell workers.
+
+        A part ends early, where it can be gone on with, if the database is busy or away after the first piece: what was
+        done by then is done, and has to be told.
+        """
+        machine = self._calls.engine.machine
+        left, until, place = part.limit, machine.monotonic() + part.seconds, _opened(part.after)
+        found = changed = 0
+        while True:
+            at_once = int(min(self._at_once, left))
+            try:
+                piece, following = await self._piece(at_once, place)
+                changed += await act(piece) if piece else 0
+            except TryAgain:
+                if part is WHOLE or left == part.limit:
+                    raise
+                break
             self._calls.store.signals.notify()
-        return count
+            found, left, place = found + len(piece), left - at_once, following
+            if place is None or left <= 0 or machine.monotonic() >= until:
+                break
+        return Changed(found, changed, None if place is None else json.dumps(place))
 
     # ----- steps
+
+    @property
+    def _at_once(self) -> int:
+        return AT_ONCE if self._condition is None else _SOURCE_AT_ONCE
 
     async def _piece(self, limit: int, after: Any) -> tuple[list[RecordState], Any]:
         """Some records, and what to go on after; None if there are no more."""
@@ -179,7 +233,7 @@ def task_of(tasks: Sequence[TaskRow], name: str) -> TaskRow:
     """A task by its name, or by the end of it, if no other ends so: handlers are called after their modules, too.
 
     Raises:
-        DataError: The database does not know it.
+        TaskNotFound: The database does not know it.
     """
     found = [task for task in tasks if task.plan.name == name]
     found = found or [task for task in tasks if task.plan.name.endswith(f":{name}")]
@@ -188,9 +242,9 @@ def task_of(tasks: Sequence[TaskRow], name: str) -> TaskRow:
     return found[0]
 
 
-def unknown_task(name: str) -> DataError:
+def unknown_task(name: str) -> TaskNotFound:
     """What is raised for a task that the database does not know."""
-    return DataError(
+    return TaskNotFound(
         f"The database knows no reactive task {name!r}.",
         fix="Start the program that declares it once; see penstock tasks.",
     )
@@ -232,28 +286,41 @@ def _session(transaction: Any) -> Session:
     return session
 
 
-def _read(text: str) -> Any:
+def _opened(after: str | None) -> Any:
+    """The place that a page or a part has given."""
+    if after is None:
+        return None
     try:
-        return json.loads(text)
-    except (ValueError, TypeError) as error:
-        raise _no_cursor(text) from error
+        place = json.loads(after)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _no_cursor(after) from error
+    if place is None:
+        raise _no_cursor(after)
+    return place
 
 
 def _place(value: Any) -> RowKey:
     match value:
-        case [int(task), str(key)] | (int(task), str(key)):
+        case [task, str(key)] | (task, str(key)) if type(task) is int and task in _NUMBERS and _is_storable(key):
             return task, key
     raise _no_cursor(value)
 
 
 def _due_place(value: Any) -> tuple[datetime | None, RowKey]:
     match value:
-        case [None, int(task), str(key)]:
-            return None, (task, key)
-        case [str(moment), int(task), str(key)]:
-            with suppress(ValueError):
-                return datetime.fromisoformat(moment), (task, key)
+        case [None, task, key]:
+            return None, _place([task, key])
+        case [str(moment), task, key]:
+            with suppress(ValueError, OverflowError):
+                return datetime.fromisoformat(moment).astimezone(UTC), _place([task, key])
     raise _no_cursor(value)
+
+
+def _is_storable(key: str) -> bool:
+    try:
+        return b"\0" not in key.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _no_cursor(value: Any) -> CursorInvalid:

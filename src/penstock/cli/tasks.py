@@ -15,7 +15,7 @@ from penstock.calls.taskviews import TaskRecord, TaskStatus
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, print_table, readable_time, say
-from penstock.cli.taskchanges import cancel, delete, pause, resume, retry, skip
+from penstock.cli.taskchanges import cancel, delete, pause, reconcile, resume, retry, skip
 from penstock.cli.taskfilter import read_task_filter, task_filter_options
 from penstock.errors import DataError
 
@@ -125,7 +125,7 @@ def explain(options: Options, task: str, key: str) -> None:
         click.echo(str(found))
 
 
-for _command in (retry, cancel, skip, delete, pause, resume):
+for _command in (retry, cancel, skip, delete, pause, resume, reconcile):
     command.add_command(_command)
 
 

@@ -7,7 +7,6 @@ whoever reaches that. Leaves the metrics to `observe/meters`.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import importlib
 from typing import Any
 
@@ -25,6 +24,7 @@ from penstock.errors import TryAgain
 from penstock.observe.meters import Labels, Meters
 from penstock.server.access import exchange_of
 from penstock.server.answers import answer_error
+from penstock.server.bearer import brings
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
 from penstock.store.feed import FeedSeen, see_feed
@@ -72,8 +72,7 @@ def _admit(request: Request, config: Config) -> None:
         if not config.dev:
             raise HTTPException(404)
         return
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(token.encode(), config.metrics_token.encode()):
+    if not brings(request, config.metrics_token):
         raise HTTPException(401, headers={"www-authenticate": "Bearer"})
 
 

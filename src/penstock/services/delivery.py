@@ -14,14 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from penstock.calls.deliveries import Delivery, deliver
+from penstock.calls.deliveries import Delivery
 from penstock.calls.outboxes import DeclaredOutbox
 from penstock.calls.run import Runner
-from penstock.errors import LeaseLost, TryAgain
+from penstock.errors import CallTimeout, LeaseLost, LockTaken, TryAgain
 from penstock.functions.function import FunctionKind
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.outbox.trouble import Trouble, after_failure
+from penstock.services.sending import Sending
 from penstock.services.service import Service
 from penstock.services.standing import Holder, Item, Standing
 from penstock.services.upcoming import Upcoming
@@ -29,6 +30,7 @@ from penstock.store.contract import Session
 from penstock.store.outboxes import Aside, Step
 
 _GROUP = 100  # messages that share a transaction
+_CALLS = 500  # likewise, where one call takes many
 _SLOW = 0.1  # seconds after which fewer do
 _LOOK_EVERY = 0.05  # seconds; who writes with penstock wakes it at once
 _STATE_EVERY = 1.0
@@ -60,7 +62,8 @@ class Line(Service):
         self._standing = Standing(runner, declared.outbox)
         self._upcoming = Upcoming(runner, self._messages, self._standing, self._largest)
         self._once: int | None = None
-        self._sent: set[int] = set()
+        self._sending = Sending(runner, declared, self._messages, self._standing, self._delivered)
+        self._told: set[int] = set()
         self._looked_at = self._lingering_since = -1e9
         self.on_failed: Callable[[str, Trouble], None] = lambda _outbox, _trouble: None
 
@@ -78,6 +81,11 @@ class Line(Service):
             return wait
         await self._hand_over(items)
         return 0.0
+
+    @property
+    def has_it(self) -> bool:
+        """Whether it is this line that hands over."""
+        return self._standing.row is not None
 
     async def next_at(self) -> datetime | None:
         """When it goes on by itself, if it waits: for a further attempt that is not beyond its policy, or to linger."""
@@ -106,6 +114,8 @@ class Line(Service):
                 task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        with contextlib.suppress(TryAgain):  # then they are handed over once more
+            await self._write_sent()
         await self._standing.leave()
 
     async def interrupt(self) -> None:
@@ -121,7 +131,6 @@ class Line(Service):
     def _forget(self) -> None:
         self._standing.forget()
         self._upcoming.forget()
-        self._sent.clear()
 
     async def _until_ready(self) -> float:
         """See to it that this line has the outbox, as it is now; seconds until it may, or 0."""
@@ -140,14 +149,17 @@ class Line(Service):
         self._forget()
         self._once, self._looked_at = None, self.clock.monotonic()
         died = await self._standing.take(lease)
+        if not self._standing.again:
+            self._sending.sent.clear()
         if self._standing.row is not None and died is not None:
+            self._once = 1  # so that what has killed the process is soon by itself
             await self._after_crash()
         return self._standing.row is not None
 
     async def _after_crash(self) -> None:
         """Count an attempt at the next message: the process that was handing over may have died of it."""
         items = await self._upcoming.next()
-        if items and items[0].aside is None and not self._upcoming.is_kept(items[0]):
+        if items and not self._upcoming.is_kept(items[0]):
             await self._failed(items[0], RuntimeError("the process that handed it over, or one just before it, died"))
 
     async def _is_changed(self) -> bool:
@@ -163,16 +175,22 @@ class Line(Service):
         """How many messages are handed over together now."""
         if self._standing.trouble is not None:
             return 1
-        if self._outbox.batch is not None:
-            return self._once or self._outbox.batch
+        size = self._outbox.batch
         if self._function.kind is FunctionKind.MUTATION:
-            return self._once or _GROUP
+            return self._once or (_GROUP if size is None else max(size, _CALLS // size * size))
+        if size is not None:
+            return min(self._once or size, size)
         return self._once or _GROUP * self._outbox.parallelism
 
     def _linger(self, items: Sequence[Item]) -> float:
         """For how long a batch still waits to be filled."""
         linger, now = self._outbox.linger.total_seconds(), self.clock.monotonic()
-        if linger and len(items) < self._largest() and self._standing.trouble is None and items[0].aside is None:
+        if (
+            linger
+            and len(items) < (self._outbox.batch or 1)
+            and self._standing.trouble is None
+            and items[0].aside is None
+        ):
             if self._lingering_since < 0:
                 self._lingering_since = now
             if (left := self._lingering_since + linger - now) > 0:
@@ -189,6 +207,9 @@ class Line(Service):
         if self._upcoming.is_kept(items[0]):
             await self._write(items, put=[Aside(item.change, item.key, "waiting") for item in items])
             return
+        if sent := self._sending.sent_of(items):  # and that could not be written
+            await self._delivered(sent)
+            return
         skipped = [item.change.seq for item in items if item.change.seq in row.skips]
         if skipped:
             await self._skip(items, skipped[0])
@@ -197,10 +218,13 @@ class Line(Service):
             await points.reach("outbox.next", outbox=self._outbox.name, items=items)
         if self._function.kind is FunctionKind.MUTATION or self._outbox.batch is not None:
             await self._together(items)
-        elif self._outbox.parallelism > 1 and len(items) > 1:
-            await self._beside_each_other(items)
-        else:
-            await self._one_by_one(items)
+            return
+        self._more()
+        beside = self._outbox.parallelism > 1 and len(items) > 1
+        hand_over = self._sending.beside_each_other if beside else self._sending.one_by_one
+        failure = await hand_over(items, lambda: self._stopping)
+        if failure is not None and self._standing.row is not None:
+            await self._failed(*failure)
 
     async def _skip(self, items: list[Item], seq: int) -> None:
         """Pass a message by, and hand over those before it."""
@@ -216,134 +240,61 @@ class Line(Service):
         mutation, began = function.kind is FunctionKind.MUTATION, self._runner.engine.machine.monotonic()
         delivery: Delivery | None = None
         try:
-            delivery = Delivery([self._given(item) for item in items])
+            delivery = self._sending.delivery(items)
             step = self._standing.step(items, delivered=len(items))
 
             async def seal(session: Session) -> bool:
                 return await self._runner.engine.store.outboxes.advance(step, self.clock.now(), session)
 
-            await deliver(self._runner, function, delivery, self._timeout(), seal if mutation else None)
+            await self._sending.run(delivery, seal if mutation else None)
         except LeaseLost:
             self._standing.lost()
             self._forget()
             return
-        except TryAgain as error:
-            if not mutation or len(items) == 1:
+        except Exception as error:
+            if not mutation or not isinstance(error, TryAgain) or (len(items) == 1 and _is_its_own(error)):
+                await self._failed_together(items, 0 if delivery is None else delivery.done, error)
+                return
+            if len(items) == 1:
                 raise
-            self._once = max(1, len(items) // 2)
+            self._once = len(items) // 2
             log_event("outbox.again", outbox=self._outbox.name, messages=len(items), error=error)
-            return
-        except Exception as error:  # noqa: BLE001 - whatever user code raises befalls its message
-            await self._failed_together(items, 0 if delivery is None else delivery.done, error)
             return
         if mutation:
             self._standing.advanced(step)
             self._upcoming.drop(items)
         else:
-            await self._write(items, delivered=len(items))
+            self._sending.sent.update(item.change.seq for item in items)
+            await self._delivered(items)
         slow = mutation and self._runner.engine.machine.monotonic() - began > _SLOW
-        if slow and self._outbox.batch is None:
-            self._once = max(1, len(items) // 2)
-        elif self._once is not None:
+        if slow:
+            self._once = max(self._outbox.batch or 1, len(items) // 2)
+        else:
+            self._more()
+
+    def _more(self) -> None:
+        """Hand over more together, if fewer were."""
+        if self._once is not None:
             self._once = None if self._once >= _GROUP else self._once * 2
 
     async def _failed_together(self, items: list[Item], done: int, error: Exception) -> None:
         """Find the message that failed: fewer are handed over together, until it is alone."""
         if len(items) > 1:
-            alone = self._outbox.batch is None and done
-            self._once = done if alone else max(1, len(items) // 2)
-            if self._outbox.batch is None and not done:
-                self._once = 1
+            halves = done == len(items) or (not done and self._outbox.batch is not None)  # nobody knows which it was
+            self._once = len(items) // 2 if halves else max(1, done)
             return
         await self._failed(items[0], error)
 
-    async def _one_by_one(self, items: list[Item]) -> None:
-        """Hand messages over one after another; how far that has come is written beside."""
-        failed: tuple[Item, Exception] | None = None
-        written, done = 0, 0
-        writing: asyncio.Task[None] | None = None
-        try:
-            for item in items:
-                if (error := await self._try(item)) is not None:
-                    failed = item, error
-                    break
-                done += 1
-                if writing is None or writing.done():
-                    if writing is not None:
-                        writing.result()
-                    part, written = items[written:done], done
-                    writing = asyncio.get_running_loop().create_task(self._write(part, delivered=len(part)))
-                if self._standing.row is None or self._stopping:
-                    break
-        finally:
-            if writing is not None:
-                with contextlib.suppress(TryAgain):
-                    await writing
-        if written < done and self._standing.row is not None:
-            await self._write(items[written:done], delivered=done - written)
-        if failed is not None and self._standing.row is not None:
-            await self._failed(*failed)
-
-    async def _try(self, item: Item) -> Exception | None:
-        """Hand a message over; what it failed of."""
-        try:
-            await self._send(item)
-        except LeaseLost:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever user code raises befalls its message
-            return error
-        return None
-
-    async def _beside_each_other(self, items: list[Item]) -> None:
-        """Hand messages over, of each key one at a time; if one fails, no more begin but what flows past it."""
-        lanes: dict[str, list[Item]] = {}
-        for item in items:
-            lanes.setdefault(item.key, []).append(item)
-        places = asyncio.Semaphore(self._outbox.parallelism)
-        errors: dict[str, tuple[Item, Exception]] = {}
-        flows = self._outbox.on_failure == "halt_key"
-
-        async def lane(key: str, messages: list[Item]) -> None:
-            async with places:
-                for item in messages:
-                    if (errors and not flows) or self._stopping:
-                        return
-                    if (error := await self._try(item)) is not None:
-                        errors[key] = item, error
-                        return
-
-        await asyncio.gather(*(lane(key, messages) for key, messages in lanes.items()))
-        done = next((number for number, item in enumerate(items) if item.change.seq not in self._sent), len(items))
-        if done:
-            await self._write(items[:done], delivered=done)
-        if done < len(items) and items[done].key in errors and self._standing.row is not None:
-            await self._failed(*errors[items[done].key])  # the others fail again, or not, when they are next
-
-    async def _send(self, item: Item) -> None:
-        if item.change.seq in self._sent:  # and that could not be written
-            return
-        await deliver(self._runner, self._function, Delivery([self._given(item)]), self._timeout())
-        self._sent.add(item.change.seq)
-
-    def _given(self, item: Item) -> object:
-        known = self._known(item)
-        return self._messages.given(item.change, 1 if known is None else known.attempts + 1)
-
-    def _known(self, item: Item) -> Trouble | None:
-        """What is known of a message, if it has failed before."""
-        if item.aside is not None and item.aside.trouble is not None:
-            return item.aside.trouble
-        trouble = self._standing.trouble
-        return trouble if trouble is not None and trouble.seq == item.change.seq else None
-
-    def _timeout(self) -> float | None:
-        return None if self._outbox.timeout is None else self._outbox.timeout.total_seconds()
+    async def _write_sent(self) -> None:
+        """Write that messages were sent which were cut short before that."""
+        if self._sending.sent and (sent := self._sending.sent_of(await self._upcoming.next())):
+            await self._delivered(sent)
 
     # ----- failures
 
     async def _failed(self, item: Item, error: Exception) -> None:
         """What becomes of a message that failed."""
-        known, now = self._known(item), self.clock.now()
+        known, now = self._sending.known(item), self.clock.now()
         trouble = after_failure(self._outbox.retry, item.change.seq, known, error, now, self.clock.random())
         trouble = replace(trouble, key=item.change.key)
         self._tell(item, trouble, known)
@@ -364,7 +315,9 @@ class Line(Service):
         log_event(
             "outbox.failed", logging.WARNING, outbox=outbox, message=message, key=key, attempts=attempts, error=error
         )
-        if trouble.halted and not (known is not None and known.halted):
+        again = known is not None and known.attempts and message in self._told
+        if trouble.halted and not again:
+            self._told.add(message)
             log_event(
                 "outbox.halted", logging.ERROR, outbox=outbox, message=message, key=key, attempts=attempts, error=error
             )
@@ -386,12 +339,21 @@ class Line(Service):
         )  # fmt: skip
         await self._written(step, items)
 
+    async def _delivered(self, items: Sequence[Item]) -> None:
+        await self._write(items, delivered=len(items))
+
     async def _written(self, step: Step, items: Sequence[Item]) -> None:
         if await self._standing.write(step):
             self._upcoming.drop(items)
-            self._sent.difference_update(item.change.seq for item in items)
+            for done in (self._sending.sent, self._told):
+                done.difference_update(item.change.seq for item in items if not step.put)
         else:
             self._forget()
+
+
+def _is_its_own(error: TryAgain) -> bool:
+    """Whether it is the handler that takes too long, and not the database that is away or busy."""
+    return isinstance(error, (CallTimeout, LockTaken)) or bool(error.facts.get("slow"))
 
 
 def _until(moment: datetime | None, now: datetime, most: float) -> float:

@@ -7,6 +7,7 @@ not, all of it is forgotten, and looked at anew.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,6 +20,7 @@ from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import Trouble
+from penstock.store.changes import Batch
 from penstock.store.outboxes import Aside, OutboxRow, Step
 from penstock.store.tasks import Move
 
@@ -37,16 +39,23 @@ class Item:
     Attributes:
         change: The change that it is.
         key: By which it is ordered.
-        after: Where the reader is once it is done with; None if that does not change.
+        batch: What it was read with; None if it was not read of the feed.
+        number: How many of that are done with it.
         backfill: What is left of older rows then; None if that does not change.
         aside: How it was put aside; None if it was not.
     """
 
     change: CapturedChange
     key: str
-    after: Position | None = None
+    batch: Batch | None = None
+    number: int = 0
     backfill: str | None = None
     aside: Aside | None = None
+
+    @property
+    def after(self) -> Position | None:
+        """Where the reader is once it is done with; None if that does not change."""
+        return None if self.batch is None else self.batch.at(self.number)
 
 
 class Standing:
@@ -65,6 +74,7 @@ class Standing:
         waits: Whether some of those may be handed over now.
         retry_at: When the next of those is tried again that has failed.
         moved_at: When it was written last.
+        again: Whether it was taken where this lease had left it, so that nobody has moved it since.
     """
 
     def __init__(self, runner: Runner, outbox: Outbox) -> None:
@@ -80,6 +90,8 @@ class Standing:
         self.waits = True
         self.retry_at: datetime | None = None
         self.moved_at = 0.0
+        self._left: int | None = None
+        self.again = False
 
     def forget(self) -> None:
         """It is not known any more."""
@@ -91,10 +103,13 @@ class Standing:
         If another one has it, or it is not known to the database, nothing is known of it here either.
         """
         self.forget()
+        if not await self._is_ours():
+            return None
         reader = self._outbox.reader
         held = next((one.lease for one in await self._store.changes.readers() if one.name == reader), None)
         position = await self._store.changes.take(reader, lease)
         row = await self.find()
+        self.again = held == lease and position == self.position
         if position is None or row is None:
             return None
         self.row, self.lease, self.position, self.trouble = row, lease, position, row.trouble
@@ -103,6 +118,16 @@ class Standing:
         self.waits, self.moved_at = True, self._clock.monotonic()
         log_event("outbox.started", outbox=self._outbox.name, lease=lease)
         return None if held == lease else held
+
+    async def _is_ours(self) -> bool:
+        """Whether the outbox is declared as this program does; what it means by another one, this one does not know."""
+        row, ours = await self.find(), (self._outbox.source, self._outbox.spec())
+        if row is None or (row.plan.source, row.plan.spec) == ours:
+            return row is not None
+        if self._left != row.epoch:
+            self._left = row.epoch
+            log_event("outbox.left", logging.WARNING, outbox=self._outbox.name, version=row.plan.version)
+        return False
 
     async def leave(self) -> None:
         """Let others have it at once."""
@@ -150,13 +175,12 @@ class Standing:
             keeps: Whether messages that were put aside stay there.
         """
         assert self.row is not None and self.lease is not None  # noqa: PT018, S101 - it is known
-        places = [item.after for item in items if item.after is not None]
-        left = [item.backfill for item in items if item.backfill is not None]
-        place = after or (places[-1] if places else self.position)
+        place = after or next((item.after for item in reversed(items) if item.batch is not None), None)
+        left = next((item.backfill for item in reversed(items) if item.backfill is not None), self.row.backfill)
         return Step(
             outbox=self.row,
-            move=Move(self._outbox.reader, self.lease, self.position, place),
-            backfill=None if filled else backfill or (left[-1] if left else self.row.backfill),
+            move=Move(self._outbox.reader, self.lease, self.position, place or self.position),
+            backfill=None if filled else backfill or left,
             trouble=trouble,
             delivered=delivered,
             put=put,

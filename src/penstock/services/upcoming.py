@@ -104,12 +104,12 @@ class Upcoming:
     def _items(self, batch: Batch) -> list[Item]:
         """The messages of a batch; what else was captured is passed by with the message before it."""
         found = [
-            Item(change, self._key(change), batch.at(number))
+            Item(change, self._key(change), batch, number)
             for number, change in enumerate(batch.changes, 1)
             if self._messages.kind(change) is not None
         ]
         if found:
-            found[-1].after = batch.position
+            found[-1].number = len(batch.changes)
         return found
 
     def _key(self, change: CapturedChange) -> str:
@@ -195,7 +195,8 @@ class Upcoming:
         batch = await self._store.changes.read(self._standing.position, _AT_ONCE, row.interests)
         put = [Aside(item.change, item.key, "waiting") for item in self._items(batch)]
         if put or not batch.complete:
-            await self._standing.write(self._standing.step(after=batch.position, put=put))
+            step = self._standing.step(after=batch.position, put=put, trouble=self._standing.trouble)
+            await self._standing.write(step)
         return not batch.complete
 
 

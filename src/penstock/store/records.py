@@ -143,7 +143,7 @@ class Records(Protocol):
     async def among(
         self, session: OpenTransaction, where: RecordQuery, tasks: Sequence[int], keys: Sequence[str]
     ) -> builtins.list[RecordState]:
-        """The same of these rows only."""
+        """The same of these rows of these tasks only, whatever the filter says of tasks."""
 
     async def count(self, session: Session, where: RecordQuery) -> builtins.list[RecordCount]:
         """How many records meet a filter. It reads them all."""

@@ -16,9 +16,11 @@ from typing import Any
 from uuid import UUID
 
 from pydantic import ConfigDict, TypeAdapter
+from pydantic_core import from_json
 
+from penstock.changes.change import read_values
 from penstock.reactive.evaluate import normal_value
-from penstock.schema.fields import PLAIN, Kind
+from penstock.schema.fields import PLAIN, Column, Kind
 from penstock.schema.table import TableDefinition
 from penstock.store.dialect import Dialect
 
@@ -28,6 +30,7 @@ _ENDS: dict[Kind, dict[str, Any]] = {
     Kind.DATETIME: {"-infinity": datetime(1, 1, 1, tzinfo=UTC), "infinity": datetime.max.replace(tzinfo=UTC)},
     Kind.DATE: {"-infinity": date.min, "infinity": date.max},
 }
+_AS_CAPTURED = frozenset({Kind.TEXT, Kind.INTEGER, Kind.BOOLEAN})
 _INTERVAL = re.compile(
     r"(?:(?P<years>[+-]?\d+) years? ?)?(?:(?P<months>[+-]?\d+) mons? ?)?(?:(?P<days>[+-]?\d+) days? ?)?"
     r"(?:(?P<sign>[+-]?)(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+(?:\.\d+)?))?"
@@ -71,6 +74,40 @@ def captured_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
         return stored_value(dialect, kind, _from_json(dialect, kind, value))
     except (ValueError, ArithmeticError):
         return None
+
+
+def captured_row(dialect: Dialect, definition: TableDefinition) -> Callable[[str], dict[str, Any]]:
+    """What reads the captured columns of rows of a table from JSON; the same as `captured_fields`, and quicker.
+
+    What it gives raises ValueError for what is no JSON, and KeyError for a column that the table does not have.
+    """
+    read = {column.name: _reader(dialect, column) for column in definition.columns}
+    exact = any(column.kind is Kind.DECIMAL for column in definition.columns)
+
+    def fields(text: str) -> dict[str, Any]:
+        try:
+            values = read_values(text) if exact else from_json(text)
+        except ValueError:  # half a surrogate, which other programs can store on SQLite
+            values = read_values(text)
+        return {
+            name: value if value is None or (convert := read[name]) is None else convert(value)
+            for name, value in values.items()
+        }
+
+    return fields
+
+
+def _reader(dialect: Dialect, column: Column) -> Callable[[Any], Any] | None:
+    """What makes a field of a captured value; None if it is the field."""
+    kind, decode = column.kind, column.decode
+    if decode is None and kind in _AS_CAPTURED and kind not in dialect.decode:
+        return None
+
+    def convert(value: Any) -> Any:
+        neutral = _neutral(dialect, kind, value)
+        return neutral if neutral is None or decode is None else decode(neutral)
+
+    return convert
 
 
 def captured_fields(dialect: Dialect, definition: TableDefinition, captured: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from penstock.testing.conformance.mending import Mending
 from penstock.testing.conformance.moves import Moves
 from penstock.testing.conformance.pools import Pools
 from penstock.testing.conformance.rates import Rates
+from penstock.testing.conformance.records import Records
 from penstock.testing.conformance.retries import Retries
 from penstock.testing.conformance.sessions import Sessions
 from penstock.testing.conformance.settlements import Settlements
@@ -45,6 +46,7 @@ class StoreSuite(
     Mending,
     Changes,
     Tasks,
+    Records,
     Leases,
     Locks,
     Tokens,

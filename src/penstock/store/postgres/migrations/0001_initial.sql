@@ -260,7 +260,8 @@ create table penstock.function (
 -- Reactive tasks of the programs that run on this database. Written by backends that start (what their program declares),
 -- and by whoever pauses, throttles or reconciles one; read by planners and workers. `spec` is what was declared, as JSON;
 -- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts. `failures` are the
--- times of its last failed attempts, which workers write and read for its circuit breaker.
+-- times of its last failed attempts, which workers write and read for its circuit breaker. `begun` counts how often
+-- looking at all rows was begun anew, so that who still goes on with an earlier look does not end the later one.
 create table penstock.task (
     id integer generated always as identity primary key,
     name text not null unique,
@@ -279,7 +280,8 @@ create table penstock.task (
     held_until timestamptz,
     failures timestamptz[],
     reconciling text,
-    reconciled_at timestamptz
+    reconciled_at timestamptz,
+    begun integer not null default 0
 );
 
 -- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each

@@ -247,7 +247,8 @@ create table penstock_function (
 -- Reactive tasks of the programs that run on this database. Written by backends that start (what their program declares),
 -- and by whoever pauses, throttles or reconciles one; read by planners and workers. `spec` is what was declared, as JSON;
 -- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts. `failures` are the
--- times of its last failed attempts, which workers write and read for its circuit breaker.
+-- times of its last failed attempts, which workers write and read for its circuit breaker. `begun` counts how often
+-- looking at all rows was begun anew, so that who still goes on with an earlier look does not end the later one.
 create table penstock_task (
     id integer primary key,
     name text not null unique,
@@ -266,7 +267,8 @@ create table penstock_task (
     held_until text,
     failures text,
     reconciling text,
-    reconciled_at text
+    reconciled_at text,
+    begun integer not null default 0
 ) strict;
 
 -- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each

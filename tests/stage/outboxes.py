@@ -1,0 +1,189 @@
+"""An app whose outboxes keep what they handed over, and which writes what a test says."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+from stage.reactive import Stage
+
+from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table
+from penstock.app import Backend
+from penstock.outbox.message import Message
+from penstock.services.relay import Relay
+from penstock.store.contract import Row, Session, Statement
+from penstock.store.outboxes import Aside, OutboxRow
+from penstock.testing import TestApp, TestClock
+
+_seeds = itertools.count(1000)
+Handler = Callable[[Any, Message[Any]], Awaitable[None]]
+
+
+class Sent(Table):
+    """What a mutation handler writes down of a message."""
+
+    outbox: str
+    number: int
+    text: str
+
+
+class OutboxStage(Stage):
+    """An app, one mutation that does what the test says, and what its outboxes have handed over.
+
+    Attributes:
+        got: The messages that came through, in order.
+        tried: The ids of those that were tried, in order.
+        calls: How many messages each call of a handler was for.
+        fails: What a message fails of, if of anything.
+    """
+
+    def __init__(self, *tables: type[Table]) -> None:
+        super().__init__(*tables, Sent)
+        self.got: list[Message[Any]] = []
+        self.tried: list[str] = []
+        self.calls: list[int] = []
+        self.fails: Callable[[Message[Any]], BaseException | None] = lambda _message: None
+        self.during: Handler | None = None
+
+        @self.app.query
+        async def sent(ctx: QueryCtx) -> list[tuple[int, str]]:
+            return [(row.number, row.text) for row in await ctx.db.query(Sent).collect()]
+
+        self._sent = sent
+
+    def outbox(self, source: type[Table] | str, name: str = "send", *, mutation: bool = False, **options: Any) -> None:
+        """Declare an outbox whose handler keeps its messages, or writes them down if it is a mutation."""
+        many = options.get("batch") is not None
+
+        async def send(ctx: Any, given: Any) -> None:
+            self.calls.append(len(given) if many else 1)
+            for message in given if many else [given]:
+                self.tried.append(message.id)
+                if self.during is not None:
+                    await self.during(ctx, message)
+                if (error := self.fails(message)) is not None:
+                    raise error
+                if mutation:
+                    await ctx.db.insert(Sent(outbox=name, number=message.number, text=text_of(message)))
+                else:
+                    self.got.append(message)
+
+        annotation: Any = Message[Any]
+        send.__annotations__ = {
+            "ctx": MutationCtx if mutation else ActionCtx,
+            "given": list[annotation] if many else annotation,
+            "return": None,
+        }
+        send.__name__ = send.__qualname__ = name
+        self.app.outbox(source, name=name, **options)(send)
+
+    def texts(self) -> list[str]:
+        """What was handed over since it was last asked, in short."""
+        got, self.got[:] = list(self.got), []
+        return [text_of(message) for message in got]
+
+    async def written(self, test: TestApp) -> list[str]:
+        """What mutation handlers have written, in the order of its numbers."""
+        return [text for _, text in sorted(await test.run_query(self._sent))]
+
+
+def text_of(message: Message[Any]) -> str:
+    """A message in short: of a row its note, and what has happened if that is no insert."""
+    if message.kind == "message":
+        return str(message.payload)
+    row = message.row if message.row is not None else message.previous
+    said = "" if row is None else str(row.note)
+    return said if message.kind == "insert" else f"{message.kind} {said}".rstrip()
+
+
+def failing(error: Callable[[], BaseException], *texts: str) -> Callable[[Message[Any]], BaseException | None]:
+    """Has messages fail that say one of these."""
+    return lambda message: error() if text_of(message) in texts else None
+
+
+async def outbox_row(test: Backend, name: str = "send") -> OutboxRow:
+    """An outbox as it is kept."""
+    return next(row for row in await test.engine.store.outboxes.list() if row.plan.name == name)
+
+
+async def aside(test: Backend, name: str = "send") -> list[Aside]:
+    """The messages that are put aside."""
+    row = await outbox_row(test, name)
+    return list(await test.engine.store.outboxes.aside(row.id, ("waiting", "halted", "parked"), 1000))
+
+
+async def states(test: Backend, name: str = "send") -> list[str]:
+    """How those stand, in their order."""
+    return [one.state for one in await aside(test, name)]
+
+
+async def drain(test: TestApp, passing: timedelta = timedelta(0)) -> float:
+    """Hand over what there is, after a time has passed."""
+    if passing:
+        test.clock.advance(passing)
+    return await test.relay.drain()
+
+
+async def send(test: Backend, topic: str, payload: str, key: str | None = None) -> bool:
+    """Send a message to a topic, past contexts."""
+
+    async def work(session: Session) -> bool:
+        return await test.engine.store.outboxes.send(session, topic, payload, key)
+
+    done: bool = await in_transaction(test, work)
+    return done
+
+
+async def sql(test: Backend, *statements: str) -> list[Row]:
+    """Run statements in one transaction, as another program does; the rows of the last one."""
+
+    async def work(session: Session) -> list[Row]:
+        rows = list[Row]()
+        for statement in statements:
+            rows = list(await session.fetch(Statement(statement), ()))
+        return rows
+
+    found: list[Row] = await in_transaction(test, work)
+    return found
+
+
+async def in_transaction(test: Backend, work: Callable[[Session], Awaitable[Any]]) -> Any:
+    """Do something in a transaction, and commit."""
+    session = await test.engine.store.begin_write()
+    try:
+        found = await work(session)
+        await session.commit()
+    finally:
+        await session.rollback()
+    return found
+
+
+@asynccontextmanager
+async def relaying(app: App, url: str, clock: TestClock, **settings: Any) -> AsyncIterator[tuple[Backend, Relay]]:
+    """A backend with a relay whose ticks the test makes; left as it is at the end, as a process that dies leaves it."""
+    async with app.open(url, clock=clock, **settings) as backend:
+        relay = backend.make_service("relay")
+        assert isinstance(relay, Relay)
+        yield backend, relay
+
+
+async def run_sql(url: str, *statements: str) -> None:
+    """Run statements in one transaction on a connection of another program."""
+    if url.startswith("sqlite"):
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        connection.execute("begin immediate")
+        for statement in statements:
+            connection.execute(statement)
+        connection.execute("commit")
+        connection.close()
+        return
+    other = await asyncpg.connect(url)
+    async with other.transaction():
+        for statement in statements:
+            await other.execute(statement)
+    await other.close()
