@@ -87,7 +87,7 @@ class OutboxStage(Stage):
         got, self.got[:] = list(self.got), []
         return [text_of(message) for message in got]
 
-    async def written(self, test: TestApp) -> list[str]:
+    async def written(self, test: Backend) -> list[str]:
         """What mutation handlers have written, in the order of its numbers."""
         return [text for _, text in sorted(await test.run_query(self._sent))]
 
@@ -122,11 +122,11 @@ async def states(test: Backend, name: str = "send") -> list[str]:
     return [one.state for one in await aside(test, name)]
 
 
-async def drain(test: TestApp, passing: timedelta = timedelta(0)) -> float:
+async def drain(test: TestApp, passing: timedelta = timedelta(0)) -> None:
     """Hand over what there is, after a time has passed."""
     if passing:
         test.clock.advance(passing)
-    return await test.relay.drain()
+    await test.relay.drain()
 
 
 async def send(test: Backend, topic: str, payload: str, key: str | None = None) -> bool:

@@ -20,7 +20,7 @@ from penstock.calls.run import Runner
 from penstock.changes.change import CapturedChange, read_values
 from penstock.errors import DataError, DeclarationError, LeaseLost, NonRetryableError
 from penstock.functions.function import AnyFunction, FunctionKind
-from penstock.outbox.message import KIND_OF, TOPIC, Message, message_id
+from penstock.outbox.message import KIND_OF, TOPIC, Message, MessageKind, message_id
 from penstock.outbox.outbox import Outbox
 from penstock.reactive.evaluate import holds
 from penstock.reactive.task import kinds_of
@@ -69,10 +69,14 @@ class Messages:
         dialect: How its store spells values.
         exact: Whether the changes that are captured are just those that are meant.
         wanted: What its handler takes of each, by its annotation.
+
+    Attributes:
+        exact: The same.
     """
 
     def __init__(self, outbox: Outbox, dialect: Dialect, wanted: Wanted, *, exact: bool) -> None:
         self._outbox = outbox
+        self.exact = exact
         self._dialect = dialect
         self._wanted = wanted
         condition = outbox.condition
@@ -119,20 +123,26 @@ class Messages:
             wanted = self._wanted
             if not wanted.message:
                 return wanted.read(payload, self._outbox.name)
-            return self._message(change, attempt, payload=payload, topic=self._outbox.topic)
-        row, previous = self._row(change.after), self._row(change.before)
+            said = {"payload": payload, "topic": self._outbox.topic}
+            return self._message(change, attempt, "message", change.key, **said)
+        kind = KIND_OF[self.kind(change) or change.kind]
+        row = None if kind == "delete" else self._row(change.after)  # one that has left is there still, but not here
+        previous = None if kind == "insert" else self._row(change.before)
         if not self._wanted.message:
             return row if row is not None else previous
-        return self._message(change, attempt, row=row, previous=previous)
+        key = self.key(change)
+        plain = _plain(key) if self._outbox.partition_by is None else key
+        return self._message(change, attempt, kind, plain, row=row, previous=previous)
 
-    def _message(self, change: CapturedChange, attempt: int, **said: Any) -> Message[Any]:
-        kind = self.kind(change) or change.kind
+    def _message(
+        self, change: CapturedChange, attempt: int, kind: MessageKind, key: str | None, **said: Any
+    ) -> Message[Any]:
         return Message(
             id=message_id(self._outbox.name, change),
             outbox=self._outbox.name,
             number=change.seq,
-            kind=KIND_OF[kind],
-            key=_plain(self.key(change)) if self._outbox.partition_by is None else self.key(change),
+            kind=kind,
+            key=key,
             written_at=change.changed_at,
             older=change.seq < 0,
             attempt=attempt,
@@ -165,8 +175,8 @@ class Messages:
 
 def _plain(key: str | None) -> str | None:
     """A key as users write it: that of one column without the JSON around it."""
-    if key is None or not key.startswith("["):
-        return key
+    if key is None:
+        return None
     values = json.loads(key)
     return str(values[0]) if len(values) == 1 else key
 

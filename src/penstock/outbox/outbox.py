@@ -124,6 +124,11 @@ class Outbox:
         ):
             if given not in known:
                 self._refuse(f"{word} is one of {', '.join(known)}, not {given!r}")
+        if self.on_failure == "halt_key" and "truncate" in self.on:
+            self._refuse(
+                "a truncate is of all keys, and cannot wait for one of them",
+                'Use on_failure="halt" or "park", or leave truncate out of on=.',
+            )
         names = () if self.definition is None else tuple(column.name for column in self.definition.columns)
         for word, columns in (
             ("fields", self.fields),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from penstock.calls.deliveries import Messages
 from penstock.calls.run import Runner
@@ -23,6 +24,7 @@ from penstock.store.outboxes import Aside, OutboxRow
 _AT_ONCE = 2000
 _ASIDE_AT_ONCE = 500
 _ROWS_AT_ONCE = 500
+_LOOKS = 10  # until there is something
 _MOVE_EVERY = 5.0  # without messages, so that the feed can be emptied
 
 
@@ -93,13 +95,16 @@ class Upcoming:
 
     async def _read(self, row: OutboxRow) -> None:
         """Read on in the change feed."""
-        start = self._standing.position if self._after is None else self._after.position
-        batch = self._after = await self._store.changes.read(start, _AT_ONCE, row.interests)
-        self._buffer.extend(self._items(batch))
-        if self._buffer:
+        looks, complete = 0, False
+        while not self._buffer and not complete and looks < _LOOKS:
+            start = self._standing.position if self._after is None else self._after.position
+            self._after = batch = await self._store.changes.read(start, _AT_ONCE, row.interests)
+            self._buffer.extend(self._items(batch))
+            looks, complete = looks + 1, batch.complete
+        if self._buffer or self._after is None:
             self._after = None  # the last of them leads there
         elif self._clock.monotonic() - self._standing.moved_at >= _MOVE_EVERY:
-            await self._standing.write(self._standing.step(after=batch.position))
+            await self._standing.write(self._standing.step(after=self._after.position))
 
     def _items(self, batch: Batch) -> list[Item]:
         """The messages of a batch; what else was captured is passed by with the message before it."""
@@ -133,38 +138,45 @@ class Upcoming:
 
     async def _older(self, row: OutboxRow) -> list[Item]:
         """The next rows that were there before the outbox; what is written meanwhile is put aside, and comes after."""
-        while await self._put_aside(row):
-            pass
-        while self._standing.row is not None and self._standing.row.backfill is not None:
+        for _ in range(_LOOKS):
+            while await self._put_aside(row):
+                pass
+            if self._standing.row is None or self._standing.row.backfill is None:
+                return []
             at = json.loads(self._standing.row.backfill)
             limit = min(_ROWS_AT_ONCE, self._largest())
             found = await self._rows(row, at["after"], limit)
             if found is None:
-                return []
-            rows, known = found
+                continue
+            rows, known, ended = found
             items = self._of_rows(row, rows, known, at["count"])
             if items:
                 return items
-            count = at["count"]
-            if len(rows) < limit:
-                log_event("outbox.backfilled", outbox=row.plan.name, rows=count)
+            if ended:
+                log_event("outbox.backfilled", outbox=row.plan.name, rows=at["count"])
                 await self._standing.write(self._standing.step(filled=True))
                 return await self.next()
-            left = json.dumps({"after": rows[-1][0], "count": count})
-            await self._standing.write(self._standing.step(backfill=left))
+            if rows:
+                left = json.dumps({"after": rows[-1][0], "count": at["count"]})
+                await self._standing.write(self._standing.step(backfill=left))
         return []
 
-    async def _rows(self, row: OutboxRow, after: str | None, limit: int) -> tuple[Sequence[Row], set[str]] | None:
-        """Rows after a key, and which of these are messages by themselves, as they were inserted since.
+    async def _rows(self, row: OutboxRow, after: str | None, limit: int) -> tuple[Sequence[Row], set[str], bool] | None:
+        """Rows after a key, which of these are messages by themselves, as they were inserted since, and if it was all.
 
-        Nothing while more of those are unread than could be known, or the table is not there.
+        Nothing while more of those are unread than could be known, or the table is not there. Where triggers tell of
+        more than is meant, one that was changed since may have come by that: it is read once that is put aside.
         """
         number = row.interests[-1]
         source = await self._store.interests.source(number)
         session = await self._store.begin_read()
         try:
-            unread = await self._store.changes.unread(session, self._standing.position, number, _AT_ONCE, "enter")
-            if source is None or unread is None:
+            kinds = ("enter",) if self._messages.exact else ("enter", "change")
+            unread = [
+                await self._store.changes.unread(session, self._standing.position, number, _AT_ONCE, kind)
+                for kind in kinds
+            ]
+            if source is None or None in unread:
                 return None
             if after is None:
                 rows = await session.fetch(source.first, [limit])
@@ -173,7 +185,9 @@ class Upcoming:
             put = await self._store.outboxes.put_keys(session, row.id, [one[0] for one in rows])
         finally:
             await session.rollback()
-        return rows, unread | put
+        entered, *changed = [keys or set() for keys in unread]
+        sure = next((count for count, one in enumerate(rows) if changed and one[0] in changed[0]), len(rows))
+        return rows[:sure], entered | put, len(rows) < limit and sure == len(rows)
 
     def _of_rows(self, row: OutboxRow, rows: Sequence[Row], known: set[str], count: int) -> list[Item]:
         now, items = self._clock.now(), list[Item]()
@@ -193,11 +207,15 @@ class Upcoming:
         if self._standing.row is None:
             return False
         batch = await self._store.changes.read(self._standing.position, _AT_ONCE, row.interests)
-        put = [Aside(item.change, item.key, "waiting") for item in self._items(batch)]
+        put = [Aside(self._meant(item.change), item.key, "waiting") for item in self._items(batch)]
         if put or not batch.complete:
             step = self._standing.step(after=batch.position, put=put, trouble=self._standing.trouble)
             await self._standing.write(step)
         return not batch.complete
+
+    def _meant(self, change: CapturedChange) -> CapturedChange:
+        """A change as the kind that is meant: rows that are inserted by it are told from others by that."""
+        return replace(change, kind=self._messages.kind(change) or change.kind)
 
 
 def _aside(aside: Aside) -> Item:

@@ -22,6 +22,9 @@ from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, beg
 from penstock.store.queries import load_queries
 
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
+_FORGOTTEN = (
+    "delete from penstock.interest where id = {}"  # no query: it goes with the triggers, which nobody mends then
+)
 _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 
 
@@ -51,8 +54,6 @@ class PostgresInterests:
             async with self._catalog.lock() as lock:
                 for interest in interests:
                     await self._declare(lock, interest, now, replaces)
-                for number in replaces:
-                    await self._run("remove", id=number)
             known = await self._known()
         return [known[one.name, one.digest].id for one in interests]
 
@@ -96,7 +97,7 @@ class PostgresInterests:
     async def source(self, number: int) -> Source | None:
         """How the rows are read that an interest is about."""
         one = next((one for one in (await self._known()).values() if one.id == number), None)
-        return None if one is None or one.found is None else source(one.interest, one.found["columns"])
+        return None if one is None or one.found is None else source(one.interest, _checked(one)["columns"])
 
     # ----- steps
 
@@ -104,7 +105,7 @@ class PostgresInterests:
         identity = interest.name, interest.digest
         added = await self._run("add", **_added(interest, now))
         one = (await self._known())[identity]
-        gone = tuple(statement for number in replaces for statement in _dropped(number))
+        gone = tuple(statement for number in replaces for statement in (_FORGOTTEN.format(number), *_dropped(number)))
         if _state(one) == "ok":
             if gone:
                 await lock.apply(Change(interest.table, gone))

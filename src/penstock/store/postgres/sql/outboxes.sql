@@ -39,10 +39,12 @@ select id, name, function, kind, source, spec, version, keep_for, interests, dec
 from penstock.outbox order by name;
 
 -- advance: write how an outbox stands, and move its reader on; nothing if others have changed or taken either.
--- Differs: one statement for both.
-with moved as (
+-- Differs: one statement for both. An update in WITH is done whatever becomes of the rest, so it asks by itself.
+with unchanged as materialized (
+    select id from penstock.outbox where id = :outbox and epoch = :epoch for update
+), moved as (
     update penstock.change_reader set position = :after, moved_at = :now
-    where name = :reader and lease = :lease and position = :before
+    where name = :reader and lease = :lease and position = :before and exists (select from unchanged)
     returning name
 )
 update penstock.outbox set
