@@ -424,3 +424,16 @@ async def spoil(ctx: MutationCtx) -> None:
 async def feed(test: TestApp) -> list[Any]:
     """All that the change feed holds."""
     return list((await test.engine.store.changes.read(BEGINNING, 1000)).changes)
+
+
+def test_programs_that_do_not_await_look_after_outboxes_too(database_url: str) -> None:
+    with app.sync.open(database_url) as backend:
+        app.outboxes.pause(backend, "ship")
+        assert {one.name: one.paused for one in app.outboxes.list(backend)}["ship"]
+        app.outboxes.resume(backend, "ship")
+        assert app.outboxes.move(backend, "ship", "end").messages == 0
+        assert app.outboxes.retry(backend, "ship") == 0
+        assert app.outboxes.messages(backend, "ship").messages == []
+        app.outboxes.rebuild(backend, "count")
+        app.outboxes.drop(backend, "notify")
+        assert len(app.outboxes.list(backend)) == 3

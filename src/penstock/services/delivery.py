@@ -239,7 +239,7 @@ class Line(Service):
             return False
         error = WorkerLost("The process died that handed it over.")
         begun = after_failure(self._outbox.retry, item.change.seq, known, error, now, 0.0)
-        begun = replace(begun, halted=False, retry_at=now)
+        begun = replace(begun, halted=False, retry_at=now, key=item.change.key)
         if item.aside is not None and item.aside.state == "halted":
             await self._write([item], put=[Aside(item.change, item.key, "halted", begun)], keeps=True)
         else:
