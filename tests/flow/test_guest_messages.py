@@ -196,6 +196,22 @@ def test_numbers_of_messages_and_rows_are_those_of_the_statements(database_url: 
     assert sorted(hand_over(database_url), key=str) == [("Ada", None), ("Eve", None), "book"]
 
 
+def test_messages_are_written_where_changes_are_though_a_statement_was_prepared_before(postgres_url: str) -> None:
+    with app.sync.open(postgres_url), psycopg.connect(postgres_url, autocommit=True, prepare_threshold=0) as connection:
+
+        def send() -> None:
+            app.outboxes.send(connection, "greetings", Greeting("Ada"))
+            connection.execute("""select penstock.send('greetings', '{"to": "Eve"}')""")
+
+        send()
+        with psycopg.connect(postgres_url, autocommit=True) as pruner:
+            text = "create or replace function penstock.current_slot() returns smallint language sql immutable as "
+            pruner.execute(text + "'select 1::smallint'")
+        send()
+        rows = connection.execute("select slot from penstock.change order by seq").fetchall()
+    assert [row[0] for row in rows] == [0, 0, 1, 1]
+
+
 def test_the_rights_that_the_docs_name_are_enough(postgres_url: str) -> None:
     with app.sync.open(postgres_url), psycopg.connect(postgres_url, autocommit=True) as connection:
         ((database,),) = connection.execute("select current_database()")
