@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
     from penstock.calls.crons import CronStatus
     from penstock.calls.lockblocks import Lock
+    from penstock.calls.outboxviews import OutboxMessage, OutboxPage, OutboxStatus
     from penstock.calls.ratelimits import RateLimiter, RateStatus
     from penstock.calls.taskbatch import SyncTaskBatchCtx, SyncTaskBatchRun, TaskBatchCtx, TaskBatchRun
     from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
@@ -103,6 +104,7 @@ _HOMES = {
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
     "penstock.calls.taskbatch": ("SyncTaskBatchCtx", "SyncTaskBatchRun", "TaskBatchCtx", "TaskBatchRun"),
     "penstock.calls.taskctx": ("MutationTaskCtx", "SyncMutationTaskCtx", "SyncTaskCtx", "TaskCtx"),
+    "penstock.calls.outboxviews": ("OutboxMessage", "OutboxPage", "OutboxStatus"),
     "penstock.calls.taskviews": ("TaskExplanation", "TaskPage", "TaskRecord", "TaskStatus"),
     "penstock.calls.crons": ("CronStatus",),
     "penstock.calls.lockblocks": ("Lock",),
@@ -239,6 +241,9 @@ __all__ = [
     "MutationTaskCtx",
     "NonRetryableError",
     "NotUnique",
+    "OutboxMessage",
+    "OutboxPage",
+    "OutboxStatus",
     "Overloaded",
     "Page",
     "Pending",

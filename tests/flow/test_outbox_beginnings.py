@@ -1,4 +1,4 @@
-"""Outboxes: where they begin, rows that are older, and what is declared anew: nothing is missed, and nothing doubled."""
+"""Outboxes: where they begin, rows that are older, and what is declared anew. Nothing is missed or doubled."""
 
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="union-attr"
 """Outboxes: what becomes of messages that fail, and of those behind them."""
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class OutboxStage(Stage):
         got, self.got[:] = list(self.got), []
         return [text_of(message) for message in got]
 
-    async def written(self, test: TestApp) -> list[str]:
+    async def written(self, test: Backend) -> list[str]:
         """What mutation handlers have written, in the order of its numbers."""
         return [text for _, text in sorted(await test.run_query(self._sent))]
 

@@ -22,7 +22,7 @@ from penstock.functions.function import ActionFunction, MutationFunction, QueryF
 from penstock.jobs.job import JobId, JobStatus
 from penstock.jobs.work import Work
 from penstock.pools.results import Completion
-from penstock.schema.ids import Id
+from penstock.schema.ids import Id, RowId
 from penstock.schema.index import Index
 from penstock.schema.table import Table
 from penstock.transaction.aggregates import Groups
@@ -194,7 +194,7 @@ class SyncDatabaseReader:
         self._db = db
         self._wait = wait
 
-    def get(self, table: type[T], row_id: Id[T]) -> T | None:
+    def get(self, table: type[T], row_id: RowId[T]) -> T | None:
         """See `DatabaseReader.get`."""
         return self._wait(self._db.get(table, row_id))
 
@@ -218,15 +218,15 @@ class SyncDatabaseWriter(SyncDatabaseReader):
         """See `DatabaseWriter.insert_many`."""
         return self._wait(self._writer.insert_many(rows))
 
-    def patch(self, table: type[T], row_id: Id[T], /, **changes: Any) -> T:
+    def patch(self, table: type[T], row_id: RowId[T], /, **changes: Any) -> T:
         """See `DatabaseWriter.patch`."""
         return self._wait(self._writer.patch(table, row_id, **changes))
 
-    def replace(self, table: type[T], row_id: Id[T], row: T) -> T:
+    def replace(self, table: type[T], row_id: RowId[T], row: T) -> T:
         """See `DatabaseWriter.replace`."""
         return self._wait(self._writer.replace(table, row_id, row))
 
-    def delete(self, table: type[T], row_id: Id[T]) -> None:
+    def delete(self, table: type[T], row_id: RowId[T]) -> None:
         """See `DatabaseWriter.delete`."""
         self._wait(self._writer.delete(table, row_id))
 

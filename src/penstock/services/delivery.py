@@ -11,12 +11,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from penstock.calls.deliveries import Delivery
 from penstock.calls.outboxes import DeclaredOutbox
 from penstock.calls.run import Runner
-from penstock.errors import CallTimeout, LeaseLost, LockTaken, TryAgain
+from penstock.errors import CallTimeout, LeaseLost, LockTaken, TryAgain, WorkerLost
 from penstock.functions.function import FunctionKind
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
@@ -33,6 +34,7 @@ _CALLS = 500  # likewise, where one call takes many
 _SLOW = 0.1  # seconds after which fewer do
 _LOOK_EVERY = 0.05  # seconds; who writes with penstock wakes it at once
 _STATE_EVERY = 1.0
+_DIED = WorkerLost.__name__
 _STAND_BY = 1.0
 _SEEN = 100
 
@@ -61,6 +63,7 @@ class Line(Service):
         self._standing = Standing(runner, declared.outbox)
         self._upcoming = Upcoming(runner, self._messages, self._standing, self._largest)
         self._once: int | None = None
+        self._careful = 0
         self._sending = Sending(runner, declared, self._messages, self._standing, self._delivered)
         self._told: set[int] = set()
         self._looked_at = self._lingering_since = -1e9
@@ -150,16 +153,9 @@ class Line(Service):
         died = await self._standing.take(lease)
         if not self._standing.again:
             self._sending.sent.clear()
-        if self._standing.row is not None and died is not None:
-            self._once = 1  # so that what has killed the process is soon by itself
-            await self._after_crash()
+        self._sending.begun.clear()
+        self._careful = 0 if died is None else self._whole()
         return self._standing.row is not None
-
-    async def _after_crash(self) -> None:
-        """Count an attempt at the next message: the process that was handing over may have died of it."""
-        items = await self._upcoming.next()
-        if items and not self._upcoming.is_kept(items[0]):
-            await self._failed(items[0], RuntimeError("the process that handed it over, or one just before it, died"))
 
     async def _is_changed(self) -> bool:
         """See from time to time whether others have changed the outbox."""
@@ -172,14 +168,15 @@ class Line(Service):
 
     def _largest(self) -> int:
         """How many messages are handed over together now."""
-        if self._standing.trouble is not None:
-            return 1
+        whole = self._whole()
+        return 1 if self._careful or self._standing.trouble is not None else min(self._once or whole, whole)
+
+    def _whole(self) -> int:
+        """How many are when all is well."""
         size = self._outbox.batch
         if self._function.kind is FunctionKind.MUTATION:
-            return self._once or (_GROUP if size is None else max(size, _CALLS // size * size))
-        if size is not None:
-            return min(self._once or size, size)
-        return self._once or _GROUP * self._outbox.parallelism
+            return _GROUP if size is None else max(size, _CALLS // size * size)
+        return size or _GROUP * self._outbox.parallelism
 
     def _linger(self, items: Sequence[Item]) -> float:
         """For how long a batch still waits to be filled."""
@@ -213,6 +210,8 @@ class Line(Service):
         if skipped:
             await self._skip(items, skipped[0])
             return
+        if self._careful and not await self._may_try(items[0]):
+            return
         if points.armed:
             await points.reach("outbox.next", outbox=self._outbox.name, items=items)
         if self._function.kind is FunctionKind.MUTATION or self._outbox.batch is not None:
@@ -225,13 +224,36 @@ class Line(Service):
         if failure is not None and self._standing.row is not None:
             await self._failed(*failure)
 
+    async def _may_try(self, item: Item) -> bool:
+        """Whether a message may be tried after a process has died, maybe of it.
+
+        Until as many are done with as it may have been at, each is by itself, and it is written that its attempt has
+        begun: so the one that ends processes is known when the next one has died.
+        """
+        if item.change.seq in self._sending.begun:
+            self._careful -= 1
+            return True
+        known, now, most = self._sending.known(item), self.clock.now(), self._outbox.retry.max_attempts
+        if known is not None and known.error.startswith(_DIED) and most is not None and known.attempts >= most:
+            await self._pass_by(item, replace(known, halted=True, retry_at=None), known)
+            return False
+        error = WorkerLost("The process died that handed it over.")
+        begun = after_failure(self._outbox.retry, item.change.seq, known, error, now, 0.0)
+        begun = replace(begun, halted=False, retry_at=now)
+        if item.aside is not None and item.aside.state == "halted":
+            await self._write([item], put=[Aside(item.change, item.key, "halted", begun)], keeps=True)
+        else:
+            await self._write(trouble=begun)
+        self._sending.begun[item.change.seq] = known
+        return False
+
     async def _skip(self, items: list[Item], seq: int) -> None:
         """Pass a message by, and hand over those before it."""
         if items[0].change.seq != seq:
             self._once = next(number for number, item in enumerate(items) if item.change.seq == seq)
             return
         await self._write(items[:1], skipped=[seq])
-        log_event("outbox.skipped", logging.WARNING, outbox=self._outbox.name, message=seq)
+        log_event("outbox.passed", outbox=self._outbox.name, message=seq)
 
     async def _together(self, items: list[Item]) -> None:
         """Hand messages over in one transaction, or in one call."""
@@ -295,6 +317,10 @@ class Line(Service):
         """What becomes of a message that failed."""
         known, now = self._sending.known(item), self.clock.now()
         trouble = after_failure(self._outbox.retry, item.change.seq, known, error, now, self.clock.random())
+        self._sending.begun.pop(item.change.seq, None)
+        await self._pass_by(item, replace(trouble, key=item.change.key), known)
+
+    async def _pass_by(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
         self._tell(item, trouble, known)
         policy = self._outbox.on_failure
         if policy == "halt_key" and item.change.kind != "lost":
@@ -309,6 +335,7 @@ class Line(Service):
     def _tell(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
         outbox, message, key = self._outbox.name, item.change.seq, item.key
         attempts, error = trouble.attempts, trouble.error
+        self._standing.count("penstock_outbox_failed", min(attempts, 1))  # none if it was only put off
         log_event(
             "outbox.failed", logging.WARNING, outbox=outbox, message=message, key=key, attempts=attempts, error=error
         )
@@ -342,8 +369,9 @@ class Line(Service):
     async def _written(self, step: Step, items: Sequence[Item]) -> None:
         if await self._standing.write(step):
             self._upcoming.drop(items)
-            for done in (self._sending.sent, self._told):
-                done.difference_update(item.change.seq for item in items if not step.put)
+            for item in () if step.put else items:
+                self._sending.forget(item.change.seq)
+                self._told.discard(item.change.seq)
         else:
             self._forget()
 

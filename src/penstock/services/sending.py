@@ -34,6 +34,7 @@ class Sending:
 
     Attributes:
         sent: The numbers of messages that were sent, and it is not written that they were.
+        begun: Of messages whose attempt was written down before it began, what was known of them until then.
     """
 
     def __init__(
@@ -46,13 +47,21 @@ class Sending:
         self._standing = standing
         self._done = done
         self.sent: set[int] = set()
+        self.begun: dict[int, Trouble | None] = {}
 
     def known(self, item: Item) -> Trouble | None:
         """What is known of a message, if it has failed before."""
+        if item.change.seq in self.begun:
+            return self.begun[item.change.seq]
         trouble = self._standing.trouble
         if trouble is not None and trouble.seq == item.change.seq:
             return trouble
         return None if item.aside is None else item.aside.trouble
+
+    def forget(self, number: int) -> None:
+        """A message is done with."""
+        self.sent.discard(number)
+        self.begun.pop(number, None)
 
     def delivery(self, items: Sequence[Item]) -> Delivery:
         """Messages as the handler takes them."""

@@ -79,6 +79,7 @@ class Standing:
 
     def __init__(self, runner: Runner, outbox: Outbox) -> None:
         self._store = runner.engine.store
+        self._meters = runner.engine.journal.meters
         self._clock = runner.engine.clock
         self._outbox = outbox
         self.row: OutboxRow | None = None
@@ -200,6 +201,7 @@ class Standing:
     def advanced(self, step: Step) -> None:
         """A step was written."""
         row = step.outbox
+        self.count("penstock_outbox_delivered", step.delivered)
         skips = tuple(seq for seq in row.skips if seq not in step.skipped)
         self.row = replace(row, backfill=step.backfill, skips=skips, trouble=step.trouble)
         self.position, self.trouble, self.moved_at = step.move.after, step.trouble, self._clock.monotonic()
@@ -210,6 +212,11 @@ class Standing:
             self.retry_at = self._clock.now()  # it may have been that one: look when the next is
         times = [one.trouble.retry_at for one in step.put if one.state == "halted" and one.trouble is not None]
         self.retry_at = min((at for at in (self.retry_at, *times) if at is not None), default=None)
+
+    def count(self, meter: str, number: int) -> None:
+        """Count, if anybody looks at meters."""
+        if number and self._meters is not None:
+            self._meters.add(meter, self._outbox.name, number=number)
 
     def lost(self) -> None:
         """Others have changed or taken it."""

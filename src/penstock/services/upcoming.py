@@ -95,16 +95,16 @@ class Upcoming:
 
     async def _read(self, row: OutboxRow) -> None:
         """Read on in the change feed."""
-        for _ in range(_LOOKS):
+        looks, complete = 0, False
+        while not self._buffer and not complete and looks < _LOOKS:
             start = self._standing.position if self._after is None else self._after.position
-            batch = self._after = await self._store.changes.read(start, _AT_ONCE, row.interests)
+            self._after = batch = await self._store.changes.read(start, _AT_ONCE, row.interests)
             self._buffer.extend(self._items(batch))
-            if self._buffer or batch.complete:
-                break
-        if self._buffer:
+            looks, complete = looks + 1, batch.complete
+        if self._buffer or self._after is None:
             self._after = None  # the last of them leads there
         elif self._clock.monotonic() - self._standing.moved_at >= _MOVE_EVERY:
-            await self._standing.write(self._standing.step(after=batch.position))
+            await self._standing.write(self._standing.step(after=self._after.position))
 
     def _items(self, batch: Batch) -> list[Item]:
         """The messages of a batch; what else was captured is passed by with the message before it."""

@@ -51,10 +51,10 @@ class Shared:
 
     async def know(self, statements: TableStatements, keys: Sequence[Any]) -> None:
         """Ask at once for rows that will likely be asked for one by one."""
-        table, place = statements.definition.table, statements.definition.positions[statements.definition.key]
-        rows = await self.surely(self.session.fetch(statements.get_many(), (list(keys),)))
+        table, definition = statements.definition.table, statements.definition
+        rows = await self.surely(self.session.fetch(*statements.get_many(keys)))
         self.rows.update(dict.fromkeys([(table, key) for key in keys]))
-        self.rows.update({(table, row[place]): row for row in rows})
+        self.rows.update({(table, definition.key_at(row)): row for row in rows})
 
     def keep_back(self, changes: Sequence[Change], keys: set[Key]) -> None:
         """Take over the changes of one who has ended well."""
@@ -160,7 +160,7 @@ class Part:
             return () if known is None else (known,)
         if name in self._keys or self._shared.keeps_back(name):
             await self._send()
-        args = (statements.encode_one(statements.definition.key, key),)
+        args = statements.key_args(key)
         return await self._read(lambda: self._session.fetch(statements.get(), args))
 
     def change(self, statements: TableStatements, key: Any, statement: Statement, args: Sequence[Any]) -> None:

@@ -125,8 +125,7 @@ class Transaction:
         """The row with a key, or none. What means "try again" is remembered."""
         if self.shared is not None:
             return await self._remembering(self.shared.row(statements, key))
-        args = (statements.encode_one(statements.definition.key, key),)
-        return await self.fetch(statements.get(), args)
+        return await self.fetch(statements.get(), statements.key_args(key))
 
     async def change_row(
         self, statements: TableStatements, key: Any, statement: Statement, args: Sequence[Any]

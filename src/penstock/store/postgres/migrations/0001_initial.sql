@@ -463,7 +463,8 @@ create table penstock.outbox (
     skips bigint[] not null default '{}',
     trouble text,
     delivered bigint not null default 0,
-    delivered_at timestamptz
+    delivered_at timestamptz,
+    rate double precision not null default 0
 );
 
 -- Messages that are not next any more and not delivered either: they wait behind another one of their key, or for rows that

@@ -407,7 +407,8 @@ create table penstock_outbox (
     skips text not null default '[]',
     trouble text,
     delivered integer not null default 0,
-    delivered_at text
+    delivered_at text,
+    rate real not null default 0
 ) strict;
 
 -- Messages that are not next any more and not delivered either: they wait behind another one of their key, or for rows that

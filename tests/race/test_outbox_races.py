@@ -1,0 +1,237 @@
+"""Outboxes while relays die, are paused past their lease, or take over: nothing is missed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from stage.outboxes import OutboxStage, aside, outbox_row, relaying, text_of
+
+from penstock import Retry, Table
+from penstock.app import Backend
+from penstock.errors import DatabaseUnavailable
+from penstock.outbox.message import Message
+from penstock.services.relay import Relay
+from penstock.testing import TestClock, gate, raising
+
+LOST = timedelta(seconds=31)
+SECOND = timedelta(seconds=1)
+
+
+class Item(Table):
+    note: str = ""
+    lane: str = "a"
+
+
+class Crash(BaseException):
+    """What ends a process in the middle of something."""
+
+
+async def put(stage: OutboxStage, backend: Backend, *notes: str) -> None:
+    await stage.insert(backend, *[Item(note=text) for text in notes])
+
+
+@asynccontextmanager
+async def staged(url: str, **options: Any) -> AsyncIterator[tuple[OutboxStage, TestClock, Backend, Relay]]:
+    """A relay that has the outbox, which is empty."""
+    stage, clock = OutboxStage(Item), TestClock()
+    stage.outbox(Item, start="end", **options)
+    async with relaying(stage.app, url, clock) as (backend, relay):
+        await relay.drain()
+        yield stage, clock, backend, relay
+
+
+@asynccontextmanager
+async def next_relay(stage: OutboxStage, url: str, clock: TestClock, passing: timedelta = LOST) -> AsyncIterator[Relay]:
+    """Another process on the same database, once the lease of the one before has run out."""
+    async with relaying(stage.app, url, clock) as (_backend, relay):
+        await relay.drain()
+        clock.advance(passing)
+        for _ in range(3):
+            clock.advance(SECOND)
+            await relay.drain()
+        yield relay
+
+
+# ----- exactly once
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 2}])
+@pytest.mark.parametrize("moment", ["mutation.ran", "commit.before", "commit.after"])
+async def test_a_process_that_dies_around_the_commit_of_a_mutation(
+    database_url: str, moment: str, options: dict[str, Any]
+) -> None:
+    async with staged(database_url, mutation=True, **options) as (stage, clock, backend, relay):
+        await put(stage, backend, *"abcde")
+        with raising(moment, Crash()), pytest.raises(Crash):
+            await relay.drain()
+        written = await stage.written(backend)
+        assert written == (list("abcde") if moment == "commit.after" else [])
+        async with next_relay(stage, database_url, clock):
+            assert await stage.written(backend) == list("abcde")
+            assert (await outbox_row(backend)).delivered == 5
+
+
+async def test_a_mutation_whose_commit_nobody_knows_of_is_there_once(database_url: str) -> None:
+    async with staged(database_url, mutation=True) as (stage, _clock, backend, relay):
+        for moment in ("commit.before", "commit.after"):
+            await put(stage, backend, moment)
+            error = DatabaseUnavailable("The connection was lost.", uncertain=True)
+            with raising(moment, error), pytest.raises(DatabaseUnavailable):
+                await relay.drain()
+            await relay.drain()
+        assert await stage.written(backend) == ["commit.before", "commit.after"]
+        assert (await outbox_row(backend)).delivered == 2
+
+
+# ----- at least once
+
+
+@pytest.mark.parametrize("options", [{}, {"parallelism": 3}, {"batch": 3}])
+async def test_a_process_that_dies_between_an_action_and_its_cursor_repeats_what_was_not_written(
+    database_url: str, options: dict[str, Any]
+) -> None:
+    async with staged(database_url, **options) as (stage, clock, backend, relay):
+        await put(stage, backend, *"abc")
+        with raising("outbox.write", Crash()), pytest.raises(Crash):
+            await relay.drain()
+        assert set(stage.texts()) <= set("abc")
+        async with next_relay(stage, database_url, clock):
+            assert sorted(set(stage.texts())) == ["a", "b", "c"]
+        assert len(set(stage.tried)) == 3, "with the same ids"
+
+
+@pytest.mark.parametrize("options", [{}, {"parallelism": 3}, {"batch": 3}])
+async def test_what_others_ask_for_meanwhile_repeats_nothing(database_url: str, options: dict[str, Any]) -> None:
+    async with staged(database_url, **options) as (stage, clock, backend, relay):
+        store = backend.engine.store.outboxes
+
+        async def during(_ctx: Any, message: Message[Item]) -> None:
+            if text_of(message) in "be":
+                await store.pause("send", paused=True)
+                await store.pause("send", paused=False)
+
+        stage.during = during
+        await put(stage, backend, *"abcdef")
+        for _ in range(4):
+            clock.advance(2 * SECOND)
+            await relay.drain()
+        assert Counter(stage.texts()) == Counter("abcdef")
+        assert (await outbox_row(backend)).delivered == 6
+
+
+async def test_who_rewinds_while_a_message_is_sent_gets_it_again(database_url: str) -> None:
+    async with staged(database_url) as (stage, clock, backend, relay):
+        store, start = backend.engine.store, relay.lines[0]._standing.position
+        await put(stage, backend, *"abc")
+
+        async def during(_ctx: Any, message: Message[Item]) -> None:
+            if text_of(message) == "b":
+                stage.during = None
+                await store.outboxes.place("send", start, None, clock.now())
+
+        stage.during = during
+        for _ in range(3):
+            clock.advance(2 * SECOND)
+            await relay.drain()
+        texts = stage.texts()
+        assert texts[-3:] == ["a", "b", "c"]
+        assert len(texts) > 3
+
+
+# ----- two relays
+
+
+async def test_a_relay_that_was_paused_past_its_lease_cannot_move_the_cursor(database_url: str) -> None:
+    async with staged(database_url) as (stage, clock, backend, relay):
+        await put(stage, backend, *"ab")
+        with gate("outbox.write", most=1) as paused:
+            ticking = asyncio.create_task(relay.lines[0].tick())
+            await paused.arrived()
+            async with next_relay(stage, database_url, clock) as other:
+                await put(stage, backend, *"cd")
+                await other.drain()
+                before = (await outbox_row(backend)).delivered
+                position = other.lines[0]._standing.position
+                paused.open()
+                await ticking
+                assert (await outbox_row(backend)).delivered == before == 4
+                assert other.lines[0]._standing.position == position
+                assert relay.lines[0]._standing.row is None, "it knows that it has lost"
+                readers = await backend.engine.store.changes.readers()
+                assert [one.position for one in readers if one.name == "outbox:send"] == [position]
+        assert sorted(set(stage.texts())) == list("abcd")
+
+
+async def test_nothing_of_a_mutation_commits_that_ran_past_its_lease(database_url: str) -> None:
+    async with staged(database_url, mutation=True) as (stage, clock, backend, relay):
+        await put(stage, backend, *"ab")
+        with gate("outbox.next", most=1) as paused:
+            ticking = asyncio.create_task(relay.lines[0].tick())
+            await paused.arrived()
+            async with next_relay(stage, database_url, clock):
+                assert await stage.written(backend) == ["a", "b"]
+                paused.open()
+                await ticking
+        assert await stage.written(backend) == ["a", "b"]
+        assert (await outbox_row(backend)).delivered == 2
+
+
+async def test_a_relay_that_died_is_followed_within_a_lease_and_one_that_stopped_at_once(database_url: str) -> None:
+    async with staged(database_url) as (stage, clock, backend, _relay):
+        await put(stage, backend, "a")
+        async with relaying(stage.app, database_url, clock) as (_other, second):
+            await second.drain()
+            assert stage.texts() == [], "one has it"
+            clock.advance(timedelta(seconds=15))
+            await second.drain()
+            assert stage.texts() == []
+            clock.advance(timedelta(seconds=15))
+            await second.drain()
+            assert stage.texts() == ["a"]
+            await second.finish()
+            await put(stage, backend, "b")
+        async with relaying(stage.app, database_url, clock) as (_third, third):
+            await third.drain()
+            assert stage.texts() == ["b"]
+            assert (await outbox_row(backend)).trouble is None
+
+
+# ----- messages that end their process
+
+
+@pytest.mark.parametrize("policy", ["park", "halt_key"])
+@pytest.mark.parametrize("options", [{}, {"mutation": True}, {"parallelism": 4}, {"mutation": True, "batch": 4}])
+async def test_one_that_ends_its_process_each_time_is_put_aside_and_the_rest_flows(
+    database_url: str, policy: str, options: dict[str, Any]
+) -> None:
+    retry = Retry.fixed(SECOND, max_attempts=3, jitter=0)
+    async with staged(database_url, on_failure=policy, retry=retry, **options) as (stage, clock, backend, relay):
+        notes = [f"{number:02}" for number in range(40)]
+        await put(stage, backend, *notes)
+        stage.fails = lambda message: Crash() if text_of(message) == "21" else None
+        with pytest.raises(Crash):
+            await relay.drain()
+        deaths = 1
+        for _ in range(30):
+            try:
+                async with next_relay(stage, database_url, clock) as following:
+                    for _ in range(5):
+                        clock.advance(SECOND)
+                        await following.drain()
+                break
+            except Crash:
+                deaths += 1
+        got = await stage.written(backend) if options.get("mutation") else sorted(set(stage.texts()))
+        assert got == [one for one in notes if one != "21"]
+        (put_aside,) = await aside(backend)
+        assert put_aside.change.after is not None
+        assert "21" in put_aside.change.after
+        assert put_aside.trouble is not None
+        assert (put_aside.state, put_aside.trouble.retry_at) == ("parked" if policy == "park" else "halted", None)
+        assert deaths < 12
