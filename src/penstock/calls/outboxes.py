@@ -89,7 +89,7 @@ class DeclaredOutbox:
         assert definition is not None  # noqa: S101 - a topic has none
         asked = None if outbox.condition is None else condition_sql(outbox.condition, definition, dialect, _ROW)
         exact = asked is None or asked.exact
-        names = (definition.key, *outbox.fields) if outbox.fields else tuple(one.name for one in definition.columns)
+        names = (*definition.key, *outbox.fields) if outbox.fields else tuple(one.name for one in definition.columns)
         also = () if exact or asked is None else asked.columns
         after = tuple(dict.fromkeys((*names, *also, *((outbox.partition_by,) if outbox.partition_by else ()))))
         wants_before = not exact or not {"update", "delete"}.isdisjoint(outbox.on)
@@ -97,7 +97,7 @@ class DeclaredOutbox:
         return Interest(
             name=outbox.reader,
             table=definition.name,
-            key=(definition.key,),
+            key=definition.key,
             matches=None if asked is None else asked.sql,
             watches=watches if "update" in outbox.on else (),
             kinds=outbox.kinds,
