@@ -18,6 +18,7 @@ from penstock.testing.conformance.machine import AnyOrder
 from penstock.testing.conformance.mending import Mending
 from penstock.testing.conformance.messages import Messages
 from penstock.testing.conformance.moves import Moves
+from penstock.testing.conformance.outboxes import Outboxes
 from penstock.testing.conformance.pools import Pools
 from penstock.testing.conformance.rates import Rates
 from penstock.testing.conformance.records import Records
@@ -49,6 +50,7 @@ class StoreSuite(
     Messages,
     Tasks,
     Records,
+    Outboxes,
     Leases,
     Locks,
     Tokens,
