@@ -38,15 +38,15 @@ class Config:
             when the machine (not the process) dies, and is faster.
         conflict_attempts: How often a conflicting mutation is run in all; jobs are run for as long as it takes.
         max_rows_read: Rows one transaction may read.
-        max_rows_written: Rows one transaction may write.
+        max_rows_written: Rows one transaction may write; a message it sends is one too.
         max_bytes_read: Bytes one transaction may read.
-        max_bytes_written: Bytes one transaction may write.
+        max_bytes_written: Bytes one transaction may write, messages included.
         max_ranges_read: Ranges of indexes one transaction may read; a row by its id is one too.
         max_jobs_scheduled: Jobs one transaction may schedule, and cancel.
         max_bytes_scheduled: Size of the arguments of all jobs that one transaction schedules.
         max_row_bytes: Size of one row.
         max_argument_bytes: Size of the arguments of one call, and of one HTTP request.
-        max_job_argument_bytes: Size of the arguments of one job.
+        max_job_argument_bytes: Size of the arguments of one job, and of one message to a topic.
         max_result_bytes: Size of a job's result that is kept.
         call_timeout: How long a call from outside may take.
         max_calls: Calls from outside under way at once; more are refused as overloaded.

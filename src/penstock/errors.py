@@ -5,6 +5,7 @@ PenstockError
 │   ├── DeclarationError          a table, an index or a function is declared wrongly
 │   ├── ConfigError               a setting, a project file, a database URL or a right on the database is wrong
 │   ├── SchemaMismatch            the declared tables do not fit the stored ones, and changing them would lose data
+│   ├── TopicNotFound             a message was sent to a topic that no outbox was ever declared for
 │   ├── ContextError              a ctx, or a connection of yours, was used where or when it must not be
 │   │   └── UnawaitedCall         a function ended while ctx calls it had made were not awaited
 │   └── ResultInvalid             a function returned what its return annotation does not allow
@@ -97,6 +98,12 @@ class SchemaMismatch(UsageError):
     """The declared tables do not fit the stored ones, and changing them would lose or break data."""
 
     code = "schema_mismatch"
+
+
+class TopicNotFound(UsageError):
+    """A message was sent to a topic for which no program has ever declared an outbox; nothing was sent."""
+
+    code = "topic_not_found"
 
 
 class ContextError(UsageError):

@@ -21,7 +21,7 @@ OutboxMessage OutboxPage OutboxStatus Overloaded Page
 Pending PenstockError Progress QueryCtx Range RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Running
 SchemaMismatch Snooze Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx Table TaskBatchCtx
 TaskBatchRun TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskNotFound TaskPage
-TaskRecord TaskStatus TokenBucket TokenExpired TokenInvalid TryAgain UnawaitedCall UniqueViolation
+TaskRecord TaskStatus TokenBucket TokenExpired TokenInvalid TopicNotFound TryAgain UnawaitedCall UniqueViolation
 UsageError ValueInvalid Work WorkId WorkResult WorkStatus WorkerLost Workpool asgi_app between contains daily gt gte
 has hourly in_ interval is_none known length lt lte matches monthly weekly
 """

@@ -51,8 +51,8 @@ class OutboxStage(Stage):
         self.during: Handler | None = None
 
         @self.app.query
-        async def sent(ctx: QueryCtx) -> list[tuple[int, str]]:
-            return [(row.number, row.text) for row in await ctx.db.query(Sent).collect()]
+        async def sent(ctx: QueryCtx) -> list[tuple[int, str, str]]:
+            return [(row.number, row.text, row.outbox) for row in await ctx.db.query(Sent).collect()]
 
         self._sent = sent
 
@@ -89,7 +89,14 @@ class OutboxStage(Stage):
 
     async def written(self, test: Backend) -> list[str]:
         """What mutation handlers have written, in the order of its numbers."""
-        return [text for _, text in sorted(await test.run_query(self._sent))]
+        return [text for _, text, _ in sorted(await test.run_query(self._sent))]
+
+    async def by_outbox(self, test: Backend) -> dict[str, list[str]]:
+        """The same of each outbox."""
+        found: dict[str, list[str]] = {}
+        for _, text, outbox in sorted(await test.run_query(self._sent)):
+            found.setdefault(outbox, []).append(text)
+        return found
 
 
 def text_of(message: Message[Any]) -> str:

@@ -15,6 +15,8 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from penstock.calls.deliveries import Messages, Wanted, run_of
 from penstock.calls.engine import Engine
+from penstock.calls.guestcalls import Guests
+from penstock.calls.messages import Sending
 from penstock.calls.outboxcare import OutboxCare
 from penstock.calls.outboxlooks import look_at
 from penstock.calls.rebuilding import FIRST
@@ -24,6 +26,7 @@ from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event as log_event
+from penstock.outbox.message import is_topic
 from penstock.outbox.outbox import Event, OnFailure, Outbox, Start
 from penstock.outbox.trouble import reader_lost
 from penstock.reactive.tracing import RowFilter, trace_filter
@@ -36,7 +39,6 @@ T = TypeVar("T", bound=Table)
 H = TypeVar("H", bound=Callable[..., Any])
 
 _ROW = "{row}"
-_LONGEST_TOPIC = 100
 _MOST_TOLD = 1000
 _KINDS: dict[str, type[AnyFunction]] = {
     "ActionCtx": ActionFunction,
@@ -87,7 +89,7 @@ class DeclaredOutbox:
         assert definition is not None  # noqa: S101 - a topic has none
         asked = None if outbox.condition is None else condition_sql(outbox.condition, definition, dialect, _ROW)
         exact = asked is None or asked.exact
-        names = (definition.key, *outbox.fields) if outbox.fields else tuple(one.name for one in definition.columns)
+        names = (*definition.key, *outbox.fields) if outbox.fields else tuple(one.name for one in definition.columns)
         also = () if exact or asked is None else asked.columns
         after = tuple(dict.fromkeys((*names, *also, *((outbox.partition_by,) if outbox.partition_by else ()))))
         wants_before = not exact or not {"update", "delete"}.isdisjoint(outbox.on)
@@ -95,7 +97,7 @@ class DeclaredOutbox:
         return Interest(
             name=outbox.reader,
             table=definition.name,
-            key=(definition.key,),
+            key=definition.key,
             matches=None if asked is None else asked.sql,
             watches=watches if "update" in outbox.on else (),
             kinds=outbox.kinds,
@@ -123,10 +125,15 @@ class DeclaredOutbox:
         )
 
 
-class Outboxes(OutboxCare):
-    """The outboxes of an app."""
+class Outboxes(OutboxCare, Sending):
+    """The outboxes of an app.
 
-    def __init__(self) -> None:
+    Args:
+        guests: Its work in transactions of the user's own.
+    """
+
+    def __init__(self, guests: Guests) -> None:
+        super().__init__(guests)
         self._declared: dict[str, DeclaredOutbox] = {}
 
     def __iter__(self) -> Any:
@@ -164,7 +171,7 @@ class Outboxes(OutboxCare):
         With ``batch=`` it takes a list of these.
 
         Args:
-            source: The table, or the name of a topic, to which `MutationCtx.send` and others send.
+            source: The table, or the name of a topic, to which `ctx.outbox.send` and others send.
             filter: Which rows: a function of a row that compares and computes with its fields, as for a reactive task;
                 all by default. A row that begins to match is inserted, as far as the outbox is concerned, and one that
                 matches no more is deleted.
@@ -224,7 +231,7 @@ def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> O
                 f"Outbox {name!r}: filter, fields, on and partition_by are for tables.",
                 fix="Send only what is to be handed over, with a key=.",
             )
-        if not source or not source.isprintable() or len(source) > _LONGEST_TOPIC:
+        if not is_topic(source):
             raise DeclarationError(f"Outbox {name!r}: {source!r} cannot be a topic.")
         return Outbox(name=name, topic=source, **given)
     if not isinstance(source, type) or not issubclass(source, Table) or source is Table:
@@ -282,7 +289,8 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
     """Make the outboxes of a program known: first how they are read, then what is captured.
 
     The number of an interest is known to relays before anything is captured under it, and what was declared before is
-    captured no more from the same transaction on: so no change is missed, and none comes twice.
+    captured no more from the same transaction on: so no change is missed, and none comes twice. Outboxes of other
+    programs are learned of here.
     """
     store, now = engine.store, engine.clock.now()
     for one in outboxes:
@@ -308,6 +316,7 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
             await store.interests.declare([interest], now, replaces=before)
         if not row.ready:
             await store.outboxes.prepared(row.id)
+    engine.statements.ordered = frozenset(row.plan.source for row in await store.outboxes.list())
     await _tell_of_others(engine, outboxes)
 
 

@@ -111,7 +111,8 @@ class TaskCare:
         Args:
             ctx: As for `list`.
             task: The name of the task, with or without its module.
-            key: The id of the row, or its key in a table that another program owns; as text, too.
+            key: The id of the row, or its key in a table that another program owns; as text, too. A key of several
+                columns is a tuple, and as text an array of JSON.
 
         Raises:
             TaskNotFound: The database knows no task of this name.

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.calls.jobcalls import JobCalls
-from penstock.calls.taskviews import TaskPage, TaskRecord, plain_key, record_of
+from penstock.calls.taskviews import TaskPage, TaskRecord, record_of
 from penstock.errors import CursorInvalid, IdInvalid, TaskNotFound, TryAgain, ValueInvalid
 from penstock.reactive.filter import GONE, TaskFilter
 from penstock.reactive.tracing import trace_filter
@@ -22,12 +22,14 @@ from penstock.schema.table import TableDefinition, definition_of
 from penstock.store.contract import Session
 from penstock.store.records import RecordQuery, RecordState, RowKey
 from penstock.store.tasks import TaskRow
+from penstock.store.values import captured_key
 
 Act = Callable[[Sequence[RecordState]], Awaitable[int]]
 """Does something about a piece; about how many of its rows."""
 
 AT_ONCE = 500
 _SOURCE_AT_ONCE = 1000
+_SEPARATORS = ((", ", ": "), (",", ":"))  # as PostgreSQL and SQLite have them
 _NUMBERS = range(2**31)  # of tasks
 
 
@@ -194,7 +196,7 @@ class Pieces:
         session, store = _session(transaction), self._calls.store
         assert self._where.table is not None and self._condition is not None  # noqa: PT018, S101 - who asks has looked
         definition = definition_of(self._where.table)
-        place = None if after is None else encoded_key(self._calls, definition, after)
+        place = None if after is None else _key_place(self._calls, definition, after)
         piece = await store.records.matching(session, definition, self._condition, limit, place)
         places = {key: place for place, key in enumerate(piece.keys)}
         found = await store.records.among(session, self.query, [task.id for task in self.tasks], piece.keys)
@@ -202,9 +204,7 @@ class Pieces:
             keys = set(await self._keys())
             found = [one for one in found if one.key in keys]
         found.sort(key=lambda one: (places[one.key], one.task))
-        return found, None if piece.last is None else plain_key(
-            await store.records.spelled(session, definition, piece.last)
-        )
+        return found, None if piece.last is None else await store.records.spelled(session, definition, piece.last)
 
     async def _page_by_due(self, limit: int, place: Any) -> TaskPage:
         records, after = self._calls.store.records, None if place is None else _due_place(place)
@@ -219,12 +219,14 @@ class Pieces:
     async def _keys(self) -> list[str]:
         """The key of the filter as the change feed may spell it, for whichever of the tasks it fits."""
         found: dict[str, None] = {}
-        for table in {task.plan.spec.table: None for task in self.tasks}:
-            definition = self._definitions.get(table)
+        tasks = {task.plan.spec.table: task for task in self.tasks}
+        for table, task in tasks.items():
             try:
-                found |= dict.fromkeys(await spellings(self._calls, definition, self._where.key))
+                found |= dict.fromkeys(
+                    await spellings(self._calls, task, self._definitions.get(table), self._where.key)
+                )
             except IdInvalid:
-                if len({task.plan.spec.table for task in self.tasks}) == 1:
+                if len(tasks) == 1:
                     raise
         return list(found)
 
@@ -250,8 +252,8 @@ def unknown_task(name: str) -> TaskNotFound:
     )
 
 
-async def spellings(calls: JobCalls, definition: TableDefinition | None, key: Any) -> list[str]:
-    """How the change feed spells the key of a row; of a table that is not known here, how it may.
+async def spellings(calls: JobCalls, task: TaskRow, definition: TableDefinition | None, key: Any) -> list[str]:
+    """How the change feed spells the key of a row of a task; if its table is not known here, how it may.
 
     Raises:
         IdInvalid: It is no key of this table.
@@ -259,21 +261,51 @@ async def spellings(calls: JobCalls, definition: TableDefinition | None, key: An
     if definition is not None:
         value = encoded_key(calls, definition, key)
         return [await calls.read(lambda one: calls.store.records.spelled(_session(one), definition, value))]
+    if len(task.plan.spec.key) > 1:
+        several = [one if isinstance(one, (int, float)) else str(one) for one in _several(key, task.plan.spec.table)]
+        return [json.dumps(several, ensure_ascii=False, separators=separators) for separators in _SEPARATORS]
     found = [json.dumps([key], ensure_ascii=False, default=str)]
     with suppress(ValueError, TypeError):
         found.append(json.dumps([int(key)]))
     return found
 
 
-def encoded_key(calls: JobCalls, definition: TableDefinition, key: Any) -> Any:
-    """The key of a row as the driver takes it.
+def encoded_key(calls: JobCalls, definition: TableDefinition, key: Any) -> list[Any]:
+    """The key of a row as the driver takes it, column by column.
 
     Raises:
         IdInvalid: It is no key of this table.
     """
     given = str(key) if definition.managed else key
-    kind = definition.column(definition.key).kind
-    return calls.store.dialect.encode_value(kind, definition.encode_key(given))
+    if len(definition.key) > 1:
+        given = _several(key, definition.name)
+    return calls.engine.statements.of(definition.table, definition).key_args(definition.encode_key(given))
+
+
+def _several(key: Any, table: str) -> list[Any]:
+    """The values of a key of several columns; as text it is an array of JSON.
+
+    Raises:
+        IdInvalid: It is neither.
+    """
+    given: Any = key
+    if isinstance(key, str):
+        with suppress(ValueError):
+            given = json.loads(key)
+    if not isinstance(given, (tuple, list)):
+        raise IdInvalid(
+            f"{key!r} is not a key of table {table}, which has several columns.",
+            fix='Pass a tuple of their values; as text an array of JSON, such as [7, "a"].',
+            table=table,
+        )
+    return list(given)
+
+
+def _key_place(calls: JobCalls, definition: TableDefinition, after: Any) -> list[Any]:
+    try:
+        return captured_key(calls.store.dialect, definition, after)
+    except ValueError:
+        raise _no_cursor(after) from None
 
 
 def states_to_check(where: TaskFilter[Any]) -> tuple[str, ...] | None:

@@ -85,7 +85,7 @@ class DeclaredTask:
         return Interest(
             name=interest_name(task.name),
             table=definition.name,
-            key=(definition.key,),
+            key=definition.key,
             matches=None if asked is None else asked.sql,
             watches=watches,
             before=tuple(column.name for column in definition.columns) if wants_row else () if exact else after,

@@ -140,11 +140,17 @@ class Line(Service):
         if lease is None or self._stopping:
             self._forget()
             return _STAND_BY
+        if self._is_late():
+            return _STATE_EVERY
         if standing.row is not None and await self._is_changed():
             self._forget()
         if (standing.row is None or standing.lease != lease) and not await self._take(lease):
             return _STAND_BY
         return 0.0 if standing.row is not None and standing.row.ready and not standing.row.paused else _STATE_EVERY
+
+    def _is_late(self) -> bool:
+        """Whether another relay may have the outbox by now, as this process was paused or the database away."""
+        return self.clock.monotonic() >= self._holder.until
 
     async def _take(self, lease: int) -> bool:
         """Become the one who hands over; False if another is, or the outbox is not known."""
@@ -220,7 +226,7 @@ class Line(Service):
         self._more()
         beside = self._outbox.parallelism > 1 and len(items) > 1
         hand_over = self._sending.beside_each_other if beside else self._sending.one_by_one
-        failure = await hand_over(items, lambda: self._stopping)
+        failure = await hand_over(items, lambda: self._stopping or self._is_late())
         if failure is not None and self._standing.row is not None:
             await self._failed(*failure)
 
@@ -239,7 +245,7 @@ class Line(Service):
             return False
         error = WorkerLost("The process died that handed it over.")
         begun = after_failure(self._outbox.retry, item.change.seq, known, error, now, 0.0)
-        begun = replace(begun, halted=False, retry_at=now, key=item.change.key)
+        begun = replace(begun, halted=False, retry_at=now)
         if item.aside is not None and item.aside.state == "halted":
             await self._write([item], put=[Aside(item.change, item.key, "halted", begun)], keeps=True)
         else:
@@ -283,7 +289,7 @@ class Line(Service):
             return
         if mutation:
             self._standing.advanced(step)
-            self._upcoming.drop(items)
+            self._drop(items)
         else:
             self._sending.sent.update(item.change.seq for item in items)
             await self._delivered(items)
@@ -318,10 +324,9 @@ class Line(Service):
         known, now = self._sending.known(item), self.clock.now()
         trouble = after_failure(self._outbox.retry, item.change.seq, known, error, now, self.clock.random())
         self._sending.begun.pop(item.change.seq, None)
-        await self._pass_by(item, trouble, known)
+        await self._pass_by(item, replace(trouble, key=item.change.key), known)
 
     async def _pass_by(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
-        trouble = replace(trouble, key=item.change.key)
         self._tell(item, trouble, known)
         policy = self._outbox.on_failure
         if policy == "halt_key" and item.change.kind != "lost":
@@ -370,11 +375,17 @@ class Line(Service):
     async def _written(self, step: Step, items: Sequence[Item]) -> None:
         if await self._standing.write(step):
             self._upcoming.drop(items)
-            for item in () if step.put else items:
-                self._sending.forget(item.change.seq)
-                self._told.discard(item.change.seq)
+            if not step.put:
+                self._drop(items)
         else:
             self._forget()
+
+    def _drop(self, items: Sequence[Item]) -> None:
+        """These are done with."""
+        self._upcoming.drop(items)
+        for item in items:
+            self._sending.forget(item.change.seq)
+            self._told.discard(item.change.seq)
 
 
 def _is_its_own(error: TryAgain) -> bool:

@@ -60,7 +60,7 @@ class Relay(Service):
             await self._end_expired()
         if self._holder.lease is None:
             self._holder.lease = await self._store.leases.take(self._label, self._ttl, self.clock.now())
-            self._renewed_at = now
+            self._is_held_since(now)
             self._wake()
         elif now - self._renewed_at >= self._bound * _RENEW_PART:
             await self._renew(self._holder.lease, now)
@@ -129,7 +129,7 @@ class Relay(Service):
                 raise DatabaseUnavailable("The database did not answer in time to renew a lease.") from error
             raise
         if held:
-            self._renewed_at = now
+            self._is_held_since(now)
         else:
             await self._lose("another process took it over")
 
@@ -143,6 +143,10 @@ class Relay(Service):
         log_event("relay.lease_lost", logging.ERROR, lease=self._holder.lease, reason=reason)
         self._holder.lease = None
         await asyncio.gather(*(line.interrupt() for line in self.lines))
+
+    def _is_held_since(self, now: float) -> None:
+        self._renewed_at = now
+        self._holder.until = now + self._bound * _STOP_PART
 
     def _wake(self) -> None:
         for line in self.lines:

@@ -27,9 +27,15 @@ from penstock.store.tasks import Move
 
 @dataclass(slots=True)
 class Holder:
-    """The lease under which all lines of a relay read."""
+    """The lease under which all lines of a relay read.
+
+    Attributes:
+        lease: The lease; None if there is none.
+        until: Until when it is certain that nobody else has taken it, by the monotonic clock.
+    """
 
     lease: int | None = None
+    until: float = 0.0
 
 
 @dataclass(slots=True)

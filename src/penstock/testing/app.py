@@ -64,7 +64,7 @@ class SeenRun:
 
     Attributes:
         task: The name of the task.
-        doc_id: The id of the row, or its key if another program owns the table.
+        doc_id: The id of the row, or its key if another program owns the table: a tuple if that has several columns.
         change: Why it ran.
         attempt: Which attempt it was, from 1.
     """
@@ -243,6 +243,7 @@ class TestApp(Backend):
         """
         name = self._task(task).task.name
         ran = [run for run in self._seen if run.task == name]
+        doc_id = tuple(doc_id) if isinstance(doc_id, list) else doc_id
         found = [run for run in ran if doc_id in {None, run.doc_id} and change in {None, run.change}]
         if len(found) != times if times is not None else not found:
             wanted = "" if times is None else f" {times} time(s)"

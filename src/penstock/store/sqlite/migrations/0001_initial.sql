@@ -549,3 +549,20 @@ create trigger penstock_enqueue_insert instead of insert on penstock_enqueue beg
     delete from penstock_scheduled_job
     where id = (select id from penstock_enqueued) and run_at <= enqueued_at and not gated;
 end;
+
+-- Takes rows, each a message to a topic, as part of the transaction. It has none.
+create view penstock_send as select null as topic, null as payload, null as key where false;
+
+-- Whether its handler takes a message is seen when it is handed over.
+create trigger penstock_send_insert instead of insert on penstock_send begin
+    select raise(abort, 'penstock: there is no such topic. Start the program that declares an outbox for it on this database once.')
+    where not exists (select 1 from penstock_topic t where t.name = new.topic);
+    select raise(abort, 'penstock: payload is no JSON. Write a text with its quotes, as in "Ada", and nothing as null.')
+    where not (typeof(new.payload) = 'text' and json_valid(new.payload));
+    select raise(abort, 'penstock: key is no text of 1 to 200 characters. Leave it away for none.')
+    where new.key is not null
+      and not (typeof(new.key) = 'text' and length(new.key) between 1 and 200 and instr(new.key, char(0)) = 0);
+    insert into penstock_change (interest, changed_at, kind, key, after)
+    select -t.id, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'message', new.key, new.payload
+    from penstock_topic t where t.name = new.topic;
+end;

@@ -32,7 +32,7 @@ select id from penstock_topic where name = :topic;
 -- send: append a message to the change feed.
 -- Differs: the feed has slots on PostgreSQL, and numbers of transactions.
 insert into penstock_change (interest, changed_at, kind, key, after)
-select -t.id, strftime('%Y-%m-%d %H:%M:%f000+00:00', 'now'), 'message', :key, :payload
+select -t.id, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'message', :key, :payload
 from penstock_topic t where t.name = :topic
 returning seq;
 
