@@ -208,6 +208,7 @@ def test_labels_are_names_of_what_a_program_declares() -> None:
         "kind",
         "outcome",
         "pool",
+        "outbox",
         "reader",
         "state",
         "task",
