@@ -103,7 +103,7 @@ def sqlite_file(url: str) -> Path:
 
 def connect_sqlite(url: str) -> sqlite3.Connection:
     """A connection as a careful program opens it by hand: WAL, every commit synced to the disk."""
-    connection = sqlite3.connect(sqlite_file(url), isolation_level=None, timeout=10)
+    connection = sqlite3.connect(sqlite_file(url), isolation_level=None, timeout=10, check_same_thread=False)
     connection.execute("pragma journal_mode = wal")
     connection.execute("pragma synchronous = full")
     return connection

@@ -1,6 +1,6 @@
 """What an outbox keeps: beside the plain cursor loop that most programs write, and what it costs those who write.
 
-``outbox_drain``: rows wait; how many a second are handed over to handlers that do nothing, with the cursor written: by a
+``outbox_drain``: rows wait; how many a second are handed over to handlers that do nothing, the cursor written: by a
 mutation in batches, by a mutation and by an action one at a time; and by a loop over a bare driver that holds a
 transaction open, handles rows one after another, and writes its cursor after each. ``outbox_backlog``: the same rate
 with a thousand times as many that wait. ``outbox_latency``: from the end of a mutation to the handler, at two hundred
@@ -80,25 +80,25 @@ batched, single, acting, ordering = App(), App(), App(), App()
 
 
 @batched.outbox(Booking, name="batched", batch=100)
-async def in_batches(ctx: MutationCtx, bookings: list[Booking]) -> None:
+async def in_batches(ctx: MutationCtx, bookings: list[Booking]) -> None:  # noqa: ARG001 - every handler is given these
     """A batch without effect."""
     _count("batched", len(bookings))
 
 
 @single.outbox(Booking, name="single")
-async def one_by_one(ctx: MutationCtx, booking: Booking) -> None:
+async def one_by_one(ctx: MutationCtx, booking: Booking) -> None:  # noqa: ARG001 - every handler is given these
     """A message without effect, in a transaction."""
     _count("single")
 
 
 @acting.outbox(Booking, name="acting")
-async def act(ctx: ActionCtx, booking: Booking) -> None:
+async def act(ctx: ActionCtx, booking: Booking) -> None:  # noqa: ARG001 - every handler is given these
     """A message without effect."""
     _count("acting")
 
 
 @ordering.outbox(Order, name="ordering")
-async def ordered(ctx: ActionCtx, message: Message[Order]) -> None:
+async def ordered(ctx: ActionCtx, message: Message[Order]) -> None:  # noqa: ARG001 - every handler is given these
     """A message whose time is noted."""
     if message.row is not None:
         handled[message.row.number] = time.monotonic()
@@ -221,7 +221,8 @@ async def _plain(bench: Bench, count: int) -> float:
                 )
                 rows = await own.fetch(
                     "select * from booking where ($1::bigint = 0 or created_at > (select created_at from booking "
-                    "where number = $1)) and created_at < clock_timestamp() - interval '5 milliseconds' order by created_at",
+                    "where number = $1)) and created_at < clock_timestamp() - interval '5 milliseconds' "
+                    "order by created_at",
                     position,
                 )
                 for row in rows:

@@ -89,7 +89,10 @@ async def order(ctx: MutationCtx, amount: int) -> None:
 
 
 class _Writer:
-    """Another program that writes rows."""
+    """Another program that writes rows.
+
+    On SQLite it waits for its turn in a thread: on the event loop it would keep whoever writes from coming to an end.
+    """
 
     def __init__(self, connection: Connection, store: StoreName) -> None:
         self._connection = connection
@@ -99,7 +102,7 @@ class _Writer:
         if self._store == "postgres":
             await self._connection.execute(statement, *args)
         else:
-            self._connection.execute(statement, args)
+            await asyncio.to_thread(self._connection.execute, statement, args)
 
     async def fill(self, count: int) -> None:
         """Write rows in pieces."""

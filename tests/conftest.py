@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import itertools
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
+import psycopg
 import pytest
+from stage.databases import Databases, make_tables, name_of
 from stage.pgbouncer import PgBouncer, pgbouncer
-
-from penstock.clock import SystemClock
-from penstock.config import Config
-from penstock.store.migrate import push
-from penstock.store.open import make_store
-
-_numbers = itertools.count(1)
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 * 2**30
@@ -33,6 +28,10 @@ _OWN = {  # settings of this session's own server, whose data is gone afterwards
     "min_wal_size": "'32MB'",
     "max_wal_size": "'256MB'",
 }
+
+# Processes are started by the hundred: each would compile penstock anew, which takes longer than all that it does.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Databases are made by the hundred and thrown away: on a disk most of the time would go into making their files.
 if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM:
@@ -44,8 +43,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what mypy takes long for: begun last, all else would wait for it."""
-    items.sort(key=lambda item: item.path.parent.name != "types")
+    """Begin with what takes long, which is mypy and stories in any order: begun last, all else would wait for it."""
+    items.sort(key=lambda item: item.path.parent.name != "types" and "any_order" not in item.name)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -79,60 +78,61 @@ def postgres_server() -> Iterator[str]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def databases(postgres_server: str) -> Iterator[Databases]:
+    """Makes and drops databases on the server."""
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        yield Databases(postgres_server, connection)
+
+
 @pytest.fixture
-def postgres_url(postgres_server: str) -> Iterator[str]:
+def empty_postgres_url(databases: Databases) -> Iterator[str]:
     """URL of an empty PostgreSQL database."""
-    name = f"test_{os.getpid()}_{next(_numbers)}"
-    asyncio.run(execute(postgres_server, f"create database {name}"))
-    yield with_database(postgres_server, name)
-    asyncio.run(execute(postgres_server, f"drop database {name} with (force)"))
+    with databases.one() as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_url(empty_postgres_url: str) -> str:
+    """URL of an empty PostgreSQL database; in some folders, of one with penstock's own tables."""
+    return empty_postgres_url
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_server: str) -> str:
+def postgres_template(databases: Databases) -> Iterator[str]:
     """Name of a PostgreSQL database with penstock's own tables: a copy of it is made sooner than they are."""
-    name = f"template_{os.getpid()}"
-    asyncio.run(execute(postgres_server, f"create database {name}"))
-    asyncio.run(migrate(with_database(postgres_server, name)))
-    return name
+    with databases.one() as url:
+        make_tables(url)
+        yield name_of(url)
 
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite file with penstock's own tables."""
     file = tmp_path_factory.mktemp("template") / "template.db"
-    asyncio.run(migrate(f"sqlite:///{file}"))
+    make_tables(f"sqlite:///{file}")
     return file
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def migrated_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """URL of a database with penstock's own tables and nothing in them, once on each store."""
-    if request.param == "sqlite":
-        shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "test.db")
-        yield f"sqlite:///{tmp_path / 'test.db'}"
-        return
-    server: str = request.getfixturevalue("postgres_server")
-    template: str = request.getfixturevalue("postgres_template")
-    name = f"test_{os.getpid()}_{next(_numbers)}"
-    asyncio.run(execute(server, f"create database {name} template {template}"))
-    yield with_database(server, name)
-    asyncio.run(execute(server, f"drop database {name} with (force)"))
+@pytest.fixture
+def migrated_postgres_url(databases: Databases, postgres_template: str) -> Iterator[str]:
+    """URL of a PostgreSQL database with penstock's own tables and nothing in them."""
+    with databases.one(postgres_template) as url:
+        yield url
 
 
 @pytest.fixture
-def postgres_databases(postgres_server: str) -> Iterator[Callable[[], str]]:
+def migrated_sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """URL of a SQLite file with penstock's own tables and nothing in them."""
+    shutil.copy(sqlite_template, tmp_path / "test.db")
+    return f"sqlite:///{tmp_path / 'test.db'}"
+
+
+@pytest.fixture
+def postgres_databases(databases: Databases) -> Iterator[Callable[[], str]]:
     """Makes empty PostgreSQL databases, each known by its URL."""
-    made: list[str] = []
-
-    def make() -> str:
-        made.append(f"test_{os.getpid()}_{next(_numbers)}")
-        asyncio.run(execute(postgres_server, f"create database {made[-1]}"))
-        return with_database(postgres_server, made[-1])
-
-    yield make
-    for name in made:
-        asyncio.run(execute(postgres_server, f"drop database {name} with (force)"))
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(databases.one())
 
 
 @pytest.fixture(scope="session")
@@ -150,30 +150,29 @@ def pooled_url(postgres_url: str, pooler: PgBouncer) -> str:
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
+def empty_sqlite_url(tmp_path: Path) -> str:
     """URL of a SQLite file that does not exist yet."""
     return f"sqlite:///{tmp_path / 'test.db'}"
 
 
+@pytest.fixture
+def sqlite_url(empty_sqlite_url: str) -> str:
+    """URL of a SQLite file that does not exist yet; in some folders, of one with penstock's own tables."""
+    return empty_sqlite_url
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """URL of an empty database, once on each store."""
+    """URL of a database, once on each store; empty, or where the folder says so with penstock's own tables."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 
 
-def with_database(url: str, name: str) -> str:
-    """The same server, another database."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(path=f"/{name}"))
-
-
-async def migrate(url: str) -> None:
-    """Give a database penstock's own tables."""
-    store = make_store(Config(database=url), SystemClock())
-    await store.open()
-    await push(store, [])
-    await store.close()
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_database_url(request: pytest.FixtureRequest) -> str:
+    """URL of an empty database, once on each store."""
+    url: str = request.getfixturevalue(f"empty_{request.param}_url")
+    return url
 
 
 async def execute(url: str, sql: str) -> None:

@@ -1,17 +1,19 @@
 """Payments to accounts that a bank keeps: what is done for one account is done by one action at a time.
 
-The bank is a service without transactions: who wants to change an account reads its balance, and writes a new one. So
-two payments at once would each write over what the other has written. A lock for each account keeps them apart, on all
-machines; different accounts do not wait for each other. The lock's number goes to the bank too, which refuses one that
-is lower than what it has seen: whoever has lost the lock, and does not know it yet, changes nothing. Run it with
-``python accounts.py``, on a SQLite file of its own, or on DATABASE_URL.
+The bank is a service without transactions (`bank.py` beside this file): who wants to change an account reads its
+balance, and writes a new one. So two payments at once would each write over what the other has written. A lock for each
+account keeps them apart, on all machines; different accounts do not wait for each other. The lock's number goes to the
+bank too, which refuses one that is lower than what it has seen: whoever has lost the lock, and does not know it yet,
+changes nothing. Run it with ``python accounts.py``, on a SQLite file of its own, or on DATABASE_URL.
 """
 
 import asyncio
 import os
 import tempfile
-from collections import Counter
 from datetime import timedelta
+
+import httpx
+from bank import served
 
 from penstock import ActionCtx, App, Id, LockLost, MutationCtx, Table
 
@@ -24,28 +26,22 @@ class Payment(Table):
     paid: bool = False
 
 
-class Bank:
-    """A service on the network, here without one: it knows balances, and the highest number it has seen for each."""
-
-    def __init__(self) -> None:
-        self.balances: Counter[str] = Counter()
-        self.fences: Counter[str] = Counter()
-
-    async def balance(self, account: str) -> int:
-        await asyncio.sleep(0.002)
-        return self.balances[account]
-
-    async def set_balance(self, account: str, balance: int, fence: int) -> None:
-        await asyncio.sleep(0.002)
-        if fence < self.fences[account]:
-            raise PermissionError(f"{fence} is over: {self.fences[account]} was here")
-        self.fences[account] = fence
-        self.balances[account] = balance
-
-
 app = App()
-bank = Bank()
+banks: list[httpx.AsyncClient] = []
 transfers = app.workpool("transfers", max_parallelism=10)
+
+
+async def balance_of(account: str) -> int:
+    answer = await banks[0].get(f"/accounts/{account}")
+    balance: int = answer.raise_for_status().json()["balance"]
+    return balance
+
+
+async def set_balance(account: str, balance: int, fence: int) -> None:
+    answer = await banks[0].put(f"/accounts/{account}", json={"balance": balance, "fence": fence})
+    if answer.status_code == httpx.codes.CONFLICT:
+        raise PermissionError(answer.json()["error"])
+    answer.raise_for_status()
 
 
 @app.mutation
@@ -58,8 +54,8 @@ async def order(ctx: MutationCtx, account: str, amount: int) -> Id[Payment]:
 @app.internal_action
 async def pay(ctx: ActionCtx, payment: Id[Payment], account: str, amount: int) -> None:
     async with ctx.with_lock(f"account:{account}", wait=timedelta(minutes=1)) as lock:
-        balance = await bank.balance(account)
-        await bank.set_balance(account, balance + amount, lock.fence)
+        balance = await balance_of(account)
+        await set_balance(account, balance + amount, lock.fence)
         await ctx.run_mutation(mark_paid, payment, lock.key, lock.fence)
 
 
@@ -77,19 +73,26 @@ async def mark_late(ctx: MutationCtx, key: str, fence: int) -> None:
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         database = os.environ.get("DATABASE_URL") or f"sqlite:///{folder}/accounts.db"
-        async with app.open(database, services=["worker"]) as backend, app.open(database) as elsewhere:
+        async with (
+            served() as client,
+            app.open(database, services=["worker"]) as backend,
+            app.open(database) as elsewhere,
+        ):
+            banks.append(client)
             for number in range(PAYMENTS):
                 await backend.run_mutation(order, f"account {number % ACCOUNTS}", 10)
-            while (await backend.job_counts()).get("success", 0) < PAYMENTS:
-                await asyncio.sleep(0.02)
-            print(f"{PAYMENTS} payments of 10 were made: {dict(sorted(bank.balances.items()))}.")
+            async with asyncio.timeout(60):
+                while (await backend.job_counts()).get("success", 0) < PAYMENTS:
+                    await asyncio.sleep(0.02)
+            balances = {f"account {number}": await balance_of(f"account {number}") for number in range(ACCOUNTS)}
+            print(f"{PAYMENTS} payments of 10 were made: {balances}.")
 
             async with backend.with_lock("account:account 0") as held:
                 late = held.fence
             async with elsewhere.with_lock("account:account 0") as lock:
-                await bank.set_balance("account 0", 0, lock.fence)
+                await set_balance("account 0", 0, lock.fence)
             try:
-                await bank.set_balance("account 0", 1_000_000, late)
+                await set_balance("account 0", 1_000_000, late)
             except PermissionError as error:
                 print(f"The bank refuses who comes late: {error}.")
             try:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
     from penstock.calls.crons import CronStatus
     from penstock.calls.lockblocks import Lock
+    from penstock.calls.outboxviews import OutboxMessage, OutboxPage, OutboxStatus
     from penstock.calls.ratelimits import RateLimiter, RateStatus
     from penstock.calls.taskbatch import SyncTaskBatchCtx, SyncTaskBatchRun, TaskBatchCtx, TaskBatchRun
     from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
@@ -57,8 +58,10 @@ if TYPE_CHECKING:
         SchemaMismatch,
         Snooze,
         TaskConditionFailed,
+        TaskNotFound,
         TokenExpired,
         TokenInvalid,
+        TopicNotFound,
         TryAgain,
         UnawaitedCall,
         UniqueViolation,
@@ -101,6 +104,7 @@ _HOMES = {
     "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
     "penstock.calls.taskbatch": ("SyncTaskBatchCtx", "SyncTaskBatchRun", "TaskBatchCtx", "TaskBatchRun"),
     "penstock.calls.taskctx": ("MutationTaskCtx", "SyncMutationTaskCtx", "SyncTaskCtx", "TaskCtx"),
+    "penstock.calls.outboxviews": ("OutboxMessage", "OutboxPage", "OutboxStatus"),
     "penstock.calls.taskviews": ("TaskExplanation", "TaskPage", "TaskRecord", "TaskStatus"),
     "penstock.calls.crons": ("CronStatus",),
     "penstock.calls.lockblocks": ("Lock",),
@@ -144,8 +148,10 @@ _HOMES = {
         "SchemaMismatch",
         "Snooze",
         "TaskConditionFailed",
+        "TaskNotFound",
         "TokenExpired",
         "TokenInvalid",
+        "TopicNotFound",
         "TryAgain",
         "UnawaitedCall",
         "UniqueViolation",
@@ -235,6 +241,9 @@ __all__ = [
     "MutationTaskCtx",
     "NonRetryableError",
     "NotUnique",
+    "OutboxMessage",
+    "OutboxPage",
+    "OutboxStatus",
     "Overloaded",
     "Page",
     "Pending",
@@ -263,12 +272,14 @@ __all__ = [
     "TaskCtx",
     "TaskExplanation",
     "TaskFilter",
+    "TaskNotFound",
     "TaskPage",
     "TaskRecord",
     "TaskStatus",
     "TokenBucket",
     "TokenExpired",
     "TokenInvalid",
+    "TopicNotFound",
     "TryAgain",
     "UnawaitedCall",
     "UniqueViolation",

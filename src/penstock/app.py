@@ -88,7 +88,7 @@ class App(Declaring):
         self.cron = self.crons.cron
         self.tasks = ReactiveTasks(self.registry, self.pools)
         self.reactive_task = self.tasks.reactive_task
-        self.outboxes = Outboxes()
+        self.outboxes = Outboxes(self.guests)
         self.outbox = self.outboxes.outbox
         check_settings("App(…)", settings)
 

@@ -13,7 +13,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,15 @@ class Config:
             when the machine (not the process) dies, and is faster.
         conflict_attempts: How often a conflicting mutation is run in all; jobs are run for as long as it takes.
         max_rows_read: Rows one transaction may read.
-        max_rows_written: Rows one transaction may write.
+        max_rows_written: Rows one transaction may write; a message it sends is one too.
         max_bytes_read: Bytes one transaction may read.
-        max_bytes_written: Bytes one transaction may write.
+        max_bytes_written: Bytes one transaction may write, messages included.
         max_ranges_read: Ranges of indexes one transaction may read; a row by its id is one too.
         max_jobs_scheduled: Jobs one transaction may schedule, and cancel.
         max_bytes_scheduled: Size of the arguments of all jobs that one transaction schedules.
         max_row_bytes: Size of one row.
         max_argument_bytes: Size of the arguments of one call, and of one HTTP request.
-        max_job_argument_bytes: Size of the arguments of one job.
+        max_job_argument_bytes: Size of the arguments of one job, and of one message to a topic.
         max_result_bytes: Size of a job's result that is kept.
         call_timeout: How long a call from outside may take.
         max_calls: Calls from outside under way at once; more are refused as overloaded.
@@ -60,6 +60,7 @@ class Config:
         metrics_port: A port on which this process shows its metrics to whoever reaches it; 0 for none.
         metrics_host: The address for that port; one that the outside does not reach.
         metrics_token: Who sends this as a bearer token sees ``/metrics`` on the server's own port.
+        admin_token: Who sends this as a bearer token may use the admin interface, ``/admin``; without it there is none.
         cors_origins: Origins of web pages that may call, separated by commas; ``*`` for all.
         dev: Show callers the text of unexpected errors. Never in production.
     """
@@ -93,7 +94,8 @@ class Config:
     job_status_ttl: float = 7 * 86400.0
     metrics_port: int = 0
     metrics_host: str = "127.0.0.1"
-    metrics_token: str = ""
+    metrics_token: str = field(default="", repr=False)
+    admin_token: str = field(default="", repr=False)
     cors_origins: str = ""
     dev: bool = False
 
@@ -102,7 +104,7 @@ class Config:
             _check(name, name, getattr(self, name))
 
 
-_TYPES: dict[str, type[Any]] = {field.name: type(field.default) for field in fields(Config)}
+_TYPES: dict[str, type[Any]] = {one.name: type(one.default) for one in fields(Config)}
 _WORDS: dict[type[Any], str] = {
     str: "text",
     bool: "true or false",

@@ -5,6 +5,7 @@ PenstockError
 │   ├── DeclarationError          a table, an index or a function is declared wrongly
 │   ├── ConfigError               a setting, a project file, a database URL or a right on the database is wrong
 │   ├── SchemaMismatch            the declared tables do not fit the stored ones, and changing them would lose data
+│   ├── TopicNotFound             a message was sent to a topic that no outbox was ever declared for
 │   ├── ContextError              a ctx, or a connection of yours, was used where or when it must not be
 │   │   └── UnawaitedCall         a function ended while ctx calls it had made were not awaited
 │   └── ResultInvalid             a function returned what its return annotation does not allow
@@ -22,6 +23,7 @@ PenstockError
 │   ├── NotUnique                 unique() found more than one row
 │   ├── UniqueViolation           a unique index already holds this key
 │   ├── DuplicateJob              another job that has not ended has this key
+│   ├── TaskNotFound              the database knows no reactive task of this name
 │   ├── LockLost                  a lock is not its holder's any more
 │   ├── ConstraintViolation       a constraint of a user-owned table refused the row
 │   └── RowInvalid                a stored row does not fit its declared table
@@ -96,6 +98,12 @@ class SchemaMismatch(UsageError):
     """The declared tables do not fit the stored ones, and changing them would lose or break data."""
 
     code = "schema_mismatch"
+
+
+class TopicNotFound(UsageError):
+    """A message was sent to a topic for which no program has ever declared an outbox; nothing was sent."""
+
+    code = "topic_not_found"
 
 
 class ContextError(UsageError):
@@ -204,6 +212,12 @@ class DuplicateJob(DataError):
     """Another job that has not ended has this key; ``facts["job"]`` is its id."""
 
     code = "duplicate_job"
+
+
+class TaskNotFound(DataError):
+    """The database knows no reactive task of this name, or several whose names end so."""
+
+    code = "task_not_found"
 
 
 class LockLost(DataError):

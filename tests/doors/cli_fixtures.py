@@ -70,6 +70,10 @@ def _deeper() -> None:
 """
 
 
+# Programs are written anew within a second: what was compiled of the one before would pass for the next.
+_NOT_COMPILED = {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
 @dataclass
 class Result:
     """What a command has left."""
@@ -142,7 +146,7 @@ class Process:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "penstock", *arguments],
             cwd=folder,
-            env={**os.environ, **environment},
+            env={**os.environ, **_NOT_COMPILED, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -188,6 +192,7 @@ def console(
     folder = tmp_path / "program"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # see _NOT_COMPILED
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield Console(folder, monkeypatch, capsysbinary)
@@ -195,15 +200,17 @@ def console(
 
 
 @pytest.fixture
-def unmigrated(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+def unmigrated(console: Console, empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
     """A console in the folder of a program, with an empty database on each store in turn."""
     console.write_bookings()
-    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("DATABASE_URL", empty_database_url)
     return console
 
 
 @pytest.fixture
-def bookings(unmigrated: Console) -> Console:
+def bookings(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
     """A console in the folder of a program, with its database on each store in turn."""
-    unmigrated.ok("migrate")
-    return unmigrated
+    console.write_bookings()
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    console.ok("migrate")
+    return console

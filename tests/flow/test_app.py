@@ -139,7 +139,7 @@ async def test_two_tables_of_one_name_are_refused_before_anything_is_created(dat
         assert await backend.run_query(count) == 0
 
 
-async def test_a_function_whose_types_do_not_exist_is_refused_at_the_start(sqlite_url: str) -> None:
+async def test_a_function_whose_types_do_not_exist_is_refused_at_the_start(empty_sqlite_url: str) -> None:
     broken = App()
 
     @broken.query
@@ -148,12 +148,12 @@ async def test_a_function_whose_types_do_not_exist_is_refused_at_the_start(sqlit
         return 0
 
     with pytest.raises(DeclarationError, match=r"look: an annotation names 'Missing', which does not exist"):
-        async with TestApp(broken, sqlite_url):
+        async with TestApp(broken, empty_sqlite_url):
             pass
-    assert not exists(sqlite_url)
+    assert not exists(empty_sqlite_url)
 
 
-async def test_a_table_that_could_not_be_checked_at_import_is_refused_at_the_start(sqlite_url: str) -> None:
+async def test_a_table_that_could_not_be_checked_at_import_is_refused_at_the_start(empty_sqlite_url: str) -> None:
     class Bad(Table):
         later: Id[Later]
         value: list[int]
@@ -165,9 +165,9 @@ async def test_a_table_that_could_not_be_checked_at_import_is_refused_at_the_sta
 
     Bad.model_rebuild(_types_namespace={"Later": Later, "Id": Id})
     with pytest.raises(DeclarationError, match="by_value contains value, which is stored as JSON"):
-        async with TestApp(App(tables=[Bad]), sqlite_url):
+        async with TestApp(App(tables=[Bad]), empty_sqlite_url):
             pass
-    assert not exists(sqlite_url)
+    assert not exists(empty_sqlite_url)
 
 
 def test_two_functions_of_one_name_are_refused_at_import() -> None:

@@ -71,13 +71,14 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture
 def url(kind: Kind, request: pytest.FixtureRequest) -> str:
     """URL of an empty database of the kind that the connection leads to."""
-    found: str = request.getfixturevalue(f"{kind.dialect}_url")
+    found: str = request.getfixturevalue(f"empty_{kind.dialect}_url")
     return found
 
 
 @pytest.fixture
-def app_url(url: str) -> str:
-    """The same with penstock's tables."""
+def app_url(kind: Kind, request: pytest.FixtureRequest) -> str:
+    """The same with penstock's tables, and those of the app."""
+    url: str = request.getfixturevalue(f"{kind.dialect}_url")
 
     async def make() -> None:
         async with app.open(url):

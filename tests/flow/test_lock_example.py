@@ -1,4 +1,4 @@
-"""The example of locks: it runs to its end on both stores, and says what its page says of it."""
+"""The example of locks: it runs to its end on both stores, against a bank that is an HTTP service."""
 
 from __future__ import annotations
 

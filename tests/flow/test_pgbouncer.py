@@ -27,6 +27,12 @@ from penstock.testing import gate
 _REFUSED = "enable_seqscan, jit, lock_timeout, statement_timeout, idle_in_transaction_session_timeout"
 
 
+@pytest.fixture
+def postgres_url(empty_postgres_url: str) -> str:
+    """URL of an empty database: penstock's own tables are made through the pooler too."""
+    return empty_postgres_url
+
+
 @pytest.fixture(params=["with a direct connection", "alone"])
 def settings(request: pytest.FixtureRequest, postgres_url: str) -> dict[str, Any]:
     """Settings of a program that knows, or does not know, where the server itself is."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 
+import asyncpg
 import pytest
 from stage.guests import KINDS, Kind, Visit, play
 from stage.taskruns import TaskApp
@@ -13,6 +15,7 @@ from stage.waits import until
 
 from penstock import (
     App,
+    ConfigError,
     ContextError,
     Id,
     MutationCtx,
@@ -202,6 +205,65 @@ def test_tx4_to_say_it_twice_is_harmless(kind: Kind, request: pytest.FixtureRequ
             assert (await t.only_job()).state.value == "success"
 
     asyncio.run(story())
+
+
+POSTGRES = [kind for kind in AWAITED if kind.name in {"psycopg", "asyncpg"}]
+MAY_WRITE = "grant usage on schema public to {role}; grant select, insert on all tables in schema public to {role}"
+DOCUMENTED = ("grant usage on schema penstock to {role}", "grant select, update on penstock.running_job to {role}")
+
+
+@pytest.mark.parametrize("granted", range(len(DOCUMENTED) + 1))
+@pytest.mark.parametrize("guest", POSTGRES, ids=lambda guest: guest.name)
+def test_the_rights_that_the_docs_name_are_enough_and_needed(guest: Kind, granted: int, postgres_url: str) -> None:
+    """The user of the connection may write tables of its own, and of penstock's only what the docs say."""
+    page = (Path(__file__).parents[2] / "docs" / "reactive-tasks.md").read_text()
+    assert all(grant.format(role="shop") in page for grant in DOCUMENTED)
+    role, said = f"booker_of_{postgres_url.partition('?')[0].rpartition('/')[2]}", list[str]()
+
+    async def as_owner(sql: str) -> None:
+        owner = await asyncpg.connect(postgres_url)
+        await owner.execute(sql)
+        await owner.close()
+
+    async def story() -> None:
+        async with TaskApp(app, postgres_url) as t:
+            rights = "; ".join((MAY_WRITE, *DOCUMENTED[:granted]))
+            await as_owner(f"create role {role}; {rights.format(role=role)}")
+
+            async def step(ctx: TaskCtx[Order]) -> None:
+                refused = None
+                async with guest.open(postgres_url) as visit:
+                    await answer(visit.begin())
+                    await answer(visit.run(f"set local role {role}"))
+                    await write(visit, "booked")
+                    try:
+                        await ctx.mark_completed(visit.connection)
+                    except ConfigError as error:
+                        refused = error
+                    await answer(visit.commit() if refused is None else visit.rollback())
+                if refused is not None:
+                    said.append(str(refused))
+                    raise refused
+
+            steps.append(step)
+            await t.run_mutation(place)
+            await t.settle_down()
+            job = await t.only_job()
+            if granted == len(DOCUMENTED):
+                assert (job.state.value, job.attempt, await t.run_query(entries)) == ("success", 1, ["booked"])
+                assert not said
+            else:
+                assert (job.state.value, await t.run_query(entries)) == ("failed", [])
+                for text in said:
+                    assert "The user of the database may not do this: permission denied for" in text
+                    assert "Grant it the right, or connect as a user who has it." in text
+                assert job.error is not None
+                assert "permission denied" in job.error
+
+    try:
+        asyncio.run(story())
+    finally:
+        asyncio.run(as_owner(f"drop owned by {role}; drop role {role}"))
 
 
 def test_a_mutation_needs_none_of_it(database_url: str) -> None:

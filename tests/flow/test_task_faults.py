@@ -15,7 +15,7 @@ from penstock import App, DeclarationError, MutationTaskCtx, PenstockError, Retr
 from penstock.observe import points
 from penstock.testing import TestClock
 
-MANY, AGAIN = 100_000, 5_000
+MANY, AGAIN = 20_000, 5_000
 
 
 class Part(Table, source="part", key="nr", managed=False):
@@ -33,6 +33,11 @@ class Wide(Table, source="part", key="nr", managed=False):
     nr: int
     name: str | None = None
     colour: str | None = None
+
+
+class Thin(Table, source="part", key="nr", managed=False):
+    nr: int
+    name: str | None = None
 
 
 class Loose(Table, source="loose", key="name", managed=False):
@@ -203,6 +208,127 @@ async def test_a_column_that_is_gone_stops_no_writer_and_no_other_task(database_
             await one.work()
             one.clock.advance(timedelta(seconds=6))
         assert handled == [(1, "red"), ("x", "other")]
+
+
+WIDE_PARTS = "create table part (nr integer primary key, name text, colour text)"
+DROP_COLOUR = "alter table part drop column colour cascade"
+
+
+async def interest_states(one: Crew) -> list[str]:
+    return [row.state for row in await one.backend.engine.store.interests.list()]
+
+
+async def looked_after(one: Crew) -> None:
+    """The pruner looks at what captures, and rows are looked at that this calls for."""
+    pruner = one.backend.make_service("pruner")
+    one.clock.advance(timedelta(minutes=2))
+    await pruner.tick()
+    await one.settle_down()
+
+
+async def audited(one: Crew, after: timedelta) -> None:
+    """Let the planner look for some time, in which it looks at all rows again if that is an hour ago."""
+    one.clock.advance(after)
+    for _ in range(10):
+        await one.plan()
+        one.clock.advance(timedelta(seconds=1))
+
+
+def watching() -> App:
+    """An app whose task watches a column that its filter does not look at."""
+    app = App()
+    app.reactive_task(Wide, filter=lambda part: part.name == "a", watch=("colour",), retry=ONCE, name="wide")(wide)
+    return app
+
+
+@pytest.mark.parametrize(
+    ("app", "state"), [(WIDE, "missing"), (watching(), "altered")], ids=["of a filter", "of a watch"]
+)
+async def test_a_column_that_is_dropped_with_all_that_depends_on_it_is_noticed_and_mended(
+    app: App, state: str, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PostgreSQL only: SQLite drops no column that a trigger reads."""
+    await prepare(postgres_url, WIDE_PARTS)
+    async with crew(app, postgres_url) as one:
+        await run_sql(one.backend, "insert into part values (1, 'a', 'red')")
+        await one.settle_down()
+        await run_sql(one.backend, DROP_COLOUR)
+        await run_sql(
+            one.backend, "insert into part (nr, name) values (2, 'a')", "update part set name = 'b' where nr = 1"
+        )
+        assert await interest_states(one) == [state]
+        await looked_after(one)
+        told = [record.getMessage() for record in caplog.records if "changes.interest_broken" in record.getMessage()]
+        assert len(told) == 1, "once, however often it is looked at"
+        assert f"state={state}" in told[0]
+        assert "mended=False" in told[0]
+        assert "colour" in told[0]
+        assert handled == [(1, "red")]
+
+        await run_sql(one.backend, "alter table part add column colour text")
+        await run_sql(one.backend, "update part set name = 'a', colour = 'red'")
+        for _ in range(3):
+            await looked_after(one)
+        assert await interest_states(one) == ["ok"]
+        assert sorted(set(handled)) == [(1, "red"), (2, "red")], "what was written meanwhile is found"
+        await run_sql(one.backend, "insert into part values (3, 'a', 'red')")
+        await one.settle_down()
+        assert (3, "red") in handled
+
+
+async def test_a_task_whose_rows_cannot_be_looked_at_holds_up_no_other_one(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    both = App()
+    both.reactive_task(Wide, filter=lambda part: part.colour == "red", retry=ONCE, name="a wide one")(wide)
+    both.reactive_task(Loose, watch=("weight",), retry=ONCE, name="other")(loose)
+    await prepare(database_url, WIDE_PARTS, "create table loose (name text primary key, weight integer)")
+    async with crew(both, database_url) as one:
+        await one.settle_down()
+        await run_sql(one.backend, "alter table part rename column colour to hue")
+        await run_sql(one.backend, "insert into loose values ('x', 1)")
+        for _ in range(8):
+            await audited(one, timedelta(minutes=20))
+            await one.work()
+        wide_row, other = await one.backend.engine.store.tasks.list()
+        assert other.reconciled_at is not None
+        assert one.clock.now() - other.reconciled_at < timedelta(minutes=61)
+        told = [record.getMessage() for record in caplog.records if "task.not_reconciled" in record.getMessage()]
+        assert len(told) == 1, "once, however often it is tried"
+        assert "a wide one" in told[0]
+        assert "colour" in told[0]
+        assert handled == [("x", 1)]
+        await run_sql(one.backend, "alter table part rename column hue to colour")
+        await audited(one, timedelta(minutes=61))
+        (again, _) = await one.backend.engine.store.tasks.list()
+        assert again.reconciled_at is not None
+        assert wide_row.reconciled_at is not None
+        assert again.reconciled_at > wide_row.reconciled_at
+
+
+async def test_a_program_that_needs_a_dropped_column_does_not_start_and_one_without_goes_on(postgres_url: str) -> None:
+    clock = TestClock()
+    await prepare(postgres_url, WIDE_PARTS)
+    async with crew(WIDE, postgres_url, clock) as one:
+        await run_sql(one.backend, "insert into part values (1, 'a', 'red')")
+        await one.settle_down()
+    await prepare(postgres_url, DROP_COLOUR, "insert into part values (2, 'b')")
+    with pytest.raises(SchemaMismatch, match="colour"):
+        async with WIDE.open(postgres_url):
+            pass
+
+    mended = App()
+
+    @mended.reactive_task(Thin, filter=lambda part: part.name == "b", name=f"{wide.__module__}:wide", retry=ONCE)
+    async def thin(ctx: TaskCtx[Thin]) -> None:
+        handled.append((ctx.doc_id, (await ctx.get_document()).name))
+
+    async with crew(mended, postgres_url, clock) as one:
+        await one.settle_down()
+        assert await interest_states(one) == ["ok"]
+        await run_sql(one.backend, "insert into part values (3, 'b')")
+        await one.settle_down()
+        assert handled == [(1, "red"), (2, "b"), (3, "b")]
 
 
 # ----- writers of all kinds

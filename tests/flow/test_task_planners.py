@@ -104,6 +104,20 @@ async def test_le4_le6_a_lease_that_has_run_out_is_taken_over_and_the_loser_noti
         assert stage.ids() == rows, "each once"
 
 
+async def test_le4_a_planner_that_stands_by_takes_over_though_there_is_no_worker(database_url: str) -> None:
+    async with two_on(database_url) as (stage, one, two):
+        await one.plan()
+        dead = await planner_of(one)
+        await stage.insert(one, Row())
+        one.clock.advance(timedelta(seconds=one.config.lease * 0.5))
+        await two.plan()
+        assert await planner_of(two) == dead, "it may still be there"
+        one.clock.advance(timedelta(seconds=one.config.lease * 0.5))
+        await two.plan()
+        assert await planner_of(two) not in {dead, None}
+        assert (await two.job_counts())["ready"] == 1
+
+
 async def test_rt8_le5_le9_who_stops_leaves_planning_to_the_next_at_once(database_url: str) -> None:
     async with two_on(database_url) as (stage, one, two):
         await one.plan()

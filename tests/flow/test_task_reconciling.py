@@ -11,7 +11,7 @@ import pytest
 from stage.feed import write
 from stage.reactive import Stage, record_of, settle, task_row
 
-from penstock import App, DatabaseUnavailable, MutationTaskCtx, Table
+from penstock import App, DatabaseUnavailable, MutationTaskCtx, Table, TaskNotFound
 from penstock.reactive.reconciling import compare_rows
 from penstock.services import reconciler
 from penstock.store.contract import Statement
@@ -207,6 +207,50 @@ async def test_f19_a_loss_while_rows_are_looked_at_begins_anew_and_keeps_what_is
         await settle(test)
         assert len(looked_at) == 30, "from the beginning"
         assert sorted(stage.ids()) == sorted(rows), "and all run for the new version"
+
+
+async def test_all_rows_are_looked_at_when_somebody_asks_for_it(
+    database_url: str, looked_at: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    stage = Stage()
+    stage.task(Item, watch=("state",))
+    async with stage.open(database_url) as test:
+        first, *_ = await stage.insert(test, *(Item(number=number) for number in range(30)))
+        await settle(test)
+        stage.taken()
+        await silence(test)
+        await stage.patch(test, Item, first, state="unseen")
+        assert await settle(test) == 0
+        await stage.app.tasks.reconcile(test, "react")
+        assert "task.reconcile_asked" in caplog.text
+        await settle(test)
+        assert [(ran.doc_id, ran.change) for ran in stage.taken()] == [(first, "reconcile")]
+        assert (await task_row(test)).reconciling is None
+        with pytest.raises(TaskNotFound, match="no reactive task 'reactt'"):
+            await stage.app.tasks.reconcile(test, "reactt")
+
+
+async def test_who_goes_on_with_an_earlier_look_does_not_end_one_that_is_asked_for(
+    database_url: str, looked_at: list[str]
+) -> None:
+    await older(database_url, 40)
+    stage = Stage()
+    stage.task(Item)
+    async with stage.open(database_url) as test, stage.open(database_url, clock=test.clock) as other:
+        for _ in range(2):
+            await test.planner.tick()
+        before = list(looked_at)
+        assert len(before) == 20
+        await stage.app.tasks.reconcile(other, "react")
+        at = (await task_row(test)).reconciling
+        assert at is not None
+        assert (at.looked, at.after) == (0, None)
+        await settle(test)
+        assert {key: looked_at[20:].count(key) for key in before} == dict.fromkeys(before, 1), "once more"
+        assert (await task_row(test)).reconciling is None
+        ids = stage.ids()
+        assert len(set(ids)) == len(ids) == 40, "but nothing is run twice"
 
 
 async def test_a_trigger_that_was_dropped_is_found_by_the_audit(

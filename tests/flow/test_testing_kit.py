@@ -127,6 +127,25 @@ async def test_each_test_has_a_database_of_its_own() -> None:
         assert await other.run_query(pings) == []
 
 
+async def test_several_on_one_database_make_ids_of_their_own(database_url: str) -> None:
+    made = list[Id[Note]]()
+    async with TestApp(app, database_url) as one, TestApp(app, database_url) as other:
+        made += [await test.run_mutation(write, text="a") for test in (one, other, one, other)]
+    async with TestApp(app, database_url) as after:
+        made.append(await after.run_mutation(write, text="a"))
+    assert len(set(made)) == 5
+
+
+async def test_ids_are_the_same_in_each_run(tmp_path: Path) -> None:
+    made = []
+    for number in range(2):
+        url = f"sqlite:///{tmp_path / f'{number}.db'}"
+        async with TestApp(app) as own, TestApp(app, url) as first, TestApp(app, url) as second:
+            made.append([await test.run_mutation(write, text="a") for test in (own, first, second)])
+    assert made[0] == made[1]
+    assert made[0][0] == made[0][1] != made[0][2]
+
+
 async def test_it_runs_on_any_database(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         await test.scheduler.run_after(timedelta(days=3), ping, number=1)
@@ -376,6 +395,51 @@ async def test_a_gate_lets_some_pass_and_holds_those_who_follow() -> None:
             await held.arrived(2)
             assert not second.done()
         await second
+
+
+async def test_what_waits_for_a_paused_task_is_left_and_moves_no_clock(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        await app.tasks.pause(test, "copy")
+        begun = test.clock.now()
+        await test.run_mutation(write, text="a")
+        for _ in range(2):
+            assert await test.run_until_idle() == 0
+            assert test.clock.now() - begun <= timedelta(minutes=2), "no further than to when it would have run"
+        with pytest.raises(AssertionError, match="it ran for \\[\\]"):
+            test.assert_task_ran(copy)
+        await test.run_until_idle(advance=False)
+        assert (await test.job_counts())["scheduled"] == 1
+        await app.tasks.resume(test, "copy")
+        assert await test.run_until_idle() == 1
+        assert copied == ["a"]
+
+
+async def test_others_run_when_they_are_due_beside_a_paused_task(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        await app.tasks.pause(test, "copy")
+        begun = test.clock.now()
+        await test.run_mutation(write, text="a")
+        await test.run_mutation(ping_daily, days=3)
+        assert await test.run_until_idle() == 3
+        assert test.clock.now() - begun == timedelta(days=3)
+        assert await test.run_until(begun + timedelta(days=9)) == 0
+        await app.tasks.resume(test, "copy")
+        await test.run_until_idle()
+        test.assert_task_ran(copy, times=1)
+        assert copied == ["a"]
+
+
+async def test_what_is_held_for_more_than_a_year_is_left(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        store, begun = test.engine.store, test.clock.now()
+        (number,) = [task.id for task in await store.tasks.list() if task.plan.name.endswith("copy")]
+        await store.tasks.hold(number, begun + timedelta(days=400))
+        await test.run_mutation(write, text="a")
+        assert await test.run_until_idle() == 0
+        assert (copied, test.clock.now()) == ([], begun + timedelta(minutes=1))
+        test.clock.advance(timedelta(days=300))
+        assert await test.run_until_idle() == 1
+        assert copied == ["a"]
 
 
 async def test_an_error_may_be_raised_at_a_moment() -> None:

@@ -57,13 +57,13 @@ async def test_a_job_for_later_is_run_on_time_by_a_process_that_nobody_tells(dat
             assert timedelta(0) <= found.started_at - found.run_at < timedelta(seconds=2)
 
 
-async def test_workers_that_start_together_on_an_empty_database_all_work(database_url: str) -> None:
+async def test_workers_that_start_together_on_an_empty_database_all_work(empty_database_url: str) -> None:
     """Each of them makes the tables, and one of them does."""
-    started = [Process("work", database_url) for _ in range(3)]
+    started = [Process("work", empty_database_url) for _ in range(3)]
     try:
         for process in started:
             await asyncio.to_thread(process.expect, "ready")
-        async with ledger.app.open(database_url) as backend:
+        async with ledger.app.open(empty_database_url) as backend:
             await backend.run_mutation(ledger.schedule_entries, what="x", first=0, count=60)
             await succeeded(backend, 60)
             assert await backend.run_query(ledger.entries, what="x") == list(range(60))

@@ -50,6 +50,8 @@ def files() -> list[Path]:
         paths = [ROOT / name for name in listed.stdout.splitlines()]
     else:
         paths = [
-            path for path in ROOT.rglob("*") if not any(part.startswith(".") for part in path.parts[len(ROOT.parts) :])
+            path
+            for path in ROOT.rglob("*")
+            if not any(part.startswith((".", "__pycache__")) for part in path.parts[len(ROOT.parts) :])
         ]
     return [path for path in paths if path.is_file()]

@@ -16,11 +16,12 @@ ActionCtx ActionWork App ApplicationError ArgumentsInvalid Attempt Backend CallT
 Completion Config ConfigError Conflict ConstraintViolation ContextError CronExpression CronStatus CursorInvalid
 DataError DatabaseBusy DatabaseFull DatabaseUnavailable DeclarationError DuplicateJob Failed Finished FixedWindow
 FunctionNotFound Id IdInvalid Index InputError Interval JobError JobFilter JobId JobState JobStatus LeaseLost
-LimitExceeded Lock LockLost LockTaken Message MutationCtx MutationTaskCtx NonRetryableError NotUnique Overloaded Page
+LimitExceeded Lock LockLost LockTaken Message MutationCtx MutationTaskCtx NonRetryableError NotUnique
+OutboxMessage OutboxPage OutboxStatus Overloaded Page
 Pending PenstockError Progress QueryCtx Range RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Running
 SchemaMismatch Snooze Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx Table TaskBatchCtx
-TaskBatchRun TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskPage
-TaskRecord TaskStatus TokenBucket TokenExpired TokenInvalid TryAgain UnawaitedCall UniqueViolation
+TaskBatchRun TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskNotFound TaskPage
+TaskRecord TaskStatus TokenBucket TokenExpired TokenInvalid TopicNotFound TryAgain UnawaitedCall UniqueViolation
 UsageError ValueInvalid Work WorkId WorkResult WorkStatus WorkerLost Workpool asgi_app between contains daily gt gte
 has hourly in_ interval is_none known length lt lte matches monthly weekly
 """

@@ -6,6 +6,12 @@ import pytest
 
 
 @pytest.fixture
-def database_url(migrated_url: str) -> str:
-    """URL of a database with penstock's own tables, once on each store: stories begin there."""
-    return migrated_url
+def postgres_url(migrated_postgres_url: str) -> str:
+    """URL of a database with penstock's own tables, as all of these tests need them."""
+    return migrated_postgres_url
+
+
+@pytest.fixture
+def sqlite_url(migrated_sqlite_url: str) -> str:
+    """The same, of a SQLite file."""
+    return migrated_sqlite_url

@@ -400,6 +400,45 @@ async def test_whatever_is_killed_the_last_state_of_each_row_is_handled_and_no_s
         assert not re.search("failed", " ".join(states)), states
 
 
+async def test_when_who_plans_is_killed_another_goes_on_though_no_process_works(database_url: str) -> None:
+    async with reacting.booking.open(database_url) as backend:
+        with processes(2, "plan", database_url, program="stage.reacting", lease=SHORT_LEASE) as both:
+            await until(lambda: _planned(backend))
+            first = await backend.run_mutation(reacting.put, value=1)
+            await until(lambda: _is_ready(backend, 1))
+            dead = await _planner(backend)
+            (killed,) = [one for one in both if str(one.number) == dead.rpartition(":")[2]]
+            await asyncio.to_thread(killed.kill)
+            second = await backend.run_mutation(reacting.put, value=2)
+            await until(lambda: _is_ready(backend, 2))
+            assert await _planner(backend) not in {dead, ""}
+        with processes(1, "work", database_url, program="stage.reacting", lease=SHORT_LEASE):
+            await until(lambda: _handled(backend, first, second))
+
+
+async def _planner(backend: Backend) -> str:
+    """How the one who plans is called; empty if nobody does."""
+    store = backend.engine.store
+    (reader,) = [row for row in await store.changes.readers() if row.name == "tasks"]
+    session = await store.begin_read()
+    try:
+        return "".join(row.worker for row in await store.leases.list(session) if row.lease == reader.lease)
+    finally:
+        await session.rollback()
+
+
+async def _planned(backend: Backend) -> bool:
+    return bool(await _planner(backend))
+
+
+async def _is_ready(backend: Backend, count: int) -> bool:
+    return (await backend.job_counts())["ready"] == count
+
+
+async def _handled(backend: Backend, *items: Id[Any] | None) -> bool:
+    return all([await backend.run_query(reacting.done, item=str(item)) for item in items])
+
+
 async def test_f14_a_handler_that_kills_its_process_each_time_fails_in_the_end(database_url: str) -> None:
     async with reacting.forgetful.open(database_url) as backend:
         await backend.run_mutation(reacting.put)

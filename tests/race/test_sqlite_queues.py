@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,7 @@ from penstock.errors import DatabaseBusy, Overloaded, UniqueViolation
 from penstock.services.worker import Worker
 from penstock.store.contract import Statement
 from penstock.store.sqlite.connection import run_in_thread
+from penstock.store.sqlite.contention import in_a_row, pause_after
 
 ENDLESS = Statement(
     "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n", bounded=False
@@ -48,6 +51,49 @@ async def endless_queries(backend: Backend, count: int) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# ----- other programs
+
+WRITER = """
+import sqlite3, sys, time
+connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
+connection.execute("pragma journal_mode = wal")
+connection.execute("create table if not exists other (n integer)")
+print("ready", flush=True)
+while True:
+    connection.execute("begin immediate")
+    connection.execute("insert into other values (1)")
+    time.sleep(0.005)  # as long as a disk takes
+    connection.execute("commit")
+"""
+
+
+def test_whoever_starts_beside_a_program_that_writes_without_a_pause_gets_its_turn(sqlite_url: str) -> None:
+    """The file is free for moments only. A start takes many turns: for the schema, and for all that is declared."""
+
+    async def story() -> None:
+        async with ledger.app.open(sqlite_url) as backend:
+            await backend.run_mutation(ledger.enter, what="x")
+            assert await backend.run_query(ledger.entries, what="x") == [0]
+
+    command = [sys.executable, "-c", WRITER, sqlite_url.removeprefix("sqlite:///")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+            asyncio.run(story())
+            assert writer.poll() is None, "it has never been refused"
+        finally:
+            writer.kill()
+
+
+def test_whoever_has_waited_for_a_while_tries_more_often() -> None:
+    patient = [pause_after(tries, 0.0) for tries in range(1, 100)]
+    assert patient == sorted(patient)
+    assert patient[0] < pause_after(100, 0.2) < patient[-1]
+    assert pause_after(10_000, 9.0) == pause_after(100, 0.2)
+    assert in_a_row(0.0) == 1 < in_a_row(9.0)
 
 
 # ----- threads

@@ -30,6 +30,22 @@ class Orders(Table, source="shop.orders", key="number", managed=False):
     number: int
 
 
+class Lines(Table, source="shop.lines", key=("order", "line"), managed=False):
+    order: UUID
+    line: int
+
+
+def test_an_id_of_several_columns_is_a_tuple() -> None:
+    adapter, one = TypeAdapter[Any](Id[Lines]), UUID(int=1)
+    for given_one in ((one, 7), [str(one), 7], (str(one), "7")):
+        assert adapter.validate_python(given_one, strict=True) == (one, 7)
+    assert adapter.validate_json(f'["{one}", 7]', strict=True) == (one, 7)
+    assert adapter.dump_python(adapter.validate_python((one, 7)), mode="json") == [str(one), 7]
+    for wrong in ("x", (one,), (one, 7, 8), (7, one), (one, None), {"order": one, "line": 7}, None):
+        with pytest.raises(ValidationError, match=r"whose key is \(order, line\)"):
+            adapter.validate_python(wrong)
+
+
 @given(PREFIXES, BITS)
 def test_an_id_keeps_all_bits(prefix: str, bits: int) -> None:
     text = format_id(prefix, bits)

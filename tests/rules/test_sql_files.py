@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -33,18 +34,19 @@ def mark() -> str:
 
 
 @pytest.fixture
-def queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str) -> dict[str, Query]:
+def queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str) -> Mapping[str, Query]:
     (tmp_path / "shop" / "sql").mkdir(parents=True)
     (tmp_path / "shop" / "__init__.py").touch()
     (tmp_path / "shop" / "sql" / "notes.sql").write_text(SQL)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "shop", raising=False)
+    load_queries.cache_clear()
     found = load_queries("shop", "notes", mark)
     assert isinstance(sys.modules.pop("shop"), ModuleType)
     return found
 
 
-def test_each_query_has_its_name_and_its_purpose(queries: dict[str, Query]) -> None:
+def test_each_query_has_its_name_and_its_purpose(queries: Mapping[str, Query]) -> None:
     assert [(query.name, query.purpose) for query in queries.values()] == [
         ("find", "one note, whoever wrote it."),
         ("any", "whether there is a note."),
@@ -52,7 +54,7 @@ def test_each_query_has_its_name_and_its_purpose(queries: dict[str, Query]) -> N
     ]
 
 
-def test_names_become_numbers_the_same_for_the_same_name(queries: dict[str, Query]) -> None:
+def test_names_become_numbers_the_same_for_the_same_name(queries: Mapping[str, Query]) -> None:
     find = queries["find"]
     assert find.parameters == ("id", "writer")
     assert find.statement.sql.endswith("from note where id = $1 and (writer = $2 or $2 is null)")
@@ -65,7 +67,7 @@ def test_names_become_numbers_the_same_for_the_same_name(queries: dict[str, Quer
 
 
 @pytest.mark.parametrize("mark", ["?"])
-def test_names_become_question_marks_one_for_each_value(queries: dict[str, Query]) -> None:
+def test_names_become_question_marks_one_for_each_value(queries: Mapping[str, Query]) -> None:
     find = queries["find"]
     assert find.parameters == ("id", "writer", "writer")
     assert find.statement.sql.endswith("from note where id = ? and (writer = ? or ? is null)")
@@ -74,7 +76,7 @@ def test_names_become_question_marks_one_for_each_value(queries: dict[str, Query
     assert queries["any"].parameters == ()
 
 
-def test_a_query_is_bounded_unless_it_says_otherwise(queries: dict[str, Query]) -> None:
+def test_a_query_is_bounded_unless_it_says_otherwise(queries: Mapping[str, Query]) -> None:
     assert {name: query.statement.bounded for name, query in queries.items()} == {
         "find": True,
         "any": False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel, Field, ValidationError
@@ -33,6 +33,20 @@ class Order(Table, source="shop.orders", key="number", managed=False):
     customer: str
 
     by_customer = Index("customer")
+
+
+OWNED = {"managed": False, "source": "t"}
+
+
+class Line(Table, source="shop.lines", key=("order", "line"), managed=False):
+    """A table of another program whose key has two columns."""
+
+    text: str
+    line: int
+    order: str
+
+    by_line = Index("line")
+    by_text = Index("text", "order")
 
 
 def declare(class_name: str, body: dict[str, Any], **arguments: Any) -> type[Table]:
@@ -69,7 +83,7 @@ def test_a_table_is_named_after_its_class_in_snake_case(name: str, sql_name: str
 def test_a_definition_tells_all_that_a_store_needs() -> None:
     found = definition_of(Booking)
     assert found is definition_of(Booking)
-    assert (found.name, found.key, found.managed, found.table) == ("booking", "id", True, Booking)
+    assert (found.name, found.key, found.managed, found.table) == ("booking", ("id",), True, Booking)
     assert [column.name for column in found.columns] == ["id", "creation_time", "customer", "seats", "note"]
     assert [column.kind for column in found.columns[:2]] == [Kind.TEXT, Kind.DATETIME]
     assert found.positions == {"id": 0, "creation_time": 1, "customer": 2, "seats": 3, "note": 4}
@@ -78,11 +92,29 @@ def test_a_definition_tells_all_that_a_store_needs() -> None:
     with pytest.raises(ValueInvalid, match="has no column 'unknown'"):
         found.column("unknown")
     other = definition_of(Order)
-    assert (other.name, other.key, other.managed) == ("shop.orders", "number", False)
+    assert (other.name, other.key, other.managed) == ("shop.orders", ("number",), False)
     assert [column.name for column in other.columns] == ["number", "customer"]
 
 
+def test_a_key_has_one_column_or_several() -> None:
+    line, single = definition_of(Line), definition_of(declare("One", {"x": int}, **OWNED, key=["x"]))
+    assert (line.key, [column.name for column in line.key_columns]) == (("order", "line"), ["order", "line"])
+    assert (line.encode_key(("a", 7)), line.encode_key(["a", "7"])) == (("a", 7), ("a", 7))
+    assert (line.key_at(("text", 7, "a")), line.key_in({"line": 7, "order": "a"})) == (("a", 7), ("a", 7))
+    assert line.key_values(("a", 7)) == ("a", 7)
+    assert (single.key, single.encode_key("7"), single.key_at((7,)), single.key_values(7)) == (("x",), 7, 7, (7,))
+    row = line.make_rows([{"text": "t", "line": 7, "order": "a"}])[0]
+    assert row.id == cast("Any", ("a", 7))
+    assert "id=('a', 7)" in repr(row)
+    other = line.make_rows([{"text": "t", "line": 8, "order": "a"}])[0]
+    assert (row == row, row == other, len({row, other})) == (True, False, 2)  # noqa: PLR0124 - equality is meant
+
+
 def test_every_order_is_total() -> None:
+    line = definition_of(Line)
+    assert line.order_of(None) == ("order", "line")
+    assert line.order_of(Line.by_line) == ("line", "order")
+    assert line.order_of(Line.by_text) == ("text", "order", "line")
     found = definition_of(Booking)
     assert found.order_of(None) == ("id",)
     assert found.order_of(Booking.by_customer) == ("customer", "creation_time", "id")
@@ -216,6 +248,14 @@ def test_a_key_is_what_an_id_stands_for() -> None:
         ("Odd", {"x": int}, {"managed": False}, "needs source= and key="),
         ("Odd", {"x": int}, {"managed": False, "source": "t"}, "needs source= and key="),
         ("Odd", {"x": int}, {"managed": False, "source": "t", "key": "y"}, "its key 'y' is not one of its fields"),
+        ("Odd", {"x": int, "y": int}, {"key": ("x", "y")}, "Add managed=False. A table of penstock's own has its id"),
+        ("Odd", {"x": int}, {**OWNED, "key": ()}, "needs source= and key="),
+        ("Odd", {"x": int}, {**OWNED, "key": ("x", "y", "z")}, "its key 'y', 'z' is not one of its fields"),
+        ("Odd", {"x": int, "y": int}, {**OWNED, "key": ("x", "y", "x")}, r"its key \(x, y, x\) names a column twice"),
+        ("Odd", {"x": int}, {**OWNED, "key": ("x", 1)}, "is neither a column nor a tuple of columns"),
+        ("Odd", {"x": int}, {**OWNED, "key": {"x"}}, "is neither a column nor a tuple of columns"),
+        ("Odd", {"x": int}, {**OWNED, "key": 7}, "is neither a column nor a tuple of columns"),
+        ("Odd", {"x": int, "y": list[int]}, {**OWNED, "key": ("x", "y")}, "key contains y, which is stored as JSON"),
         ("Odd", {"x": int}, {"colour": "red"}, "unknown class argument colour"),
         ("Odd", {"x": int, "by_y": Index("y")}, {}, "index by_y names y, which is no field"),
         ("Odd", {"x": int, "by_x": Index("x", "creation_time", "y", "z")}, {}, "names y, z, which is no field"),
@@ -228,6 +268,12 @@ def test_a_declaration_that_cannot_be_is_refused_at_import(
 ) -> None:
     with pytest.raises(DeclarationError, match=message):
         declare(name, fields, **arguments)
+
+
+def test_an_id_of_several_columns_is_no_column() -> None:
+    with pytest.raises(DeclarationError, match=r"odd.line: Id\[Line\] cannot be stored: it is a tuple") as raised:
+        declare("Odd", {"line": Id[Line]})
+    assert raised.value.fix == "Declare a field for each of them."
 
 
 def test_a_field_of_a_type_that_pydantic_does_not_know_is_refused_at_import() -> None:

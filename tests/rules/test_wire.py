@@ -428,6 +428,12 @@ class Coded(Table, source="coded", key="code", managed=False):
     id: int  # type: ignore[assignment]  # a column of its own, that is no key
 
 
+class Line(Table, source="lines", key=("day", "place"), managed=False):
+    place: int | None = None
+    day: date
+    raw: bytes = b""
+
+
 BORN = datetime(2024, 1, 1, microsecond=123_457, tzinfo=UTC)
 
 
@@ -478,6 +484,14 @@ def test_rows_of_other_programs_bear_their_key() -> None:
     assert sent(Numbered(id=7)) == {"_id": "7", "id": 7}
     assert sent(Numbered()) == {"id": None}
     assert sent(Coded(code="x", id=5)) == {"_id": "x", "code": "x", "id": 5}
+
+
+def test_rows_with_keys_of_several_columns_bear_them_as_an_array() -> None:
+    line = {"place": 7, "day": "2030-01-02", "raw": ""}
+    assert sent(Line(day=date(2030, 1, 2), place=7), Format.CLEAN) == {"_id": ["2030-01-02", 7], **line}
+    large = sent(Line(day=date(2030, 1, 2), place=2**60), Format.ENCODED)
+    assert large["_id"] == ["2030-01-02", {"$integer": "AAAAAAAAABA="}]
+    assert "_id" not in sent(Line(day=date(2030, 1, 2)))
 
 
 @pytest.mark.parametrize("form", Format)

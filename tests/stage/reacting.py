@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from penstock import App, Id, Index, MutationCtx, MutationTaskCtx, QueryCtx, Retry, Table, TaskCtx
-from penstock.app import Backend
+from penstock.app import Backend, ServiceName
 from penstock.testing.gates import Gate
 
 patience = Retry(max_attempts=9, initial_backoff=0.05)
@@ -115,9 +115,10 @@ done, items = booking.query(_done), booking.query(_items)
 
 
 async def main(role: str, database: str, **settings: str) -> None:
-    """Plan and work until the process is stopped."""
-    app = {"work": booking, "die": deadly}[role]
-    async with app.open(services=("worker", "planner"), config=app.config(database=database, **settings)):
+    """Plan and work, or only plan, until the process is stopped."""
+    app = {"work": booking, "plan": booking, "die": deadly}[role]
+    services: tuple[ServiceName, ...] = ("planner",) if role == "plan" else ("worker", "planner")
+    async with app.open(services=services, config=app.config(database=database, **settings)):
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

@@ -16,7 +16,6 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import ConfigError, DatabaseBusy, DeclarationError
 from penstock.store.contract import Store
-from penstock.store.migrate import push
 from penstock.store.postgres import catalog
 
 ORDERS = "create table orders (id integer primary key, status text, amount integer, note text)"
@@ -26,13 +25,18 @@ PAID = Interest(
 ALL = Interest(name="all", table="orders", key=["id"])
 
 
+@pytest.fixture
+def postgres_url(migrated_postgres_url: str) -> str:
+    """URL of a database with penstock's own tables."""
+    return migrated_postgres_url
+
+
 @asynccontextmanager
 async def captured(url: str, *interests: Interest, table: str = ORDERS) -> AsyncIterator[tuple[Store, Any]]:
     """A store with a table that is captured, and a connection of another program."""
     connection = await asyncpg.connect(url)
     try:
         async with opened(url) as store:
-            await push(store, [])
             await connection.execute(table)
             await store.interests.declare(interests, NOW)
             yield store, connection

@@ -35,13 +35,18 @@ PAID = Interest(name="paid", table="orders", key=["id"], matches="{row}.status =
 ALL = Interest(name="all", table="orders", key=["id"], before=["amount"], after=["amount"])
 
 
+@pytest.fixture
+def sqlite_url(migrated_sqlite_url: str) -> str:
+    """URL of a database with penstock's own tables."""
+    return migrated_sqlite_url
+
+
 @asynccontextmanager
 async def captured(
     url: str, *interests: Interest, table: str = ORDERS
 ) -> AsyncIterator[tuple[Store, sqlite3.Connection]]:
     """A store with a table that is captured, and a connection of another program, with nothing of penstock's."""
     async with opened(url) as store:
-        await push(store, [])
         other = sqlite3.connect(sqlite_path(url), isolation_level=None, timeout=10)
         try:
             other.executescript(table)

@@ -31,7 +31,7 @@ from penstock.store.sqlite.dialect import SQLITE
 PROPERTY = settings(
     deadline=None,
     database=None,
-    max_examples=25,
+    max_examples=12,
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )

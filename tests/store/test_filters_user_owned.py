@@ -24,7 +24,7 @@ from penstock.store.values import stored_values
 PROPERTY = settings(
     deadline=None,
     database=None,
-    max_examples=15,
+    max_examples=8,
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

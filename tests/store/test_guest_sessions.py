@@ -59,15 +59,10 @@ def url(kind: Kind, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def app_url(url: str) -> str:
+def app_url(kind: Kind, request: pytest.FixtureRequest) -> str:
     """The same with penstock's tables."""
-
-    async def make() -> None:
-        async with penstock_store(url):
-            pass
-
-    asyncio.run(make())
-    return url
+    found: str = request.getfixturevalue(f"migrated_{kind.dialect}_url")
+    return found
 
 
 def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:

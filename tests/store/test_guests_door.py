@@ -91,7 +91,10 @@ def test_a_connection_that_broke_is_told_from_one_that_was_closed(
     session, old = sync(postgres), psycopg2.connect(postgres_url)
     old_session = sync(old)
     with psycopg.connect(postgres_url, autocommit=True) as other:
-        other.execute("select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid()")
+        other.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        )
     for broken, connection in ((session, postgres), (old_session, old)):
         with pytest.raises(DatabaseUnavailable, match=r"connection to the database was lost.* Connect again"):
             broken.fetch(ONE)

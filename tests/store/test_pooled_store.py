@@ -19,12 +19,12 @@ from penstock.testing.conformance.suite import StoreSuite
 class TestPgBouncer(StoreSuite):
     slow = Statement("select pg_sleep(600)")
 
-    machine_examples = 10
+    machine_examples, task_examples = 6, 3
     delete_lease = Statement("delete from penstock.lease where id = $1")
 
     @pytest.fixture(autouse=True)
-    def _server(self, postgres_databases: Callable[[], str], pooler: PgBouncer) -> None:
-        self.new_database, self.pooler = postgres_databases, pooler
+    def _server(self, suite_databases: Callable[[], str], pooler: PgBouncer) -> None:
+        self.new_database, self.pooler = suite_databases, pooler
 
     def make_database(self) -> StoreMaker:
         direct = self.new_database()

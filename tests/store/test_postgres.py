@@ -26,12 +26,12 @@ from penstock.testing.conformance.suite import StoreSuite
 class TestPostgres(StoreSuite):
     slow = Statement("select pg_sleep(600)")
 
-    machine_examples = 25  # each step is a round trip
+    machine_examples, task_examples = 20, 8  # each step is several round trips
     delete_lease = Statement("delete from penstock.lease where id = $1")
 
     @pytest.fixture(autouse=True)
-    def _server(self, postgres_databases: Callable[[], str]) -> None:
-        self.new_database = postgres_databases
+    def _server(self, suite_databases: Callable[[], str]) -> None:
+        self.new_database = suite_databases
 
     def make_database(self) -> StoreMaker:
         url = self.new_database()

@@ -506,21 +506,21 @@ def test_migrations_are_applied_once_in_order_and_a_broken_one_leaves_no_trace(
     store: Store, monkeypatch: pytest.MonkeyPatch, sql: Sql
 ) -> None:
     async def main() -> None:
-        shipped = migrate.load_migrations(store.dialect)
+        shipped = migrate.load_migrations(store.dialect.name)
         later = ("9001_second", "create table penstock_second (id integer);\n-- done\n")
         broken = (
             "9002_third",
             "create table penstock_third (id integer);\ninsert into penstock_third values (1/0, 2);\n",
         )
         await push(store, Booking)
-        monkeypatch.setattr(migrate, "load_migrations", lambda _dialect: [*shipped, later])
+        monkeypatch.setattr(migrate, "load_migrations", lambda _store: [*shipped, later])
         assert [name for name, _sql in (await push(store, Booking)).migrations] == ["9001_second"]
-        monkeypatch.setattr(migrate, "load_migrations", lambda _dialect: [*shipped, later, broken])
+        monkeypatch.setattr(migrate, "load_migrations", lambda _store: [*shipped, later, broken])
         with pytest.raises(DataError):
             await push(store, Booking)
         assert await store.catalog.applied_migrations() == {*(name for name, _sql in shipped), "9001_second"}
         assert await store.catalog.stored_tables(["penstock_third"]) == {}
-        monkeypatch.setattr(migrate, "load_migrations", lambda _dialect: shipped)  # the previous version, started again
+        monkeypatch.setattr(migrate, "load_migrations", lambda _store: shipped)  # the previous version, started again
         assert (await push(store, Booking)).empty
         assert await sql("select count(*) from penstock_second") == [(0,)]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,11 +24,11 @@ class TestSqlite(StoreSuite):
     delete_lease = Statement("delete from penstock_lease where id = ?")
 
     @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path: Path) -> None:
-        self.databases = (f"sqlite:///{tmp_path}/{number}.db" for number in itertools.count())
+    def _files(self, suite_files: Callable[[], str]) -> None:
+        self.new_database = suite_files
 
     def make_database(self) -> StoreMaker:
-        url = next(self.databases)
+        url = self.new_database()
 
         def make(**settings: Any) -> Store:
             return make_store(Config(database=url, **settings), SystemClock())

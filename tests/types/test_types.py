@@ -1,4 +1,4 @@
-"""What a type checker accepts and refuses in programs of users: the samples beside this file.
+"""What a type checker accepts and refuses in programs of users: the samples beside this file, and the documentation.
 
 A line of a sample that has to be refused ends with ``# refused: `` and the codes of mypy's errors; every other line has
 to be accepted. ``assert_type`` in them says what results are.
@@ -6,12 +6,15 @@ to be accepted. ``assert_type`` in them says what results are.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from mypy import api
+from stage.pages import PAGES, ROOT, modules_of
 
 _HERE = Path(__file__).parent
 _MARK = re.compile(r"# refused: (?P<codes>[a-z, -]+)$")
@@ -27,32 +30,58 @@ def expected(sample: Path) -> Refusals:
     return {number: sorted(mark["codes"].split(", ")) for number, mark in found.items() if mark}
 
 
-def refusals(output: str) -> Iterator[tuple[str, int, str]]:
-    """Each error of mypy: the name of its sample, its line and its code."""
+@dataclass(frozen=True)
+class Found:
+    """What mypy refuses: in samples, by their names and by lines; in the documentation, in its own words."""
+
+    samples: dict[str, Refusals]
+    pages: list[str]
+
+
+def refusals(output: str) -> Iterator[tuple[Path, int, str, str]]:
+    """Each error of mypy: its file, its line, its code, and all that is said."""
     for line in output.splitlines():
         found = _REFUSAL.fullmatch(line)
         if found:
-            yield Path(found["file"]).name, int(found["line"]), found["code"] or found["text"]
+            yield Path(found["file"]).absolute(), int(found["line"]), found["code"] or found["text"], line
 
 
-def refused(cache: Path) -> dict[str, Refusals]:
-    """What mypy refuses in the samples, by name and line."""
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What mypy says of everything.
+
+    It reads all of penstock before it says anything, which takes most of its time: so it runs once. Nothing of that is
+    kept, as nobody asks again.
+    """
+    pages = tmp_path_factory.mktemp("pages")
+    for page in PAGES:
+        for name, text in modules_of(page).items():
+            path = pages / f"{name}.py"
+            assert not path.exists(), f"two pages have a module {name}"
+            path.write_text(text, "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MYPYPATH", f"{_HERE.parents[1] / 'src'}:{_HERE}")
+        patch.setenv("MYPYPATH", f"{ROOT / 'src'}:{_HERE}:{pages}")
         options = ["--strict", "--config-file=", "--explicit-package-bases", "--no-pretty", "--no-error-summary"]
-        output, failure, _status = api.run([*options, "--cache-dir", str(cache), *map(str, _SAMPLES)])
+        output, failure, _status = api.run([*options, "--cache-dir", os.devnull, *map(str, _SAMPLES), str(pages)])
     assert not failure
-    found: dict[str, Refusals] = {sample.name: {} for sample in _SAMPLES}
-    for name, line, code in refusals(output):
-        assert name in found, output
-        found[name].setdefault(line, []).append(code)
-    return found
+    of_samples = {sample.name: Refusals() for sample in _SAMPLES}
+    of_pages: list[str] = []
+    for file, line, code, text in refusals(output):
+        if file.is_relative_to(pages):
+            of_pages.append(text)
+        else:
+            assert file.name in of_samples, output
+            of_samples[file.name].setdefault(line, []).append(code)
+    return Found(of_samples, of_pages)
 
 
-def test_what_is_marked_is_refused_and_nothing_else(tmp_path: Path) -> None:
-    """One test of all samples: several would be spread over processes, in each of which mypy reads all of penstock."""
-    found = {name: {line: sorted(codes) for line, codes in lines.items()} for name, lines in refused(tmp_path).items()}
-    assert found == {sample.name: expected(sample) for sample in _SAMPLES}
+def test_what_is_marked_is_refused_and_nothing_else(found: Found) -> None:
+    of_samples = {name: {line: sorted(codes) for line, codes in lines.items()} for name, lines in found.samples.items()}
+    assert of_samples == {sample.name: expected(sample) for sample in _SAMPLES}
+
+
+def test_the_code_of_all_pages_has_correct_types(found: Found) -> None:
+    assert not found.pages
 
 
 def test_an_error_would_be_noticed(tmp_path: Path) -> None:
@@ -60,4 +89,7 @@ def test_an_error_would_be_noticed(tmp_path: Path) -> None:
     sample.write_text("a = 1\nb = f(a)  # refused: arg-type, call-arg\n", "utf-8")
     assert expected(sample) == {2: ["arg-type", "call-arg"]}
     output = f"{sample}:3: error: It is wrong: so  [arg-type]\n{sample}:3: note: As said.\n{sample}:4: error: No code"
-    assert list(refusals(output)) == [("sample.py", 3, "arg-type"), ("sample.py", 4, "No code")]
+    assert [(file.name, line, code) for file, line, code, _ in refusals(output)] == [
+        ("sample.py", 3, "arg-type"),
+        ("sample.py", 4, "No code"),
+    ]

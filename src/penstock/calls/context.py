@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from penstock.calls.jobcalls import JobCalls
 from penstock.calls.lockblocks import LEASE, WAIT, LockBlock, OnLost, check_fence, refuse_in_transaction
+from penstock.calls.messages import Sender
 from penstock.calls.ratelimits import RateStatus
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.sql import prepare_sql
@@ -129,6 +130,11 @@ class MutationCtx(QueryCtx):
         """Functions to run later, if this transaction commits."""
         return Scheduler(self.job_calls)
 
+    @property
+    def outbox(self) -> Sender:
+        """Messages to topics, sent if this transaction commits."""
+        return Sender(self.job_calls)
+
     def rate_limit(
         self, name: str, key: str = "", *, count: int = 1, reserve: bool = False
     ) -> Coroutine[Any, Any, RateStatus]:
@@ -190,6 +196,11 @@ class ActionCtx:
     def scheduler(self) -> Scheduler:
         """Functions to run later, whatever becomes of this action."""
         return Scheduler(self.job_calls)
+
+    @property
+    def outbox(self) -> Sender:
+        """Messages to topics, each sent at once, in a transaction of its own."""
+        return Sender(self.job_calls)
 
     @property
     def cancelled(self) -> bool:

@@ -13,13 +13,12 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from penstock.calls.job import time_limit
 from penstock.calls.run import Runner
 from penstock.changes.change import CapturedChange, read_values
-from penstock.errors import DataError, DeclarationError, LeaseLost, NonRetryableError
+from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, NonRetryableError
 from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.functions.signature import Signature
 from penstock.outbox.message import KIND_OF, TOPIC, Message, MessageKind, message_id
 from penstock.outbox.outbox import Outbox
 from penstock.reactive.evaluate import holds
@@ -119,10 +118,9 @@ class Messages:
                 "another name, or a trigger was missing for a while."
             )
         if change.kind == TOPIC:
-            payload = json.loads(change.after or "null")
-            wanted = self._wanted
-            if not wanted.message:
-                return wanted.read(payload, self._outbox.name)
+            payload = self._wanted.read(change.after)
+            if not self._wanted.message:
+                return payload
             said = {"payload": payload, "topic": self._outbox.topic}
             return self._message(change, attempt, "message", change.key, **said)
         kind = KIND_OF[self.kind(change) or change.kind]
@@ -167,6 +165,8 @@ class Messages:
         if text is None or self._condition is None:
             return False
         captured = read_values(text)
+        if not captured.keys() >= self._kinds.keys():  # captured for an earlier declaration, which meant it
+            return True
         values = {name: captured_value(self._dialect, kind, captured.get(name)) for name, kind in self._kinds.items()}
         return holds(self._condition, values)
 
@@ -224,18 +224,31 @@ class Wanted:
             raise DeclarationError(
                 f"Outbox {outbox.name!r}: of a truncate there is no row.", fix="Let its handler take a Message."
             )
-        self._adapter = TypeAdapter(Any if table is not None or self.message else annotation)
+        if self.message:
+            annotation = (typing.get_args(annotation) or (Any,))[0]
+        self._payload = None if table is not None else _signature_of(annotation, outbox.name)
 
-    def read(self, payload: Any, outbox: str) -> Any:
-        """A payload as the handler takes it.
+    def read(self, text: str | None) -> Any:
+        """The payload of a message as the handler takes it: it is checked as an argument of a job is.
 
         Raises:
-            DataError: It is none.
+            DataError: The handler does not take it.
         """
+        assert self._payload is not None  # noqa: S101 - rows have no payload
         try:
-            return self._adapter.validate_python(payload)
-        except ValidationError as error:
-            raise DataError(f"Outbox {outbox}: a message is not what its handler takes: {error}") from error
+            return self._payload.check_json('{"payload":' + (text or "null") + "}")["payload"]
+        except ArgumentsInvalid as error:
+            raise DataError(str(error)) from error
+
+
+def _signature_of(annotation: Any, outbox: str) -> Signature:
+    """What checks payloads, as a function with such an argument would."""
+
+    def take(ctx: Any, payload: Any) -> None:
+        """Nothing: it is only looked at."""
+
+    take.__annotations__ = {"payload": annotation}
+    return Signature(take, f"The handler of outbox {outbox}")
 
 
 def run_of(handler: Any) -> Callable[..., Any]:

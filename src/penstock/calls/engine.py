@@ -41,6 +41,7 @@ class Engine:
         journal: Tells what happens to jobs and calls.
         tasks: The reactive tasks of this program by name, as they were kept when it started.
         holds: Which of them start no runs now.
+        look: Set once somebody here has asked for all rows of a task to be looked at, until the planner knows.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Engine:
         self.rate_limits = rate_limits
         self.tasks: Mapping[str, TaskRow] = {}
         self.holds = Holds()
+        self.look = asyncio.Event()
         self.machine = SystemClock()
         self.statements = Statements(store.dialect, reactive)
         self.processes = Processes(config)

@@ -108,7 +108,7 @@ async def explain(calls: JobCalls, own: Sequence[ReactiveTask], name: str, key: 
 
 async def _found(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key: Any) -> _Found:
     """What the database has of a row, at one moment."""
-    store, keys = calls.store, await spellings(calls, None if known is None else known.definition, key)
+    store, keys = calls.store, await _spellings(calls, task, known, key)
 
     async def look(transaction: Any) -> _Found:
         session: Session = transaction
@@ -127,8 +127,12 @@ async def _found(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key
 
 async def _row(calls: JobCalls, session: Session, known: ReactiveTask, key: Any) -> Table | None:
     statements = calls.engine.statements.of(known.definition.table, known.definition)
-    rows = await session.fetch(statements.get(), [encoded_key(calls, known.definition, key)])
+    rows = await session.fetch(statements.get(), encoded_key(calls, known.definition, key))
     return read_row(statements, rows[0]) if rows else None
+
+
+async def _spellings(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key: Any) -> list[str]:
+    return await spellings(calls, task, None if known is None else known.definition, key)
 
 
 def _asked(task: ReactiveTask | None, row: Table | None) -> tuple[bool | None, tuple[Finding, ...]]:

@@ -139,7 +139,7 @@ class Groups:
         session = await self._runner.attempts.begin_write(for_ever=True)
         ended: list[_End] = []
         try:
-            shared = Shared(session)
+            shared = Shared(session, self._runner.engine.statements.ordered)
             calls = await self._take(shared, group)
             done = await self._run(shared, calls, group, ended)
             if done:

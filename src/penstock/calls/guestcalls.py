@@ -1,4 +1,4 @@
-"""Jobs in transactions of the user's own, as the pools of an app enqueue, cancel and find them there.
+"""Jobs and messages in transactions of the user's own: pools enqueue, cancel and find there, and outboxes send.
 
 Owns what an app has to know for that where it is not open: settings, clock and statements, without a connection of
 penstock's own. Leaves recognising connections, and running statements on them, to `store/guest`.
@@ -120,7 +120,9 @@ class _Home:
 
 
 class _Transaction:
-    """A transaction of the user's own, in the words of `transaction.Transaction` that jobs need. All is stored at once.
+    """A transaction of the user's own, in the words of `transaction.Transaction` that jobs and messages need.
+
+    All is stored at once.
 
     Attributes:
         now: The time of the call.
@@ -137,6 +139,9 @@ class _Transaction:
 
     async def enqueue(self, jobs: Iterable[NewJob]) -> None:
         await self.store.jobs.enqueue_alike(self, jobs, self.now)
+
+    async def send(self, topic: str, payload: str, key: str | None) -> bool:
+        return await self.store.outboxes.send(self, topic, payload, key)
 
     async def cancel(self, uuids: Sequence[UUID]) -> None:
         await self.store.jobs.request_cancel(self, uuids, self.now)

@@ -115,6 +115,11 @@ class Holds:
         until = max(known, self._local.get(task, now))
         return until - now if until > now else None
 
+    def has(self, task: int, now: datetime) -> bool:
+        """Whether a task starts no runs; nobody is put off by the question."""
+        known = self._known.get(task, now)
+        return known is None or max(known, self._local.get(task, now)) > now
+
     async def look_again(self, store: Store, now: datetime) -> None:
         """Make runs due that were put off for a pause which was over when that was written.
 

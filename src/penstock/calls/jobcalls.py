@@ -394,6 +394,7 @@ def calls_of(ctx: Any, *, writes: bool = False, otherwise: Callable[[Any], JobCa
         )
     if writes and not calls.is_writable:
         raise ContextError(
-            "A query only reads; it can neither enqueue, nor cancel, nor take tokens.", fix="Do it in a mutation."
+            "A query only reads; it can neither enqueue, nor cancel, nor send, nor take tokens.",
+            fix="Do it in a mutation.",
         )
     return calls

@@ -7,6 +7,7 @@ Owns the words, their checks, and how an outbox is made known to the database. H
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,12 +15,20 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from penstock.calls.deliveries import Messages, Wanted, run_of
 from penstock.calls.engine import Engine
+from penstock.calls.guestcalls import Guests
+from penstock.calls.messages import Sending
+from penstock.calls.outboxcare import OutboxCare
+from penstock.calls.outboxlooks import look_at
+from penstock.calls.rebuilding import FIRST
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
 from penstock.jobs.retry import Retry
+from penstock.observe.logs import event as log_event
+from penstock.outbox.message import is_topic
 from penstock.outbox.outbox import Event, OnFailure, Outbox, Start
+from penstock.outbox.trouble import reader_lost
 from penstock.reactive.tracing import RowFilter, trace_filter
 from penstock.schema.table import Table, definition_of
 from penstock.store.conditions import condition_sql
@@ -29,9 +38,8 @@ from penstock.store.outboxes import OutboxPlan
 T = TypeVar("T", bound=Table)
 H = TypeVar("H", bound=Callable[..., Any])
 
-FIRST = '{"after": null, "count": 0}'
 _ROW = "{row}"
-_LONGEST_TOPIC = 100
+_MOST_TOLD = 1000
 _KINDS: dict[str, type[AnyFunction]] = {
     "ActionCtx": ActionFunction,
     "SyncActionCtx": ActionFunction,
@@ -55,6 +63,7 @@ class OutboxOptions(TypedDict, total=False):
     parallelism: int
     timeout: timedelta | None
     keep_for: timedelta
+    reset: Callable[..., Any] | None
     version: int
 
 
@@ -66,11 +75,13 @@ class DeclaredOutbox:
         outbox: The outbox.
         function: What is run for its messages.
         handler: The handler as it was written.
+        reset: What clears what the handler has written, so that it can be rebuilt.
     """
 
     outbox: Outbox
     function: AnyFunction
     handler: Any
+    reset: AnyFunction | None = None
 
     def interest(self, dialect: Dialect) -> Interest:
         """What the change feed is to capture for it."""
@@ -78,7 +89,7 @@ class DeclaredOutbox:
         assert definition is not None  # noqa: S101 - a topic has none
         asked = None if outbox.condition is None else condition_sql(outbox.condition, definition, dialect, _ROW)
         exact = asked is None or asked.exact
-        names = outbox.fields or tuple(column.name for column in definition.columns)
+        names = (*definition.key, *outbox.fields) if outbox.fields else tuple(one.name for one in definition.columns)
         also = () if exact or asked is None else asked.columns
         after = tuple(dict.fromkeys((*names, *also, *((outbox.partition_by,) if outbox.partition_by else ()))))
         wants_before = not exact or not {"update", "delete"}.isdisjoint(outbox.on)
@@ -86,7 +97,7 @@ class DeclaredOutbox:
         return Interest(
             name=outbox.reader,
             table=definition.name,
-            key=(definition.key,),
+            key=definition.key,
             matches=None if asked is None else asked.sql,
             watches=watches if "update" in outbox.on else (),
             kinds=outbox.kinds,
@@ -114,10 +125,15 @@ class DeclaredOutbox:
         )
 
 
-class Outboxes:
-    """The outboxes of an app."""
+class Outboxes(OutboxCare, Sending):
+    """The outboxes of an app.
 
-    def __init__(self) -> None:
+    Args:
+        guests: Its work in transactions of the user's own.
+    """
+
+    def __init__(self, guests: Guests) -> None:
+        super().__init__(guests)
         self._declared: dict[str, DeclaredOutbox] = {}
 
     def __iter__(self) -> Any:
@@ -155,7 +171,7 @@ class Outboxes:
         With ``batch=`` it takes a list of these.
 
         Args:
-            source: The table, or the name of a topic, to which `MutationCtx.send` and others send.
+            source: The table, or the name of a topic, to which `ctx.outbox.send` and others send.
             filter: Which rows: a function of a row that compares and computes with its fields, as for a reactive task;
                 all by default. A row that begins to match is inserted, as far as the outbox is concerned, and one that
                 matches no more is deleted.
@@ -175,6 +191,8 @@ class Outboxes:
                 ``parallelism``: how many messages of different keys an action has under way at once; one by default.
                 ``timeout``: how long a call may take.
                 ``keep_for``: how long messages are kept at least, so that they can be sent again.
+                ``reset``: a mutation without arguments that clears what the handler, a mutation too, has written:
+                `rebuild` runs it, and hands over all rows of the table again.
                 ``version``: of the declaration; what an older program says does not change it.
 
         Raises:
@@ -195,14 +213,15 @@ class Outboxes:
                     f"Outbox {name!r}: parallelism is for actions.", fix="Mutations share transactions by themselves."
                 )
             function = kind(run_of(handler), public=False, name=name_of(handler))
-            self._declared[name] = DeclaredOutbox(outbox, function, handler)
+            reset = _reset(name, outbox, kind, options.get("reset"))
+            self._declared[name] = DeclaredOutbox(outbox, function, handler, reset)
             return handler
 
         return decorate
 
 
 def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> Outbox:
-    given: dict[str, Any] = {word: value for word, value in options.items() if word != "name"}
+    given: dict[str, Any] = {word: value for word, value in options.items() if word not in {"name", "reset"}}
     for word in ("on", "fields"):
         if word in given:
             given[word] = tuple(given[word] or ())
@@ -212,7 +231,7 @@ def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> O
                 f"Outbox {name!r}: filter, fields, on and partition_by are for tables.",
                 fix="Send only what is to be handed over, with a key=.",
             )
-        if not source or not source.isprintable() or len(source) > _LONGEST_TOPIC:
+        if not is_topic(source):
             raise DeclarationError(f"Outbox {name!r}: {source!r} cannot be a topic.")
         return Outbox(name=name, topic=source, **given)
     if not isinstance(source, type) or not issubclass(source, Table) or source is Table:
@@ -222,11 +241,35 @@ def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> O
     return Outbox(name=name, definition=definition, condition=traced, **given)
 
 
+def _reset(name: str, outbox: Outbox, kind: type[AnyFunction], given: Any) -> AnyFunction | None:
+    if given is None:
+        return None
+    if outbox.definition is None or kind is not MutationFunction:
+        raise DeclarationError(
+            f"Outbox {name!r}: reset= is for tables whose handler is a mutation.",
+            fix="What has been sent cannot be taken back; move the outbox, and it sends again.",
+        )
+    written = given.declared if isinstance(given, MutationFunction) else given
+    parameters = list(inspect.signature(written).parameters.values()) if callable(written) else []
+    if len(parameters) != 1 or _word(parameters[0].annotation) not in {"MutationCtx", "SyncMutationCtx"}:
+        raise DeclarationError(
+            f"Outbox {name!r}: reset= takes a mutation without arguments, not {given!r}.",
+            fix="Write (ctx: MutationCtx).",
+        )
+    if isinstance(given, MutationFunction):
+        return given
+    return MutationFunction(given, public=False)
+
+
+def _word(annotation: Any) -> str:
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return text.strip("'\"").partition("[")[0].rpartition(".")[2]
+
+
 def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
     parameters = list(inspect.signature(handler).parameters.values())
     annotation = parameters[0].annotation if len(parameters) == 2 else None  # noqa: PLR2004 - a ctx and a message
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    word = text.strip("'\"").partition("[")[0].rpartition(".")[2]
+    word = _word(annotation)
     if word not in _KINDS:
         raise DeclarationError(
             f"Outbox {name!r}: {name_of(handler)} does not say what kind of function it is.",
@@ -246,7 +289,8 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
     """Make the outboxes of a program known: first how they are read, then what is captured.
 
     The number of an interest is known to relays before anything is captured under it, and what was declared before is
-    captured no more from the same transaction on: so no change is missed, and none comes twice.
+    captured no more from the same transaction on: so no change is missed, and none comes twice. Outboxes of other
+    programs are learned of here.
     """
     store, now = engine.store, engine.clock.now()
     for one in outboxes:
@@ -254,6 +298,8 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
         one.messages(store.dialect)  # what cannot be is refused now
         older = outbox.definition is not None and outbox.start == "beginning"
         row = await store.outboxes.declare(one.plan(), FIRST if older else None, now)
+        if row.ready and outbox.reader not in {reader.name for reader in await store.changes.readers()}:
+            await _halt_lost(engine, outbox)
         if outbox.definition is None:
             await store.changes.register(outbox.reader, now, BEGINNING if outbox.start == "beginning" else None)
             await store.outboxes.capture(row.id, [-await store.outboxes.topic(outbox.topic or "")])
@@ -270,3 +316,32 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
             await store.interests.declare([interest], now, replaces=before)
         if not row.ready:
             await store.outboxes.prepared(row.id)
+    engine.statements.ordered = frozenset(row.plan.source for row in await store.outboxes.list())
+    await _tell_of_others(engine, outboxes)
+
+
+async def _halt_lost(engine: Engine, outbox: Outbox) -> None:
+    """Have an outbox wait for somebody whose reader is gone: with a new one alone, messages would be left out."""
+    trouble = reader_lost(outbox.name, engine.clock.now())
+    await engine.store.outboxes.halt(outbox.name, trouble)
+    log_event("outbox.halted", logging.ERROR, outbox=outbox.name, message=0, key=None, attempts=0, error=trouble.error)
+
+
+async def _tell_of_others(engine: Engine, outboxes: Outboxes) -> None:
+    """Tell of outboxes with messages that nobody hands over, and that this program does not declare."""
+    store = engine.store
+    others = [row for row in await store.outboxes.list() if outboxes.find(row.plan.name) is None]
+    if not others:
+        return
+    for status in await look_at(store, others, engine.clock.now(), lambda _name: False, _MOST_TOLD):
+        if status.read_by is None and (status.messages or status.older_rows is not None):
+            log_event(
+                "outbox.unknown",
+                logging.WARNING,
+                outbox=status.name,
+                handler=status.handler,
+                source=status.source,
+                messages=status.messages,
+                seconds=round(status.seconds),
+                fix=f"Declare it under this name, or let it go: penstock outbox drop {status.name}",
+            )

@@ -12,6 +12,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.lockblocks import LEASE, WAIT, SyncLockBlock, refuse_in_transaction
+from penstock.calls.messages import SyncSender
 from penstock.calls.ratelimits import RateStatus
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.work import SyncActionWork
@@ -21,7 +22,7 @@ from penstock.functions.function import ActionFunction, MutationFunction, QueryF
 from penstock.jobs.job import JobId, JobStatus
 from penstock.jobs.work import Work
 from penstock.pools.results import Completion
-from penstock.schema.ids import Id
+from penstock.schema.ids import Id, RowId
 from penstock.schema.index import Index
 from penstock.schema.table import Table
 from penstock.transaction.aggregates import Groups
@@ -112,6 +113,7 @@ class SyncMutationCtx(SyncQueryCtx):
         self._mutation = ctx
         self.db = SyncDatabaseWriter(ctx.db, self._wait)
         self.scheduler = SyncScheduler(ctx.scheduler, self._wait)
+        self.outbox = SyncSender(ctx.outbox, self._wait)
 
     def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
         """See `MutationCtx.rate_limit`."""
@@ -134,6 +136,7 @@ class SyncActionCtx:
         self._wait = Bridge(loop)
         self.job_calls = ctx.job_calls.waiting(self._wait)
         self.scheduler = SyncScheduler(ctx.scheduler, self._wait)
+        self.outbox = SyncSender(ctx.outbox, self._wait)
 
     @property
     def cancelled(self) -> bool:
@@ -191,7 +194,7 @@ class SyncDatabaseReader:
         self._db = db
         self._wait = wait
 
-    def get(self, table: type[T], row_id: Id[T]) -> T | None:
+    def get(self, table: type[T], row_id: RowId[T]) -> T | None:
         """See `DatabaseReader.get`."""
         return self._wait(self._db.get(table, row_id))
 
@@ -215,15 +218,15 @@ class SyncDatabaseWriter(SyncDatabaseReader):
         """See `DatabaseWriter.insert_many`."""
         return self._wait(self._writer.insert_many(rows))
 
-    def patch(self, table: type[T], row_id: Id[T], /, **changes: Any) -> T:
+    def patch(self, table: type[T], row_id: RowId[T], /, **changes: Any) -> T:
         """See `DatabaseWriter.patch`."""
         return self._wait(self._writer.patch(table, row_id, **changes))
 
-    def replace(self, table: type[T], row_id: Id[T], row: T) -> T:
+    def replace(self, table: type[T], row_id: RowId[T], row: T) -> T:
         """See `DatabaseWriter.replace`."""
         return self._wait(self._writer.replace(table, row_id, row))
 
-    def delete(self, table: type[T], row_id: Id[T]) -> None:
+    def delete(self, table: type[T], row_id: RowId[T]) -> None:
         """See `DatabaseWriter.delete`."""
         self._wait(self._writer.delete(table, row_id))
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from penstock.calls.explaining import explain
 from penstock.calls.jobcalls import JobCalls
-from penstock.calls.taskpieces import Pieces, states_to_check, task_of
+from penstock.calls.taskchanges import Verb, change_rows, meant, pause, pieces_of, reconcile, resume
+from penstock.calls.taskpieces import Pieces
 from penstock.calls.taskviews import TaskExplanation, TaskPage, TaskRecord, TaskStatus
 from penstock.errors import ContextError, ValueInvalid
-from penstock.observe.logs import event as log_event
 from penstock.reactive.filter import ANYTHING, GONE, TaskFilter
 from penstock.reactive.task import ReactiveTask
 from penstock.store.contract import Session
@@ -28,7 +28,6 @@ Order = Literal["key", "due"]
 
 MOST_COUNTED = 100_000
 _MOST_LISTED = 10_000
-_RELEASED_AT_ONCE = 1000
 _Where = TaskFilter[Any]
 
 
@@ -83,7 +82,7 @@ class TaskCare:
                 have none, which sorts all that meet the filter.
 
         Raises:
-            DataError: The database knows no task of this name.
+            TaskNotFound: The database knows no task of this name.
             CursorInvalid: `after` is not what a page has given.
             DeclarationError: The filter has a function of rows that cannot be translated.
         """
@@ -112,10 +111,11 @@ class TaskCare:
         Args:
             ctx: As for `list`.
             task: The name of the task, with or without its module.
-            key: The id of the row, or its key in a table that another program owns; as text, too.
+            key: The id of the row, or its key in a table that another program owns; as text, too. A key of several
+                columns is a tuple, and as text an array of JSON.
 
         Raises:
-            DataError: The database knows no task of this name.
+            TaskNotFound: The database knows no task of this name.
             IdInvalid: It is no id of the task's table.
         """
         calls = _calls(ctx)
@@ -134,7 +134,7 @@ class TaskCare:
             key: As for `find`.
 
         Raises:
-            DataError: The database knows no task of this name.
+            TaskNotFound: The database knows no task of this name.
             IdInvalid: It is no id of the task's table.
         """
         calls = _calls(ctx)
@@ -158,11 +158,9 @@ class TaskCare:
 
         Raises:
             UsageError: The filter is empty, and that is not meant.
-            DataError: The database knows no task of this name.
+            TaskNotFound: The database knows no task of this name.
         """
-        where.check_meant("retry", everything=everything)
-        calls = _calls(ctx)
-        return calls.answer(self._retry(calls, where))
+        return self._change(ctx, "retry", where, everything=everything)
 
     @overload
     def cancel(self, ctx: AsyncWaiter, where: _Where, *, everything: bool = ...) -> Coroutine[Any, Any, int]: ...
@@ -178,9 +176,7 @@ class TaskCare:
             UsageError: The filter is empty, and `everything` is not said.
             ValueInvalid: It is one of runs that have ended.
         """
-        where.check_meant("cancel", everything=everything)
-        calls = _calls(ctx)
-        return calls.answer(self._cancel(calls, where.in_states("pending", "running", verb="canceled")))
+        return self._change(ctx, "cancel", where, everything=everything)
 
     @overload
     def skip(self, ctx: AsyncWaiter, where: _Where, *, everything: bool = ...) -> Coroutine[Any, Any, int]: ...
@@ -193,9 +189,7 @@ class TaskCare:
             UsageError: The filter is empty, and `everything` is not said.
             ValueInvalid: It is one of runs that are not pending.
         """
-        where.check_meant("skip", everything=everything)
-        calls = _calls(ctx)
-        return calls.answer(self._skip(calls, where.in_states("pending", verb="skipped")))
+        return self._change(ctx, "skip", where, everything=everything)
 
     @overload
     def delete(self, ctx: AsyncWaiter, where: _Where, *, everything: bool = ...) -> Coroutine[Any, Any, int]: ...
@@ -211,9 +205,7 @@ class TaskCare:
         Raises:
             UsageError: The filter is empty, and `everything` is not said.
         """
-        where.check_meant("delete", everything=everything)
-        calls = _calls(ctx)
-        return calls.answer(self._delete(calls, where))
+        return self._change(ctx, "delete", where, everything=everything)
 
     @overload
     def pause(self, ctx: AsyncWaiter, task: str) -> Coroutine[Any, Any, None]: ...
@@ -225,10 +217,10 @@ class TaskCare:
         Those under way go on, and what changes meanwhile is remembered.
 
         Raises:
-            DataError: The database knows no task of this name.
+            TaskNotFound: The database knows no task of this name.
         """
         calls = _calls(ctx)
-        return calls.answer(self._pause(calls, task))
+        return calls.answer(_nothing(pause(calls, task)))
 
     @overload
     def resume(self, ctx: AsyncWaiter, task: str) -> Coroutine[Any, Any, int]: ...
@@ -238,16 +230,40 @@ class TaskCare:
         """Start runs of a task again; how many that were put off are due now.
 
         Raises:
-            DataError: The database knows no task of this name.
+            TaskNotFound: The database knows no task of this name.
         """
         calls = _calls(ctx)
         return calls.answer(self._resume(calls, task))
 
+    @overload
+    def reconcile(self, ctx: AsyncWaiter, task: str) -> Coroutine[Any, Any, None]: ...
+    @overload
+    def reconcile(self, ctx: SyncWaiter, task: str) -> None: ...
+    def reconcile(self, ctx: Any, task: str) -> Any:
+        """Have all rows of a task looked at, from the beginning, as for a new task; `list` tells how far that has come.
+
+        Planners do it, piece by piece, and begin within some seconds. Rows that match and were not run as they are now
+        are run, and rows that are gone are noted. Do it after rows were written while triggers were off.
+
+        Raises:
+            TaskNotFound: The database knows no task of this name.
+        """
+        calls = _calls(ctx)
+        return calls.answer(_nothing(reconcile(calls, task)))
+
     # ----- steps
 
     async def _pieces(self, calls: JobCalls, where: _Where) -> Pieces:
-        definitions = {task.definition.name: task.definition for task in self._own_tasks()}
-        return Pieces(calls, where, await calls.store.tasks.list(), definitions)
+        return await pieces_of(calls, self._own_tasks(), where)
+
+    def _change(self, ctx: Any, verb: Verb, where: _Where, *, everything: bool) -> Any:
+        where.check_meant(verb, everything=everything)
+        where, calls = meant(verb, where), _calls(ctx)
+
+        async def change() -> int:
+            return (await change_rows(calls, self._own_tasks(), verb, where)).changed
+
+        return calls.answer(change())
 
     async def _list(self, calls: JobCalls) -> builtins.list[TaskStatus]:
         ours = {task.name for task in self._own_tasks()}
@@ -305,61 +321,12 @@ class TaskCare:
             return pieces.named(piece[0])
         return None
 
-    async def _retry(self, calls: JobCalls, where: _Where) -> int:
-        states = states_to_check(where)
-
-        async def retry(rows: Any) -> Any:
-            return await calls.store.records.rerun(rows, calls.now(), states)
-
-        count = await (await self._pieces(calls, where)).act(retry)
-        log_event("task.retried", task=_named(where), rows=count)
-        return count
-
-    async def _cancel(self, calls: JobCalls, where: _Where) -> int:
-        count = 0
-        async for piece in (await self._pieces(calls, where)).each():
-            await calls.cancel([one.job for one in piece])
-            count += len(piece)
-            calls.store.signals.notify()
-        log_event("task.canceled", task=_named(where), rows=count)
-        return count
-
-    async def _skip(self, calls: JobCalls, where: _Where) -> int:
-        async def skip(rows: Any) -> Any:
-            return await calls.store.records.skip(rows, calls.now())
-
-        count = await (await self._pieces(calls, where)).act(skip)
-        log_event("task.skipped", task=_named(where), rows=count)
-        return count
-
-    async def _delete(self, calls: JobCalls, where: _Where) -> int:
-        async def delete(rows: Any) -> Any:
-            return await calls.store.records.delete(rows, calls.now())
-
-        count = await (await self._pieces(calls, where)).act(delete)
-        log_event("task.deleted", task=_named(where), rows=count)
-        return count
-
-    async def _pause(self, calls: JobCalls, name: str) -> None:
-        task = task_of(await calls.store.tasks.list(), name).plan.name
-        await calls.store.tasks.pause(task, paused=True)
-        calls.store.signals.notify()
-        log_event("task.paused", task=task)
-
     async def _resume(self, calls: JobCalls, name: str) -> int:
-        task, count = task_of(await calls.store.tasks.list(), name), 0
-        await calls.store.tasks.pause(task.plan.name, paused=False)
-        while True:
-            released = await calls.store.tasks.release(task.id, calls.now(), _RELEASED_AT_ONCE)
-            count += released
-            calls.store.signals.notify()
-            if released < _RELEASED_AT_ONCE:
-                log_event("task.resumed", task=task.plan.name, runs=count)
-                return count
+        return (await resume(calls, name)).runs
 
 
-def _named(where: _Where) -> str:
-    return ",".join(where.tasks or ())
+async def _nothing(done: Coroutine[Any, Any, str]) -> None:
+    await done
 
 
 def _calls(ctx: Any) -> JobCalls:

@@ -26,7 +26,7 @@ class _OfTask(Generic[T]):
 
     @property
     def doc_id(self) -> Any:
-        """The id of the row; its key, for a table that another program owns."""
+        """The id of the row; its key, for a table that another program owns: a tuple if that has several columns."""
         return self._run.doc_id
 
     @property

@@ -6,27 +6,64 @@ Owns what a filter means: names of tasks, ids of rows, and functions of rows. Le
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
-from functools import partial
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from penstock.calls.attempts import Attempts
 from penstock.calls.jobcalls import JobCalls
-from penstock.calls.taskviews import TaskPage, TaskRecord, plain_key, record_of
-from penstock.errors import CursorInvalid, DataError, IdInvalid, ValueInvalid
+from penstock.calls.taskviews import TaskPage, TaskRecord, record_of
+from penstock.errors import CursorInvalid, IdInvalid, TaskNotFound, TryAgain, ValueInvalid
 from penstock.reactive.filter import GONE, TaskFilter
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import TableDefinition, definition_of
 from penstock.store.contract import Session
 from penstock.store.records import RecordQuery, RecordState, RowKey
 from penstock.store.tasks import TaskRow
+from penstock.store.values import captured_key
 
-Act = Callable[[Sequence[RowKey]], Awaitable[Sequence[RowKey]]]
+Act = Callable[[Sequence[RecordState]], Awaitable[int]]
+"""Does something about a piece; about how many of its rows."""
 
 AT_ONCE = 500
 _SOURCE_AT_ONCE = 1000
+_SEPARATORS = ((", ", ": "), (",", ":"))  # as PostgreSQL and SQLite have them
+_NUMBERS = range(2**31)  # of tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the rows that a filter picks.
+
+    Attributes:
+        limit: How many at most.
+        after: What an earlier part has given as `next`.
+        seconds: After which time no further piece is begun.
+    """
+
+    limit: float = math.inf
+    after: str | None = None
+    seconds: float = math.inf
+
+
+WHOLE = Part()
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What was done about rows.
+
+    Attributes:
+        found: How many rows met the filter.
+        changed: About how many of these something was done.
+        next: What the next part is to begin after; None if there are no more.
+    """
+
+    found: int
+    changed: int
+    next: str | None
 
 
 class Pieces:
@@ -39,7 +76,7 @@ class Pieces:
         definitions: The tables of this program's tasks, by their names.
 
     Raises:
-        DataError: A task is not known.
+        TaskNotFound: A task is not known.
         DeclarationError: A function of rows cannot be translated.
     """
 
@@ -81,7 +118,7 @@ class Pieces:
         """All of them, in pieces."""
         after: Any = None
         while True:
-            found, after = await self._piece(AT_ONCE if self._condition is None else _SOURCE_AT_ONCE, after)
+            found, after = await self._piece(self._at_once, after)
             if found:
                 yield found
             if after is None:
@@ -96,7 +133,7 @@ class Pieces:
         """
         if by_due and self._condition is not None:
             raise ValueInvalid("Rows that a function picks come by their keys.", fix="Leave order away.")
-        place = None if after is None else _read(after)
+        place = _opened(after)
         if by_due and self.is_plain:
             return await self._page_by_due(limit, place)
         found: list[RecordState] = []
@@ -110,16 +147,35 @@ class Pieces:
         """A record with the name of its task."""
         return record_of(state, self._names.get(state.task, str(state.task)))
 
-    async def act(self, act: Act) -> int:
-        """Do something about all of them, piece by piece, and tell workers; about how many it was."""
-        count, attempts = 0, Attempts(self._calls.engine)
-        async for piece in self.each():
-            rows = [(one.task, one.key) for one in piece]
-            count += len(await attempts.run(partial(act, rows), "Looking after reactive tasks"))
+    async def act(self, act: Act, part: Part = WHOLE) -> Changed:
+        """Do something about all of them, or a part, piece by piece, and tell workers.
+
+        A part ends early, where it can be gone on with, if the database is busy or away after the first piece: what was
+        done by then is done, and has to be told.
+        """
+        machine = self._calls.engine.machine
+        left, until, place = part.limit, machine.monotonic() + part.seconds, _opened(part.after)
+        found = changed = 0
+        while True:
+            at_once = int(min(self._at_once, left))
+            try:
+                piece, following = await self._piece(at_once, place)
+                changed += await act(piece) if piece else 0
+            except TryAgain:
+                if part is WHOLE or left == part.limit:
+                    raise
+                break
             self._calls.store.signals.notify()
-        return count
+            found, left, place = found + len(piece), left - at_once, following
+            if place is None or left <= 0 or machine.monotonic() >= until:
+                break
+        return Changed(found, changed, None if place is None else json.dumps(place))
 
     # ----- steps
+
+    @property
+    def _at_once(self) -> int:
+        return AT_ONCE if self._condition is None else _SOURCE_AT_ONCE
 
     async def _piece(self, limit: int, after: Any) -> tuple[list[RecordState], Any]:
         """Some records, and what to go on after; None if there are no more."""
@@ -140,7 +196,7 @@ class Pieces:
         session, store = _session(transaction), self._calls.store
         assert self._where.table is not None and self._condition is not None  # noqa: PT018, S101 - who asks has looked
         definition = definition_of(self._where.table)
-        place = None if after is None else encoded_key(self._calls, definition, after)
+        place = None if after is None else _key_place(self._calls, definition, after)
         piece = await store.records.matching(session, definition, self._condition, limit, place)
         places = {key: place for place, key in enumerate(piece.keys)}
         found = await store.records.among(session, self.query, [task.id for task in self.tasks], piece.keys)
@@ -148,9 +204,7 @@ class Pieces:
             keys = set(await self._keys())
             found = [one for one in found if one.key in keys]
         found.sort(key=lambda one: (places[one.key], one.task))
-        return found, None if piece.last is None else plain_key(
-            await store.records.spelled(session, definition, piece.last)
-        )
+        return found, None if piece.last is None else await store.records.spelled(session, definition, piece.last)
 
     async def _page_by_due(self, limit: int, place: Any) -> TaskPage:
         records, after = self._calls.store.records, None if place is None else _due_place(place)
@@ -165,12 +219,14 @@ class Pieces:
     async def _keys(self) -> list[str]:
         """The key of the filter as the change feed may spell it, for whichever of the tasks it fits."""
         found: dict[str, None] = {}
-        for table in {task.plan.spec.table: None for task in self.tasks}:
-            definition = self._definitions.get(table)
+        tasks = {task.plan.spec.table: task for task in self.tasks}
+        for table, task in tasks.items():
             try:
-                found |= dict.fromkeys(await spellings(self._calls, definition, self._where.key))
+                found |= dict.fromkeys(
+                    await spellings(self._calls, task, self._definitions.get(table), self._where.key)
+                )
             except IdInvalid:
-                if len({task.plan.spec.table for task in self.tasks}) == 1:
+                if len(tasks) == 1:
                     raise
         return list(found)
 
@@ -179,7 +235,7 @@ def task_of(tasks: Sequence[TaskRow], name: str) -> TaskRow:
     """A task by its name, or by the end of it, if no other ends so: handlers are called after their modules, too.
 
     Raises:
-        DataError: The database does not know it.
+        TaskNotFound: The database does not know it.
     """
     found = [task for task in tasks if task.plan.name == name]
     found = found or [task for task in tasks if task.plan.name.endswith(f":{name}")]
@@ -188,16 +244,16 @@ def task_of(tasks: Sequence[TaskRow], name: str) -> TaskRow:
     return found[0]
 
 
-def unknown_task(name: str) -> DataError:
+def unknown_task(name: str) -> TaskNotFound:
     """What is raised for a task that the database does not know."""
-    return DataError(
+    return TaskNotFound(
         f"The database knows no reactive task {name!r}.",
         fix="Start the program that declares it once; see penstock tasks.",
     )
 
 
-async def spellings(calls: JobCalls, definition: TableDefinition | None, key: Any) -> list[str]:
-    """How the change feed spells the key of a row; of a table that is not known here, how it may.
+async def spellings(calls: JobCalls, task: TaskRow, definition: TableDefinition | None, key: Any) -> list[str]:
+    """How the change feed spells the key of a row of a task; if its table is not known here, how it may.
 
     Raises:
         IdInvalid: It is no key of this table.
@@ -205,21 +261,51 @@ async def spellings(calls: JobCalls, definition: TableDefinition | None, key: An
     if definition is not None:
         value = encoded_key(calls, definition, key)
         return [await calls.read(lambda one: calls.store.records.spelled(_session(one), definition, value))]
+    if len(task.plan.spec.key) > 1:
+        several = [one if isinstance(one, (int, float)) else str(one) for one in _several(key, task.plan.spec.table)]
+        return [json.dumps(several, ensure_ascii=False, separators=separators) for separators in _SEPARATORS]
     found = [json.dumps([key], ensure_ascii=False, default=str)]
     with suppress(ValueError, TypeError):
         found.append(json.dumps([int(key)]))
     return found
 
 
-def encoded_key(calls: JobCalls, definition: TableDefinition, key: Any) -> Any:
-    """The key of a row as the driver takes it.
+def encoded_key(calls: JobCalls, definition: TableDefinition, key: Any) -> list[Any]:
+    """The key of a row as the driver takes it, column by column.
 
     Raises:
         IdInvalid: It is no key of this table.
     """
     given = str(key) if definition.managed else key
-    kind = definition.column(definition.key).kind
-    return calls.store.dialect.encode_value(kind, definition.encode_key(given))
+    if len(definition.key) > 1:
+        given = _several(key, definition.name)
+    return calls.engine.statements.of(definition.table, definition).key_args(definition.encode_key(given))
+
+
+def _several(key: Any, table: str) -> list[Any]:
+    """The values of a key of several columns; as text it is an array of JSON.
+
+    Raises:
+        IdInvalid: It is neither.
+    """
+    given: Any = key
+    if isinstance(key, str):
+        with suppress(ValueError):
+            given = json.loads(key)
+    if not isinstance(given, (tuple, list)):
+        raise IdInvalid(
+            f"{key!r} is not a key of table {table}, which has several columns.",
+            fix='Pass a tuple of their values; as text an array of JSON, such as [7, "a"].',
+            table=table,
+        )
+    return list(given)
+
+
+def _key_place(calls: JobCalls, definition: TableDefinition, after: Any) -> list[Any]:
+    try:
+        return captured_key(calls.store.dialect, definition, after)
+    except ValueError:
+        raise _no_cursor(after) from None
 
 
 def states_to_check(where: TaskFilter[Any]) -> tuple[str, ...] | None:
@@ -232,28 +318,41 @@ def _session(transaction: Any) -> Session:
     return session
 
 
-def _read(text: str) -> Any:
+def _opened(after: str | None) -> Any:
+    """The place that a page or a part has given."""
+    if after is None:
+        return None
     try:
-        return json.loads(text)
-    except (ValueError, TypeError) as error:
-        raise _no_cursor(text) from error
+        place = json.loads(after)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _no_cursor(after) from error
+    if place is None:
+        raise _no_cursor(after)
+    return place
 
 
 def _place(value: Any) -> RowKey:
     match value:
-        case [int(task), str(key)] | (int(task), str(key)):
+        case [task, str(key)] | (task, str(key)) if type(task) is int and task in _NUMBERS and _is_storable(key):
             return task, key
     raise _no_cursor(value)
 
 
 def _due_place(value: Any) -> tuple[datetime | None, RowKey]:
     match value:
-        case [None, int(task), str(key)]:
-            return None, (task, key)
-        case [str(moment), int(task), str(key)]:
-            with suppress(ValueError):
-                return datetime.fromisoformat(moment), (task, key)
+        case [None, task, key]:
+            return None, _place([task, key])
+        case [str(moment), task, key]:
+            with suppress(ValueError, OverflowError):
+                return datetime.fromisoformat(moment).astimezone(UTC), _place([task, key])
     raise _no_cursor(value)
+
+
+def _is_storable(key: str) -> bool:
+    try:
+        return b"\0" not in key.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _no_cursor(value: Any) -> CursorInvalid:

@@ -39,7 +39,7 @@ async def get_documents(
             rows = await _rows(session, statements, [definition.encode_key(one) for one in ids], names)
         finally:
             await session.rollback()
-        found = {row.__dict__[definition.key]: row for row in rows}
+        found = {definition.key_in(row.__dict__): row for row in rows}
         return [
             _checked(run, records.get(run.key), found.get(row_id), fields)
             for run, row_id in zip(runs, ids, strict=True)
@@ -65,11 +65,11 @@ async def _rows(
     definition = statements.definition
     part = names is not None and definition.managed
     if len(keys) > 1 and statements.dialect.any_of:
-        statement = statements.part(names or (), many=True)[0] if part else statements.get_many()
-        found: list[Row] = [*await session.fetch(statement, [keys])]
+        many = (statements.part(names or (), many=True)[0], [keys]) if part else statements.get_many(keys)
+        found: list[Row] = [*await session.fetch(*many)]
     else:
         statement = statements.part(names or ())[0] if part else statements.get()
-        found = [row for key in keys for row in await session.fetch(statement, [key])]
+        found = [row for key in keys for row in await session.fetch(statement, statements.key_args(key))]
     if not part:
         return read_rows(statements, found)
     decode = statements.part(names or ())[1]

@@ -61,11 +61,12 @@ class TaskRun:
 
     @property
     def doc_id(self) -> Any:
-        """The id of the row, or its key if another program owns the table."""
-        definition, (key,) = self.task.definition, read_values(self.key)
+        """The id of the row, or its key if another program owns the table: a tuple if that has several columns."""
+        definition, values = self.task.definition, read_values(self.key)
         if definition.managed:
-            return Id[Any](key)
-        return captured_fields(self.engine.store.dialect, definition, {definition.key: key})[definition.key]
+            return Id[Any](values[0])
+        captured = dict(zip(definition.key, values, strict=True))
+        return definition.key_in(captured_fields(self.engine.store.dialect, definition, captured))
 
     @property
     def watched_values(self) -> dict[str, Any]:
@@ -130,7 +131,7 @@ class TaskRun:
         """
         definition, condition = self.task.definition, self.task.condition
         asked = kinds_of((*(() if condition is None else (condition,)), *self._expressions()))
-        wanted = {definition.key, *(definition.column(name).name for name in names), *asked}
+        wanted = {*definition.key, *(definition.column(name).name for name in names), *asked}
         return tuple(column.name for column in definition.columns if column.name in wanted)
 
     def held(self) -> Outcome | None:
@@ -183,13 +184,16 @@ class TaskRun:
 
     def _part(self, row: Table, names: Sequence[str]) -> Table:
         definition = self.task.definition
-        wanted = {definition.key: None, **{definition.column(name).name: None for name in names}}
+        wanted = dict.fromkeys((*definition.key, *(definition.column(name).name for name in names)))
         return make_row(definition.table, {name: row.__dict__[name] for name in wanted})
 
     def _failed(self, why: str, reason: str) -> TaskConditionFailed:
-        (key,) = read_values(self.key)
+        values = read_values(self.key)
+        key, table = values[0] if len(values) == 1 else self.key, self.task.definition.name
         return TaskConditionFailed(
-            f"{self.task.name}: row {key} of {self.task.definition.name} {why}.", task=self.task.name, reason=reason
+            f"{self.task.name}: row {key} of {table} {why}.",
+            task=self.task.name,
+            reason=reason,
         )
 
 

@@ -85,7 +85,7 @@ class DeclaredTask:
         return Interest(
             name=interest_name(task.name),
             table=definition.name,
-            key=(definition.key,),
+            key=definition.key,
             matches=None if asked is None else asked.sql,
             watches=watches,
             before=tuple(column.name for column in definition.columns) if wants_row else () if exact else after,
@@ -159,7 +159,8 @@ class ReactiveTasks(TaskCare):
                 having matched.
                 ``name``: by which it is kept; the name of its function by default. Another name is another task.
                 ``debounce``: for how long a row has to be left alone before it is run.
-                ``max_wait``: for how long at most further changes put a run off; for ever by default.
+                ``max_wait``: for how long at most further changes put a run off, from the first one since the last run
+                of the row began; for ever by default.
                 ``retry``: when it is run again after it raised: five attempts by default, None for one.
                 ``reset_retries_on_data_change``: whether attempts are counted anew when the row has changed.
                 ``timeout``: how long an attempt may take; as long as it takes by default.

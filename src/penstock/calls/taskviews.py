@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -58,7 +59,7 @@ class TaskRecord:
 
     Attributes:
         task: The name of the task.
-        key: The id of the row, or its key, as JSON has it.
+        key: The id of the row, or its key, as JSON has it: a list if that has several columns.
         job: Its job, which tells of its runs.
         state: How that stands; None if it is lost.
         generation: How many changes the row had that the task wanted to hear of, and retries by hand.
@@ -144,7 +145,7 @@ class TaskExplanation:
     job: JobStatus | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        lines = [f"{self.task}, row {self.key}:", *(f"- {reason}" for reason in self.reasons)]
+        lines = [f"{self.task}, row {key_text(self.key)}:", *(f"- {reason}" for reason in self.reasons)]
         if self.exists is not None:
             matches = "matches the filter" if self.matches else "does not match the filter"
             lines.append(f"The row {matches} now." if self.exists else "There is no such row now.")
@@ -182,6 +183,11 @@ def record_of(state: RecordState, name: str) -> TaskRecord:
         finished_at=state.finished_at,
         error=state.error,
     )
+
+
+def key_text(key: Any) -> str:
+    """A key as people read it: what it is, or several columns as JSON."""
+    return json.dumps(key, ensure_ascii=False, default=str) if isinstance(key, (list, tuple)) else str(key)
 
 
 def plain_key(text: str) -> Any:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 SLOT_BYTES = 32 * 2**20
 SLOT_AGE = timedelta(hours=1)
+_KEPT_PARTS = 2  # slots over which what is kept is spread; one more is written, and one free
 SOONEST, LATEST = 0.05, 10.0  # seconds between looks
 
 
@@ -19,11 +20,13 @@ class Slots:
         current: The one into which changes are written.
         since: Since when.
         sizes: How many bytes each holds.
+        keep_for: How long changes are kept at least, though all readers have passed them.
     """
 
     current: int
     since: datetime
     sizes: Mapping[int, int]
+    keep_for: timedelta = timedelta(0)
 
     def to_empty(self) -> list[int]:
         """Those that may be emptied once all readers have passed them."""
@@ -32,7 +35,10 @@ class Slots:
     def following(self, now: datetime) -> int | None:
         """Where to write from now on; None if it is not time, or no slot is free."""
         size = self.sizes[self.current]
-        if size < SLOT_BYTES and not (size and now - self.since >= SLOT_AGE):
+        age = now - self.since
+        if size < SLOT_BYTES and not (size and age >= SLOT_AGE):
+            return None
+        if age < self.keep_for / _KEPT_PARTS:  # else slots would soon all be kept, but for the last one, for too long
             return None
         ring = sorted(self.sizes, key=lambda slot: (slot - self.current) % len(self.sizes))
         return next((slot for slot in ring[1:] if not self.sizes[slot]), None)

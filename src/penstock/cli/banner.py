@@ -42,13 +42,14 @@ _PLURALS = {"query": "queries"}
 _NO_ID = "00000000000000000000000000"
 
 
-def banner(app: App, config: Config, url: str, services: Sequence[str], *, reload: bool) -> str:
-    """All that one needs to begin."""
+def banner(app: App, config: Config, url: str, services: Sequence[str], *, reload: bool, token: str | None) -> str:
+    """All that one needs to begin; with the admin token if it was made for this command, and is no setting."""
     facts = {
         "server": style(url, bold=True),
         "database": shown_url(config.database),
         "functions": _functions(app),
         "services": ", ".join(services),
+        "admin": f"{url}/admin, bearer token: {'the setting admin_token' if token is None else token}",
     }
     lines = [f"{style('penstock', fg='cyan', bold=True)} {version('penstock')}", ""]
     lines += [f"  {style(f'{name:9}', dim=True)}  {value}" for name, value in facts.items()]

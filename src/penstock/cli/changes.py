@@ -15,6 +15,7 @@ from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, print_table, readable_time, say
 from penstock.errors import ConfigError, DataError
+from penstock.outbox.outbox import outbox_read
 from penstock.store.changes import InterestRow, ReaderRow
 from penstock.store.feed import FeedSeen, see_feed
 
@@ -87,6 +88,12 @@ async def _drop(app: App, options: Options, name: str, *, sure: bool) -> None:
     async with open_backend(app, options) as backend:
         look = await _see(backend)
         known = {row.name: (row, standing) for row, standing in look.feed.readers}
+        outbox = outbox_read(name)
+        if outbox is not None and any(one.plan.name == outbox for one in await backend.engine.store.outboxes.list()):
+            raise DataError(
+                f"{name} is the reader of outbox {outbox}, which would leave out messages without it.",
+                fix=f"Drop the outbox: penstock outbox drop {outbox}",
+            )
         if name not in known:
             raise DataError(f"There is no reader {name!r}.", fix="See penstock changes.")
         row, standing = known.pop(name)

@@ -103,7 +103,7 @@ async def _read(
         conditions.append(condition)
         values += [value] if condition.takes_value else []
     statement = statements.scan(
-        tuple(conditions), (statements.definition.key,), order, limit=limit, indexed=not conditions
+        tuple(conditions), statements.definition.key, order, limit=limit, indexed=not conditions
     )
     session = await backend.engine.store.begin_read()
     try:

@@ -27,12 +27,14 @@ from penstock.cli.options import Options, pass_options
 from penstock.cli.output import say
 from penstock.cli.program import find_program, load_app
 from penstock.cli.watch import Watch
+from penstock.clock import secret
 from penstock.config import Config
 from penstock.errors import ConfigError, UsageError
 from penstock.server.run import serve
 
 _AGAIN = "_PENSTOCK_STARTED_AGAIN"  # in the environment of a process that has replaced itself
 _GREETED = "greeted"
+_TOKEN = "_PENSTOCK_ADMIN_TOKEN"  # noqa: S105 - likewise, so that it stays the same
 _LONGEST_GRACE = 2.0
 
 
@@ -44,7 +46,8 @@ _LONGEST_GRACE = 2.0
 def command(options: Options, host: str, port: int, reload: bool) -> None:
     """Run server and services in one process, and start again when the source changes.
 
-    For development: callers see the text of unexpected errors, and running jobs get little time to finish.
+    For development: callers see the text of unexpected errors, and running jobs get little time to finish. The admin
+    interface takes a token that is shown, unless the setting admin_token names another.
     """
     set_up_logs(options.log_level or "info", options.log_format)
     watch = Watch(_folders(options)) if reload else None
@@ -52,7 +55,7 @@ def command(options: Options, host: str, port: int, reload: bool) -> None:
     life.load()
     changed = complete_serving(_develop(life, watch))
     if changed is not None:
-        _start_again(changed, greeted=life.greeted)
+        _start_again(changed, life)
     end_process()
 
 
@@ -61,10 +64,12 @@ class Life:
 
     Attributes:
         greeted: Whether the banner has been shown, in this life or an earlier one.
+        token: The admin token of all lives, unless a setting says another.
     """
 
     def __init__(self, options: Options, host: str, port: int, *, reload: bool) -> None:
         self.greeted = os.environ.get(_AGAIN) == _GREETED
+        self.token = os.environ.pop(_TOKEN, "") or secret()
         self._options = options
         self._host = host
         self._port = port
@@ -85,8 +90,9 @@ class Life:
         if self._app is None:
             raise self._failure or AssertionError("load comes first")
         config = self._app.config(database=self._options.database, dev=True)
-        config = replace(config, grace=min(config.grace, _LONGEST_GRACE))
-        tell = partial(self._tell, self._app, config)
+        made = None if config.admin_token else self.token
+        config = replace(config, grace=min(config.grace, _LONGEST_GRACE), admin_token=made or config.admin_token)
+        tell = partial(self._tell, self._app, config, made)
         await serve(self._app, config, host=self._host, port=self._port, services=SERVICES, ready=tell)
 
     async def stop(self, serving: asyncio.Task[None]) -> None:
@@ -105,12 +111,12 @@ class Life:
         show_failure(error, as_json=False, debug=self._options.debug)
         say(style("Waiting for a change of the source.", fg="cyan"))
 
-    def _tell(self, app: App, config: Config, url: str) -> None:
+    def _tell(self, app: App, config: Config, made: str | None, url: str) -> None:
         """Calls are taken now: all there is to know for the first time, a line later on."""
         say(
             style(f"ready at {url}", fg="cyan")
             if self.greeted
-            else banner(app, config, url, SERVICES, reload=self._reload)
+            else banner(app, config, url, SERVICES, reload=self._reload, token=made)
         )
         self.greeted = True
         self._ready.set()
@@ -150,11 +156,11 @@ def _is_again() -> bool:
     return _AGAIN in os.environ
 
 
-def _start_again(changed: Path, *, greeted: bool) -> None:
+def _start_again(changed: Path, life: Life) -> None:
     """Replace this process by a new one of the same command line."""
     folder = Path.cwd()
     name = changed.relative_to(folder) if changed.is_relative_to(folder) else changed
     say(style(f"{name} changed", fg="cyan"))
     sys.stdout.flush()
-    environment = {**os.environ, _AGAIN: _GREETED if greeted else "1"}
+    environment = {**os.environ, _AGAIN: _GREETED if life.greeted else "1", _TOKEN: life.token}
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - it is this program

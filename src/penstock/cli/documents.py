@@ -84,7 +84,7 @@ class Documents:
             checked = self._definition.make_rows(self._statements.decode_fields((row,)))[0]
             return list(self._definition.encode_row(checked, "", _EPOCH))
         except (ValueError, TypeError) as error:
-            key = row[self._definition.positions[self._definition.key]]
+            key = self._definition.key_at(row)
             raise RowInvalid(
                 f"Table {self._definition.name}: the row {key} does not fit its declaration: {error}.",
                 fix="Change the declaration, or correct the row.",

@@ -24,7 +24,8 @@ def command(options: Options) -> None:
     """Show the settings in force, where each comes from, and what it means."""
     config = open_app(options).config(database=options.database)
     hidden = {name: shown_url(getattr(config, name)) for name in ("database", "direct_database")}
-    values = asdict(config) | hidden | {"metrics_token": config.metrics_token and "***"}
+    secret = {name: getattr(config, name) and "***" for name in ("metrics_token", "admin_token")}
+    values = asdict(config) | hidden | secret
     sources = _sources(options, config)
     meanings = _meanings()
     if options.json:

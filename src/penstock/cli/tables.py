@@ -12,7 +12,8 @@ from penstock.app import Backend
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract import Row, Session
-from penstock.store.statements import Condition, TableStatements
+from penstock.store.statements import TableStatements
+from penstock.transaction.segments import Segment, after
 
 _PIECE = 1000
 
@@ -46,13 +47,16 @@ async def count_rows(session: Session, statements: TableStatements) -> int:
 
 async def read_rows(session: Session, statements: TableStatements) -> AsyncIterator[Sequence[Row]]:
     """All rows of a table in a snapshot, in pieces, in the order of its key."""
-    key = statements.definition.key
-    place = statements.definition.positions[key]
-    statement = statements.scan((), (key,), "asc", limit=_PIECE, indexed=True)
-    rows = await session.fetch(statement, (_PIECE,))
-    statement = statements.scan((Condition(key, ">"),), (key,), "asc", limit=_PIECE, indexed=True)
-    while rows:
-        yield rows
-        if len(rows) < _PIECE:
-            return
-        rows = await session.fetch(statement, (rows[-1][place], _PIECE))
+    definition = statements.definition
+    optional = [column.optional for column in definition.key_columns]
+    pending = [Segment()]
+    while pending:
+        segment = pending.pop(0)
+        conditions, args = segment.conditions(definition.key)
+        statement = statements.scan(conditions, definition.key, "asc", limit=_PIECE, indexed=True)
+        rows = await session.fetch(statement, (*args, _PIECE))
+        if rows:
+            yield rows
+        if len(rows) == _PIECE:
+            last = definition.key_values(definition.key_at(rows[-1]))
+            pending = [*after(segment, definition.key, optional, last, "asc"), *pending]

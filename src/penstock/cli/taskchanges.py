@@ -1,4 +1,4 @@
-"""``penstock tasks retry``, ``cancel``, ``skip``, ``delete``, ``pause``, ``resume``: what may be done about tasks."""
+"""``penstock tasks retry``, ``cancel``, ``skip``, ``delete``, ``pause``, ``resume``, ``reconcile``: changing them."""
 
 from __future__ import annotations
 
@@ -96,6 +96,16 @@ def resume(options: Options, task: str) -> None:
     say(f"{task} runs again; {counted(count, 'run')} that had been put off {'is' if count == 1 else 'are'} due now.")
 
 
+@click.command("reconcile")
+@click.argument("task")
+@pass_options
+def reconcile(options: Options, task: str) -> None:
+    """Have all rows of TASK looked at, from the beginning. Planners do it; penstock tasks tells how far they are."""
+    app = open_app(options)
+    complete(_reconcile(app, options, task))
+    say(f"All rows of {task} are looked at, by whichever process plans.")
+
+
 # ----- steps
 
 _DONE = {"retry": "retried", "cancel": "asked to be canceled", "skip": "skipped", "delete": "forgotten"}
@@ -131,3 +141,8 @@ async def _pause(app: App, options: Options, task: str) -> None:
 async def _resume(app: App, options: Options, task: str) -> int:
     async with open_backend(app, options) as backend:
         return await app.tasks.resume(backend, task)
+
+
+async def _reconcile(app: App, options: Options, task: str) -> None:
+    async with open_backend(app, options) as backend:
+        await app.tasks.reconcile(backend, task)

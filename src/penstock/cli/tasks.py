@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import click
 
 from penstock.app import App, Backend
-from penstock.calls.taskviews import TaskRecord, TaskStatus
+from penstock.calls.taskviews import TaskRecord, TaskStatus, key_text
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, print_table, readable_time, say
-from penstock.cli.taskchanges import cancel, delete, pause, resume, retry, skip
+from penstock.cli.taskchanges import cancel, delete, pause, reconcile, resume, retry, skip
 from penstock.cli.taskfilter import read_task_filter, task_filter_options
 from penstock.errors import DataError
 
@@ -96,7 +96,10 @@ def records(
 @json_option()
 @pass_options
 def show(options: Options, task: str, key: str) -> None:
-    """Show what is kept of the row with the id or key KEY; for its runs see penstock jobs show."""
+    """Show what is kept of the row with the id or key KEY; for its runs see penstock jobs show.
+
+    A KEY of several columns is a JSON array, such as '[7, "a"]'.
+    """
     app = open_app(options)
     record = complete(with_backend(app, options, lambda backend: app.tasks.find(backend, task, key)))
     if record is None:
@@ -105,6 +108,7 @@ def show(options: Options, task: str, key: str) -> None:
     if options.json:
         print_json(found)
         return
+    found["key"] = key_text(found["key"])
     for name, value in found.items():
         if value is not None:
             click.echo(f"{name.replace('_', ' '):{_LABEL}} {value}")
@@ -116,7 +120,10 @@ def show(options: Options, task: str, key: str) -> None:
 @json_option()
 @pass_options
 def explain(options: Options, task: str, key: str) -> None:
-    """Say why TASK has run for the row with the id or key KEY, or has not."""
+    """Say why TASK has run for the row with the id or key KEY, or has not.
+
+    A KEY of several columns is a JSON array, such as '[7, "a"]'.
+    """
     app = open_app(options)
     found = complete(with_backend(app, options, lambda backend: app.tasks.explain(backend, task, key)))
     if options.json:
@@ -125,7 +132,7 @@ def explain(options: Options, task: str, key: str) -> None:
         click.echo(str(found))
 
 
-for _command in (retry, cancel, skip, delete, pause, resume):
+for _command in (retry, cancel, skip, delete, pause, resume, reconcile):
     command.add_command(_command)
 
 
@@ -160,7 +167,7 @@ def _record_row(record: TaskRecord) -> tuple[str, ...]:
     run_at = "" if record.run_at is None else readable_time(record.run_at)
     change = record.change if record.gone is None else f"{record.change}, {record.gone}"
     error = (record.error or "").partition("\n")[0]
-    return (record.task, str(record.key), state, str(record.attempt or 0), run_at, change, error)
+    return (record.task, key_text(record.key), state, str(record.attempt or 0), run_at, change, error)
 
 
 def _plain(value: Any) -> Any:

@@ -76,6 +76,24 @@ METERS = {
         "gauge", ("task",), "For how long the oldest run that may start is due; 0 if there is none."
     ),
     "penstock_task_paused": Meter("gauge", ("task",), "Whether the task is paused: 1 or 0."),
+    "penstock_outbox_delivered": Meter("counter", ("outbox",), "Messages that this process has delivered."),
+    "penstock_outbox_failed": Meter("counter", ("outbox",), "Attempts to hand a message over that failed here."),
+    "penstock_outbox_messages": Meter(
+        "gauge",
+        ("outbox",),
+        "Messages that are still to be delivered, without those parked; of each kind up to 10,000.",
+    ),
+    "penstock_outbox_seconds": Meter(
+        "gauge", ("outbox",), "For how long the oldest of these was written; 0 if there is none."
+    ),
+    "penstock_outbox_failing": Meter(
+        "gauge", ("outbox",), "Messages that have failed and keep others waiting, all or those of their key."
+    ),
+    "penstock_outbox_halted": Meter(
+        "gauge", ("outbox",), "Whether the outbox waits for a message whose attempts are used up: 1 or 0."
+    ),
+    "penstock_outbox_parked": Meter("gauge", ("outbox",), "Messages that are parked, up to 10,000."),
+    "penstock_outbox_paused": Meter("gauge", ("outbox",), "Whether the outbox is paused: 1 or 0."),
     "penstock_database_up": Meter("gauge", (), "Whether the database has answered what is asked here: 1 or 0."),
     "penstock_calls": Meter(
         "counter", ("function", "outcome"), "Runs of functions, as jobs too: success, error or canceled."

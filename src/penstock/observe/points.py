@@ -21,6 +21,7 @@ POINTS = frozenset(
         "scheduler.decided",  # it is decided which crons run, nothing is committed
         "outbox.next",  # it is known which messages of an outbox are next, none is handed over
         "outbox.write",  # how an outbox stands is about to be written by itself
+        "outbox.rebuild",  # the reset of an outbox has run, and it is about to begin anew
         "lease.renew",  # a worker is about to renew its lease
         "lock.renew",  # a holder is about to renew its lock
     }

@@ -1,6 +1,7 @@
 """A message: one change of a row, or something sent to a topic, as the handler of an outbox gets it.
 
-Owns its identity, which is the same each time it is handed over. Leaves reading captured rows to `calls/deliveries`.
+Owns its identity, which is the same each time it is handed over, and what topics and keys may be. Leaves reading
+captured rows to `calls/deliveries`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
+from pydantic_core import to_jsonable_python
+
 from penstock.changes.change import CapturedChange
-from penstock.errors import InputError
+from penstock.errors import InputError, ValueInvalid
+from penstock.values import check_text
 
 T = TypeVar("T")
 
@@ -26,6 +30,8 @@ KIND_OF: dict[str, MessageKind] = {
     "truncate": "truncate",
     TOPIC: "message",
 }
+LONGEST_TOPIC = 100
+LONGEST_KEY = 200
 BEFORE_ALL = -(2**62)  # where the numbers of rows begin that are older than their outbox
 
 
@@ -45,7 +51,8 @@ class Message(Generic[T]):
             the outbox is partitioned by, or the key that was sent along. None of a message without.
         row: The row as it was written; None if it was deleted, or if there is none.
         previous: The row as it was before an update or a delete; None otherwise.
-        payload: What was sent to the topic, as JSON values; None of a row.
+        payload: What was sent to the topic: as ``Message[…]`` says in the handler's annotation, or as JSON values; None
+            of a row.
         topic: The topic; None of a row.
         written_at: When it was written, by the database's clock.
         older: Whether it is a row that was there before the outbox was; `written_at` is then when it was read.
@@ -78,7 +85,7 @@ class Message(Generic[T]):
         """
         if not source:
             raise InputError("A CloudEvent needs a source.", fix='Pass a URI, such as "https://shop.example/orders".')
-        said: Any = self.payload
+        said: Any = to_jsonable_python(self.payload, bytes_mode="base64")
         if self.kind != "message":
             row: Any = self.row if self.row is not None else self.previous
             said = row.model_dump(mode="json") if hasattr(row, "model_dump") else row
@@ -99,3 +106,25 @@ def message_id(outbox: str, change: CapturedChange) -> str:
     when = "" if change.seq < 0 else change.changed_at.isoformat()
     said = ("penstock", "outbox", outbox, "row" if change.seq < 0 else str(change.seq), when, change.key or "")
     return str(uuid5(NAMESPACE_URL, "/".join(said)))
+
+
+def is_topic(name: object) -> bool:
+    """Whether there can be a topic of this name: a text of 1 to 100 printable characters."""
+    return isinstance(name, str) and 0 < len(name) <= LONGEST_TOPIC and name.isprintable()
+
+
+def check_key(key: object) -> None:
+    """Refuse what cannot be the key of a message: anything but a text of 1 to 200 characters, or None.
+
+    Raises:
+        ValueInvalid: It cannot be.
+    """
+    if key is None:
+        return
+    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
+        given = f"{len(key)} characters" if isinstance(key, str) else repr(key)
+        raise ValueInvalid(
+            f"The key of a message is a text of 1 to {LONGEST_KEY} characters, not {given}.",
+            fix="Leave it away for none.",
+        )
+    check_text(key, "The key of a message")

@@ -168,3 +168,8 @@ class Outbox:
 def reader_name(outbox: str) -> str:
     """The name of an outbox's reader of the change feed."""
     return f"{_READER}{outbox}"
+
+
+def outbox_read(reader: str) -> str | None:
+    """The outbox whose reader of the change feed has this name; None if it is none of an outbox."""
+    return reader.removeprefix(_READER) if reader.startswith(_READER) else None

@@ -19,16 +19,17 @@ _MINUTE = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """A message that has failed.
+    """A message that has failed, or what keeps an outbox from going on at all.
 
     Attributes:
-        seq: Its number.
+        seq: Its number; 0 if it is the outbox itself that waits for somebody to look after it.
         attempts: How many attempts have failed.
         since: When the first one failed.
         retry_at: When it is tried again; None if not by itself.
         error: Why the last one failed.
         traceback: Where.
         halted: Whether its attempts are used up. It may be tried again all the same.
+        key: The key of its row, or of the message.
     """
 
     seq: int
@@ -38,6 +39,7 @@ class Trouble:
     error: str
     traceback: str | None = None
     halted: bool = False
+    key: str | None = None
 
     def text(self) -> str:
         """The same as JSON."""
@@ -56,6 +58,19 @@ class Trouble:
     def due(self, now: datetime) -> bool:
         """Whether it is to be tried again now."""
         return self.retry_at is not None and self.retry_at <= now
+
+
+def reader_lost(outbox: str, now: datetime) -> Trouble:
+    """What is known of an outbox whose reader of the change feed is gone: the feed has kept nothing for it since."""
+    return Trouble(
+        seq=0,
+        attempts=0,
+        since=now,
+        retry_at=None,
+        error=f"ReaderLost: the reader of outbox {outbox} is gone from the change feed, which has kept nothing for it "
+        "since. Rebuild it, or move it; or retry it, and it goes on with what is written from now on.",
+        halted=True,
+    )
 
 
 def after_failure(

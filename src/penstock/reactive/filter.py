@@ -28,7 +28,8 @@ class TaskFilter(Generic[T]):
             ``"gone"``, which is any of these: the row has left the filter of its task, or is deleted.
         error: Text that their last error contains, upper and lower case told apart.
         has_error: Whether there is one.
-        key: The id of the row, or its key in a table that another program owns; as text, too.
+        key: The id of the row, or its key in a table that another program owns; as text, too. A key of several columns
+            is a tuple, and as text an array of JSON.
         table: The table that their task is about.
         rows: Only rows of that table of which this is true, as they are now: a function of a row, as the filter of a
             task. Rows that are deleted are never among them.

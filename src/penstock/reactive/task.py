@@ -116,7 +116,9 @@ class ReactiveTask:
         """What tells whether rows have to be looked at anew: the filter and what is watched."""
         condition = "" if self.condition is None else signature(self.condition)
         watch = "" if self.watch is None else self.watch.signature
-        return json.dumps([self.definition.name, condition, watch, self.run_at, sorted(self.on)])
+        said = [self.definition.name, condition, watch, self.run_at, sorted(self.on)]
+        key = self.definition.key
+        return json.dumps(said if len(key) == 1 else [*said, key])  # rows of another key are other rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +176,7 @@ def spec_of(task: ReactiveTask, *, exact: bool) -> TaskSpec:
     """What is kept of a task for planners."""
     return TaskSpec(
         table=task.definition.name,
-        key=(task.definition.key,),
+        key=task.definition.key,
         on=task.on,
         exact=exact,
         filter=None if task.condition is None else signature(task.condition),

@@ -40,6 +40,7 @@ from penstock.schema.stored import (
     index_name,
     next_name,
     required_name,
+    unique_keys,
 )
 from penstock.schema.table import TableDefinition
 
@@ -127,7 +128,7 @@ class _Comparison:
     # ----- the table as a whole
 
     def check_owned(self, stored: StoredTable | None) -> None:
-        """A table of another program has to be there, with the declared columns; it is never changed."""
+        """A table of another program has to be there, with the declared columns and key; it is never changed."""
         if stored is None:
             self._problem(
                 f"Table {self.table} does not exist, and {self.definition.table.__name__} is declared managed=False.",
@@ -142,6 +143,25 @@ class _Comparison:
                 f"Its columns are {', '.join(column.name for column in stored.columns.values())}.",
                 column=listed,
             )
+        elif stored.kind == "table":
+            self._check_unique(stored)
+
+    def _check_unique(self, stored: StoredTable) -> None:
+        """The declared key has to be one that the database keeps unique; where it keeps none, its owner knows."""
+        unique = list(unique_keys(stored))
+        if any({*self.declared.key}.issuperset(columns) for columns in unique):
+            return
+        key = ", ".join(self.definition.key)
+        if unique:
+            listed = " or ".join(f"({', '.join(columns)})" for columns in unique)
+            self._problem(
+                f"{self.definition.table.__name__} declares ({key}) as the key of {self.table}, of which several rows "
+                "may have the same.",
+                f"The columns that tell its rows apart are {listed}; or create a unique index of ({key}) with the "
+                "program that owns the table.",
+            )
+        else:
+            self.notes.append(f"Nothing but its owner keeps rows of {self.table} from having the same ({key}).")
 
     def check_form(self, stored: StoredTable) -> bool:
         """Whether it is a table that penstock can keep rows in."""

@@ -31,7 +31,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from penstock.errors import DeclarationError, ValueInvalid
-from penstock.schema.ids import Id, id_prefix_of, is_id
+from penstock.schema.ids import Id, id_prefix_of, is_id, is_several
 from penstock.schema.tighten import check_bytes
 from penstock.values import INT64_MAX, INT64_MIN, check_text, encode_json
 
@@ -232,7 +232,12 @@ def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
 
 
 def _id_encoder(where: str, annotation: Any) -> Encode:
-    target = next(iter(get_args(annotation)), None)
+    target: Any = next(iter(get_args(annotation)), None)
+    if is_several(target):
+        raise DeclarationError(
+            f"{where}: Id[{target.__name__}] cannot be stored: it is a tuple, as its key has several columns.",
+            fix="Declare a field for each of them.",
+        )
 
     def encode(value: str) -> str:
         prefix = id_prefix_of(target)

@@ -30,7 +30,8 @@ class Id(str, Generic[T]):
     """The id of a row of table `T`: a string such as ``booking_01jd3k4v5w6x7y8z9a0b1c2d3e``.
 
     In annotations `Id[Booking]` is checked where it enters: an id of another table, or a malformed one, is
-    refused. For a user-owned table (``managed=False``) it is the key as text, and only its form is checked.
+    refused. For a user-owned table (``managed=False``) it is the key as text, and only its form is checked; if that
+    has several columns, it is a tuple of their values, and each is checked.
     """
 
     __slots__ = ()
@@ -38,11 +39,16 @@ class Id(str, Generic[T]):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         target = next(iter(get_args(source)), None)
+        if is_several(target):
+            return core_schema.no_info_plain_validator_function(_KeyChecker(target))
         return core_schema.no_info_after_validator_function(
             _Checker(target) if cls is Id else cls,
             core_schema.str_schema(strict=True, max_length=1024),
             serialization=core_schema.to_string_ser_schema(),
         )
+
+
+RowId = Id[T] | tuple[Any, ...]  # as `get` and the like take it: a tuple for tables with several key columns
 
 
 class _Checker:
@@ -60,6 +66,25 @@ class _Checker:
                 {"table": prefix},
             )
         return Id(text)
+
+
+class _KeyChecker:
+    """Checks that a tuple, or an array of JSON, is an id of a table with several key columns."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def __call__(self, given: Any) -> tuple[Any, ...]:
+        try:
+            found: tuple[Any, ...] = self.target.__check_id__(given)
+        except IdInvalid as error:
+            raise PydanticCustomError("id_of_another_table", "{what}", {"what": error.what}) from error
+        return found
+
+
+def is_several(target: Any) -> bool:
+    """Whether ids of a table class are tuples, since its key has several columns."""
+    return len(getattr(getattr(target, "__declared__", None), "key", ())) > 1
 
 
 def id_prefix_of(target: Any) -> str | None:

@@ -6,11 +6,13 @@ indexes and checks. Leaves reading it to the stores' catalogs, and comparing to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2s
 
 MAX_SQL_NAME = 63
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,17 @@ class StoredTable:
     constraints: tuple[str, ...] = ()
     options: str = ""
     attached: Mapping[str, str] = field(default_factory=dict)
+
+
+def unique_keys(table: StoredTable) -> Iterator[tuple[str, ...]]:
+    """Columns whose values no two rows share: those of the primary key, and of each unique index over all rows."""
+    if table.key:
+        yield table.key
+    names = {column.name: name for name, column in table.columns.items()}
+    for index in table.indexes.values():
+        found = [_QUOTED.match(column) for column in index.columns]
+        if index.unique and index.valid and not index.extra.startswith("where") and all(found):
+            yield tuple(names.get(one[1].replace('""', '"'), "") for one in found if one)
 
 
 def index_name(table: str, index: str) -> str:

@@ -6,7 +6,6 @@ Owns the declaration and what it means: name, key, columns, indexes. Leaves SQL 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,17 +13,17 @@ from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, PydanticUserError, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, PydanticUserError
 from pydantic_core import CoreSchema
 
 from penstock.errors import DeclarationError, IdInvalid, ValueInvalid
 from penstock.schema.fields import Column, Kind, column_of
 from penstock.schema.ids import JOB_PREFIX, Id, is_id
 from penstock.schema.index import Index
+from penstock.schema.keys import check_key_kinds, check_several, declared_key, encode_one
+from penstock.schema.names import check_name, snake_case
 from penstock.schema.tighten import tighten
 
-_NAME = re.compile(r"[a-z_][a-z0-9_]*")
-_MAX_NAME = 48
 _MAX_COLUMNS = 1024
 SYSTEM_COLUMNS = ("id", "creation_time")
 _RESERVED_PREFIXES = ("penstock", "pg_", "sqlite_", "_")
@@ -58,9 +57,10 @@ class Table(BaseModel, metaclass=_Frozen):
     Class arguments:
         name: The SQL table's name; the class name in snake case by default.
         source: A table that exists already, such as ``"shop.orders"``; only with ``managed=False``.
-        key: The column that identifies its rows; with `source`, required.
+        key: The column that identifies its rows, or a tuple of columns; with `source`, required.
         managed: Whether penstock creates and changes the table (the default). A table that some other program
-            owns is declared with ``managed=False``: it has no system fields, and its rows' ids are its keys.
+            owns is declared with ``managed=False``: it has no system fields, and its rows' ids are its keys. The id
+            of a row with several key columns is a tuple of their values.
 
     Raises:
         DeclarationError: At import, for a name, a field or an index that cannot be. If it names classes that come
@@ -101,7 +101,7 @@ class Table(BaseModel, metaclass=_Frozen):
         *,
         name: str | None = None,
         source: str | None = None,
-        key: str | None = None,
+        key: str | Sequence[str] | None = None,
         managed: bool = True,
         **unknown: Any,
     ) -> None:
@@ -113,6 +113,12 @@ class Table(BaseModel, metaclass=_Frozen):
         cls.__definition__ = None
         if cls.__pydantic_complete__:
             definition_of(cls)
+
+    @classmethod
+    def __check_id__(cls, given: Any) -> tuple[Any, ...]:
+        """An id of a row of a table with several key columns; see `Id`."""
+        definition = definition_of(cls)
+        return check_several(definition.name, definition.key_columns, given)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -150,7 +156,7 @@ class Table(BaseModel, metaclass=_Frozen):
 @dataclass(frozen=True)
 class _Declared:
     sql_name: str
-    key: str
+    key: tuple[str, ...]
     managed: bool
 
 
@@ -160,7 +166,7 @@ class TableDefinition:
 
     Attributes:
         name: The SQL name; with a schema before a dot for some user-owned tables.
-        key: The column that identifies a row: `id`, or the user-owned table's own.
+        key: The columns that identify a row: `id`, or the user-owned table's own.
         columns: All columns in order, the system's first.
         indexes: The declared indexes by name.
         managed: Whether penstock creates and changes the table.
@@ -168,7 +174,7 @@ class TableDefinition:
 
     table: type[Table]
     name: str
-    key: str
+    key: tuple[str, ...]
     managed: bool
     columns: tuple[Column, ...]
     indexes: Mapping[str, Index]
@@ -191,23 +197,39 @@ class TableDefinition:
     def order_of(self, index: Index | None) -> tuple[str, ...]:
         """The columns by which rows of an index, or of the whole table, are ordered: always a total order."""
         columns = index.columns if index else ()
-        return columns if self.key in columns else (*columns, self.key)
+        return (*columns, *(name for name in self.key if name not in columns))
 
-    def encode_key(self, row_id: str) -> Any:
-        """The key that an id stands for, in the form a store takes.
+    @cached_property
+    def key_columns(self) -> tuple[Column, ...]:
+        """The columns of the key."""
+        return tuple(self.columns[self.positions[name]] for name in self.key)
+
+    def key_in(self, fields: Mapping[str, Any]) -> Any:
+        """The key among the fields of a row: a value, or a tuple of several."""
+        return fields[self.key[0]] if len(self.key) == 1 else tuple(fields[name] for name in self.key)
+
+    def key_at(self, row: Sequence[Any]) -> Any:
+        """The key among the column values of a row, in the same way."""
+        values = tuple(row[self.positions[name]] for name in self.key)
+        return values[0] if len(values) == 1 else values
+
+    def key_values(self, key: Any) -> tuple[Any, ...]:
+        """The values of a key, column by column."""
+        return (key,) if len(self.key) == 1 else tuple(key)
+
+    def encode_key(self, row_id: Any) -> Any:
+        """The key that an id stands for, in the form a store takes; a tuple if it has several columns.
 
         Raises:
             IdInvalid: It is malformed, or an id of another table.
         """
-        text: object = row_id
         if not self.managed:
-            column = self.columns[self.positions[self.key]]
-            try:
-                return column.encode(column.adapter.validate_python(row_id, strict=not isinstance(text, str)))
-            except (ValidationError, TypeError):
-                pass
-        elif isinstance(text, str) and is_id(self.name, text):
-            return str(text)
+            if len(self.key) == 1:
+                return encode_one(self.name, self.key_columns[0], row_id)
+            values = check_several(self.name, self.key_columns, row_id)
+            return tuple(column.encode(value) for column, value in zip(self.key_columns, values, strict=True))
+        if isinstance(row_id, str) and is_id(self.name, row_id):
+            return str(row_id)
         raise IdInvalid(
             f"{row_id!r} is not an id of table {self.name}.",
             fix=f"Pass an id of {self.name}, as insert and rows of {self.table.__name__} give it.",
@@ -230,7 +252,7 @@ class TableDefinition:
 
     def _validated(self, fields: dict[str, Any]) -> Table:
         row = self.table.__pydantic_validator__.validate_python(_aware(fields), strict=False)
-        row.__dict__.setdefault("id", Id(fields[self.key]))
+        row.__dict__.setdefault("id", Id(fields[self.key[0]]) if len(self.key) == 1 else self.key_in(row.__dict__))
         return cast("Table", row)
 
     def encode_row(self, row: Table, row_id: str, now: datetime) -> tuple[Any, ...]:
@@ -304,6 +326,7 @@ def _define(table: type[Table]) -> TableDefinition:
         positions={column.name: position for position, column in enumerate(columns)},
     )
     _check_indexed_kinds(definition)
+    check_key_kinds(table.__name__, definition.key_columns)
     table.__definition__ = definition
     return definition
 
@@ -317,25 +340,26 @@ def _system_columns(declared: _Declared) -> list[Column]:
     ]
 
 
-def _declare(cls: type[Table], name: str | None, source: str | None, key: str | None, managed: bool) -> _Declared:
+def _declare(
+    cls: type[Table], name: str | None, source: str | None, key: str | Sequence[str] | None, managed: bool
+) -> _Declared:
     if managed and (source or key):
         raise DeclarationError(
             f"Table {cls.__name__}: source= and key= name a table that another program owns.",
-            fix="Add managed=False.",
+            fix="Add managed=False. A table of penstock's own has its id for a key, and may have unique indexes.",
         )
     if not managed and not (source and key):
         raise DeclarationError(f"Table {cls.__name__}: managed=False needs source= and key=.")
-    if not managed and key not in cls.model_fields:
-        raise DeclarationError(f"Table {cls.__name__}: its key {key!r} is not one of its fields.")
-    sql_name = source or name or _snake_case(cls.__name__)
+    columns = ("id",) if managed else declared_key(cls.__name__, key, cls.model_fields)
+    sql_name = source or name or snake_case(cls.__name__)
     if managed:
-        _check_name(f"Table {cls.__name__}", sql_name)
+        check_name(f"Table {cls.__name__}", sql_name)
         if sql_name.startswith(_RESERVED_PREFIXES) or sql_name in _RESERVED_NAMES:
             raise DeclarationError(
                 f"Table {cls.__name__}: the name {sql_name!r} is reserved.", fix='Give another name="…".'
             )
     _check_fields(cls, managed)
-    return _Declared(sql_name, key or "id", managed)
+    return _Declared(sql_name, columns, managed)
 
 
 def _check_fields(cls: type[Table], managed: bool) -> None:
@@ -343,17 +367,9 @@ def _check_fields(cls: type[Table], managed: bool) -> None:
         if managed and field_name in SYSTEM_COLUMNS:
             raise DeclarationError(f"Table {cls.__name__}: the field {field_name} is penstock's own.")
         if managed:
-            _check_name(f"Table {cls.__name__}: field", field_name)
+            check_name(f"Table {cls.__name__}: field", field_name)
     if len(cls.model_fields) > _MAX_COLUMNS:
         raise DeclarationError(f"Table {cls.__name__} has more than {_MAX_COLUMNS} fields.")
-
-
-def _check_name(what: str, name: str) -> None:
-    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
-        raise DeclarationError(
-            f"{what} cannot be named {name!r} in SQL.",
-            fix=f"Use lower-case letters, digits and underscores, at most {_MAX_NAME} of them.",
-        )
 
 
 def _indexes(cls: type[Table]) -> Iterator[Index]:
@@ -362,7 +378,7 @@ def _indexes(cls: type[Table]) -> Iterator[Index]:
         for name, index in vars(owner).items():
             if not isinstance(index, Index):
                 continue
-            _check_name(f"Table {cls.__name__}: index", name)
+            check_name(f"Table {cls.__name__}: index", name)
             unknown = [column for column in index.columns if column not in names]
             if unknown:
                 raise DeclarationError(
@@ -380,8 +396,3 @@ def _check_indexed_kinds(definition: TableDefinition) -> None:
                     "and has no order.",
                     fix="Keep the value to look for in a field of its own.",
                 )
-
-
-def _snake_case(name: str) -> str:
-    spaced = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
-    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from penstock.app import App, Backend, ServiceName
 from penstock.config import Config
 from penstock.server.access import REQUEST_ID, Access
+from penstock.server.admin import admin_mount
 from penstock.server.http import Api, health_routes, not_routed
 from penstock.server.metrics import metrics_route
 from penstock.server.opening import Opening
@@ -36,7 +37,12 @@ class Asgi(Starlette):
 
     def __init__(self, opening: Opening) -> None:
         super().__init__(
-            routes=[Mount("/api", app=_api(opening)), *health_routes(opening), metrics_route(opening)],
+            routes=[
+                Mount("/api", app=_api(opening)),
+                *health_routes(opening),
+                metrics_route(opening),
+                admin_mount(opening),
+            ],
             middleware=[Middleware(Access, opening=opening)],
             exception_handlers={HTTPException: not_routed},
             lifespan=opening.lifespan,

@@ -78,14 +78,14 @@ class Api:
                 [(call.path, call.args, partial(encode_result, form=call.form)) for call in calls]
             )
         except TryAgain as error:
-            return _response(answer_error(error, exchange, Format.CLEAN, dev=self._config.dev))
+            return send_answer(answer_error(error, exchange, Format.CLEAN, dev=self._config.dev))
         results = [self._answer_query(call, result, exchange) for call, result in zip(calls, found, strict=True)]
-        return _json(b'{"results":[' + b",".join(results) + b"]}")
+        return send_json(b'{"results":[' + b",".join(results) + b"]}")
 
     async def _end_work(self, request: Request) -> Response:
         """End work that waits for an outside system. Who has its token may do so."""
         ending, token = await read_ending(request, self._config), request.path_params["token"]
-        jobs = (await _opened(self._opening)).job_calls
+        jobs = (await opened(self._opening)).job_calls
         try:
             if ending.error is None:
                 told = await jobs.complete(token, ending.result)
@@ -97,7 +97,7 @@ class Api:
             raise Refused(410, "TokenExpired", str(error)) from error
         except LimitExceeded as error:
             raise Refused(413, "ResultTooLarge", str(error)) from error
-        return _json(to_json({"accepted": told.accepted, "kind": told.kind}))
+        return send_json(to_json({"accepted": told.accepted, "kind": told.kind}))
 
     # ----- steps
 
@@ -106,9 +106,9 @@ class Api:
         dispatch = await self._dispatch()
         encode = partial(encode_result, form=call.form)
         try:
-            return _json(success(await dispatch.call(call.path, kind, call.args, finish=encode)))
+            return send_json(success(await dispatch.call(call.path, kind, call.args, finish=encode)))
         except Exception as error:  # noqa: BLE001 - user code may raise anything
-            return _response(answer_error(error, exchange, call.form, dev=self._config.dev))
+            return send_answer(answer_error(error, exchange, call.form, dev=self._config.dev))
 
     def _answer_query(self, call: Call, result: bytes | Exception, exchange: Exchange) -> bytes:
         if not isinstance(result, Exception):
@@ -117,7 +117,7 @@ class Api:
         return function_error(result, exchange, call.form, dev=self._config.dev)
 
     async def _dispatch(self) -> Dispatch:
-        return (await _opened(self._opening)).dispatch
+        return (await opened(self._opening)).dispatch
 
     def _guarded(self, endpoint: _Endpoint) -> _Endpoint:
         """An endpoint that answers a request which cannot be read, or cannot be served now."""
@@ -128,7 +128,7 @@ class Api:
                 with nullcontext() if tracing is None else tracing.incoming(request.headers):
                     return await endpoint(request)
             except (Refused, TryAgain) as error:
-                return _response(answer_error(error, exchange_of(request), Format.CLEAN, dev=self._config.dev))
+                return send_answer(answer_error(error, exchange_of(request), Format.CLEAN, dev=self._config.dev))
 
         return guarded
 
@@ -137,18 +137,18 @@ def health_routes(opening: Opening) -> list[Route]:
     """What tells of the server itself: that it lives, that it can serve, and its version."""
 
     async def healthz(_request: Request) -> Response:
-        return _json(b'{"status":"alive"}')
+        return send_json(b'{"status":"alive"}')
 
     async def readyz(_request: Request) -> Response:
         if opening.draining:
-            return _response(refusal(503, "ShuttingDown", "This server is shutting down."))
+            return send_answer(refusal(503, "ShuttingDown", "This server is shutting down."))
         try:
             async with asyncio.timeout(_PROBE_SECONDS):
-                await (await _opened(opening)).engine.store.ping()
+                await (await opened(opening)).engine.store.ping()
         except Exception as error:  # noqa: BLE001 - whatever it is, this server cannot serve
             event("server.not_ready", logging.WARNING, error=f"{type(error).__name__}: {error}")
-            return _response(refusal(503, "NotReady", "The database does not answer."))
-        return _json(b'{"status":"ready"}')
+            return send_answer(refusal(503, "NotReady", "The database does not answer."))
+        return send_json(b'{"status":"ready"}')
 
     async def version_(_request: Request) -> Response:
         return Response(_version(), media_type="text/plain")
@@ -162,15 +162,16 @@ async def not_routed(request: Request, error: Exception) -> Response:
     if status == 405:  # noqa: PLR2004 - HTTP's number
         if request.method == "OPTIONS":
             return Response(status_code=204, headers=headers)
-        return _response(refusal(405, "MethodNotAllowed", f"This path takes {headers.get('Allow', '')}.", headers))
+        return send_answer(refusal(405, "MethodNotAllowed", f"This path takes {headers.get('Allow', '')}.", headers))
     if status == 401:  # noqa: PLR2004 - HTTP's number
-        return _response(refusal(401, "Unauthorized", "This path takes a bearer token.", headers))
+        return send_answer(refusal(401, "Unauthorized", "This path takes a bearer token.", headers))
     if status == 404:  # noqa: PLR2004 - HTTP's number
-        return _response(refusal(404, "NotFound", "There is nothing at this path."))
-    return _response(refusal(status, "BadRequest", "This request cannot be served.", headers))
+        return send_answer(refusal(404, "NotFound", "There is nothing at this path."))
+    return send_answer(refusal(status, "BadRequest", "This request cannot be served.", headers))
 
 
-async def _opened(opening: Opening) -> Backend:
+async def opened(opening: Opening) -> Backend:
+    """The backend, or why there is none, as it is answered."""
     try:
         return await opening.backend()
     except (Refused, TryAgain):
@@ -187,9 +188,11 @@ def _version() -> str:
         return "unknown"
 
 
-def _response(answer: Answer) -> Response:
+def send_answer(answer: Answer) -> Response:
+    """An answer on its way."""
     return Response(answer.body, answer.status, {**_HEADERS, **answer.headers}, "application/json")
 
 
-def _json(body: bytes) -> Response:
+def send_json(body: bytes) -> Response:
+    """A JSON text on its way, with status 200."""
     return Response(body, 200, _HEADERS, "application/json")

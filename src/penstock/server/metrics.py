@@ -7,7 +7,6 @@ whoever reaches that. Leaves the metrics to `observe/meters`.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import importlib
 from typing import Any
 
@@ -18,11 +17,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.app import Backend
+from penstock.calls.outboxlooks import look_at
+from penstock.calls.outboxviews import OutboxStatus
 from penstock.config import Config
 from penstock.errors import TryAgain
 from penstock.observe.meters import Labels, Meters
 from penstock.server.access import exchange_of
 from penstock.server.answers import answer_error
+from penstock.server.bearer import brings
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
 from penstock.store.feed import FeedSeen, see_feed
@@ -70,8 +72,7 @@ def _admit(request: Request, config: Config) -> None:
         if not config.dev:
             raise HTTPException(404)
         return
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(token.encode(), config.metrics_token.encode()):
+    if not brings(request, config.metrics_token):
         raise HTTPException(401, headers={"www-authenticate": "Bearer"})
 
 
@@ -93,10 +94,36 @@ async def _gauges(backend: Backend) -> dict[str, dict[Labels, float]]:
             found = await backend.engine.store.pools.backlog(_MOST)
             tasks = await backend.engine.store.records.backlog(_MOST)
             feed = await see_feed(backend.engine.store.changes, _MOST_CHANGES)
+            outboxes = await _outboxes(backend)
     except (TryAgain, TimeoutError):
         return gauges | {"penstock_database_up": {(): 0.0}}
     up: dict[str, dict[Labels, float]] = {"penstock_database_up": {(): 1.0}}
-    return gauges | _of_database(list(found), backend) | _of_tasks(tasks, backend) | _of_feed(feed, backend) | up
+    read = (
+        _of_database(list(found), backend),
+        _of_tasks(tasks, backend),
+        _of_feed(feed, backend),
+        _of_outboxes(outboxes),
+    )
+    for some in read:
+        gauges |= some
+    return gauges | up
+
+
+async def _outboxes(backend: Backend) -> list[OutboxStatus]:
+    store = backend.engine.store
+    rows = await store.outboxes.list()
+    return await look_at(store, rows, backend.engine.clock.now(), lambda _name: True, _MOST_CHANGES) if rows else []
+
+
+def _of_outboxes(found: list[OutboxStatus]) -> dict[str, dict[Labels, float]]:
+    return {
+        "penstock_outbox_messages": {(one.name,): one.messages for one in found},
+        "penstock_outbox_seconds": {(one.name,): one.seconds for one in found},
+        "penstock_outbox_failing": {(one.name,): (one.error is not None) + one.waits_for for one in found},
+        "penstock_outbox_halted": {(one.name,): float(one.halted) for one in found},
+        "penstock_outbox_parked": {(one.name,): one.parked for one in found},
+        "penstock_outbox_paused": {(one.name,): float(one.paused) for one in found},
+    }
 
 
 def _of_database(found: list[Backlog], backend: Backend) -> dict[str, dict[Labels, float]]:

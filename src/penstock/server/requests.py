@@ -99,6 +99,14 @@ async def read_ending(request: Request, config: Config) -> Ending:
     return await apart(len(body), lambda: _ending_in(body))
 
 
+async def read_object(request: Request, config: Config, limit: int) -> dict[str, Any]:
+    """A JSON object of `limit` bytes at most, with its tags resolved."""
+    body = await _read_body(request, config, limit)
+    message = _object_in(body)
+    found: dict[str, Any] = from_json(_arguments(message, message.value))
+    return found
+
+
 def query_in_url(request: Request, config: Config) -> Call:
     """The call in the URL of a GET: ``?path=…&args=<JSON>&format=…``."""
     given = request.query_params
@@ -145,11 +153,11 @@ def _object_in(body: bytes) -> Message:
     return message
 
 
-async def _read_body(request: Request, config: Config) -> bytes:
+async def _read_body(request: Request, config: Config, limit: int | None = None) -> bytes:
     _check_headers(request.headers)
     try:
         async with asyncio.timeout(config.call_timeout):
-            return await _receive_body(request.headers, request.receive, config.max_argument_bytes)
+            return await _receive_body(request.headers, request.receive, limit or config.max_argument_bytes)
     except TimeoutError as error:
         raise Refused(408, "RequestTimeout", "The body did not arrive in time.", {"connection": "close"}) from error
 

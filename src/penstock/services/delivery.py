@@ -84,6 +84,11 @@ class Line(Service):
         await self._hand_over(items)
         return 0.0
 
+    @property
+    def has_it(self) -> bool:
+        """Whether it is this line that hands over."""
+        return self._standing.row is not None
+
     async def next_at(self) -> datetime | None:
         """When it goes on by itself, if it waits: for a further attempt that is not beyond its policy, or to linger."""
         standing, most = self._standing, self._outbox.retry.max_attempts
@@ -254,7 +259,7 @@ class Line(Service):
             self._once = next(number for number, item in enumerate(items) if item.change.seq == seq)
             return
         await self._write(items[:1], skipped=[seq])
-        log_event("outbox.skipped", logging.WARNING, outbox=self._outbox.name, message=seq)
+        log_event("outbox.passed", outbox=self._outbox.name, message=seq)
 
     async def _together(self, items: list[Item]) -> None:
         """Hand messages over in one transaction, or in one call."""
@@ -319,7 +324,7 @@ class Line(Service):
         known, now = self._sending.known(item), self.clock.now()
         trouble = after_failure(self._outbox.retry, item.change.seq, known, error, now, self.clock.random())
         self._sending.begun.pop(item.change.seq, None)
-        await self._pass_by(item, trouble, known)
+        await self._pass_by(item, replace(trouble, key=item.change.key), known)
 
     async def _pass_by(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
         self._tell(item, trouble, known)
@@ -336,6 +341,7 @@ class Line(Service):
     def _tell(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
         outbox, message, key = self._outbox.name, item.change.seq, item.key
         attempts, error = trouble.attempts, trouble.error
+        self._standing.count("penstock_outbox_failed", min(attempts, 1))  # none if it was only put off
         log_event(
             "outbox.failed", logging.WARNING, outbox=outbox, message=message, key=key, attempts=attempts, error=error
         )

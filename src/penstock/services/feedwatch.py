@@ -13,6 +13,7 @@ from penstock.changes.behind import Behind, Standing, Told, behind, is_news, is_
 from penstock.clock import Clock
 from penstock.errors import DatabaseBusy, DataError, DeclarationError, PenstockError
 from penstock.observe.logs import event as log_event
+from penstock.outbox.outbox import outbox_read
 from penstock.store.changes import InterestRow, State
 from penstock.store.contract import Store
 from penstock.store.feed import FeedSeen, see_feed
@@ -79,7 +80,7 @@ class FeedWatch:
             seconds=round(reader.age(now).total_seconds()),
             moved_at=reader.moved_at,
             bytes=feed.size,
-            fix=f"Start what reads it, or let it go: penstock changes drop {reader.name}",
+            fix=f"Start what reads it, or let it go: penstock {_dropped_by(reader.name)}",
         )
 
     # ----- interests
@@ -128,3 +129,8 @@ class FeedWatch:
             **facts,
             fix=_FIXES[row.state],
         )
+
+
+def _dropped_by(reader: str) -> str:
+    outbox = outbox_read(reader)
+    return f"changes drop {reader}" if outbox is None else f"outbox drop {outbox}"

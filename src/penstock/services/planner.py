@@ -24,6 +24,7 @@ from penstock.reactive.planning import PlannedTask, plan_rows
 from penstock.schema.fields import Kind
 from penstock.services.plans import write_plans
 from penstock.services.reconciler import Reconciler
+from penstock.services.rescue import Rescue
 from penstock.services.service import Service
 from penstock.store.tasks import Move, TaskRow, from_the_beginning
 from penstock.store.values import captured_value
@@ -61,6 +62,8 @@ class Planner(Service):
         self._at_once = _AT_ONCE
         self._rows: list[TaskRow] = []
         self._reconciler = Reconciler(runner, self._read)
+        self._asked = runner.engine.look
+        self._rescue = Rescue(runner)
         self._forgot_at = -1e9
 
     async def tick(self) -> float:
@@ -92,7 +95,7 @@ class Planner(Service):
             return _NOTHING
         await self._keep_lease()
         if self._position is None and not await self._take():
-            return _STAND_BY
+            return 0.0 if await self._take_over() else _STAND_BY
         assert self._position is not None  # noqa: S101 - it was taken
         batch = await self._store.changes.read(self._position, self._at_once)
         if points.armed and batch.changes:
@@ -107,7 +110,8 @@ class Planner(Service):
     async def _list(self, *, at_once: bool = False) -> None:
         """Read which tasks there are, from time to time."""
         now = self.clock.monotonic()
-        if at_once or now - self._listed_at >= _TASKS_EVERY:
+        if at_once or self._asked.is_set() or now - self._listed_at >= _TASKS_EVERY:
+            self._asked.clear()
             self._rows = rows = await self._store.tasks.list()
             self._tasks = {
                 number: PlannedTask.of(row.id, row.plan.spec, current=number == max(row.interests))
@@ -145,6 +149,13 @@ class Planner(Service):
         if self._position is not None:
             log_event("planner.started", lease=self._lease, planner=self._label)
         return self._position is not None
+
+    async def _take_over(self) -> bool:
+        """Take away leases that have run out: whoever planned may be dead, and there may be no worker to notice."""
+        if not self._rescue.is_due or not await self._rescue.look(self._lease):
+            return False
+        self._store.signals.notify()
+        return True
 
     async def _plan(self, changes: list[CapturedChange], after: Position) -> None:
         """Write what changes call for, and that they are read."""

@@ -8,12 +8,14 @@ still, nobody else has planned either. Owns one bounded step at a time. What a r
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.calls.run import Runner
 from penstock.changes.position import Position
+from penstock.errors import PenstockError, TryAgain
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, Read, RowPlan
 from penstock.reactive.reconciling import Found, Reconciling, compare_records, compare_rows
@@ -27,6 +29,7 @@ _AUDITED_AT_ONCE = 200
 _AUDIT_EVERY = 3600.0
 _AUDIT_PAUSE = 1.0
 _UNREAD = 5000
+_AFTER_REFUSAL = 60.0  # seconds for which rows that the database refuses to show are left alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,12 @@ class Reconciler:
         self._read = read
         self._sources: dict[int, Source | None] = {}
         self._audited_at = -1e9
+        self._refused: dict[int, float] = {}
 
     def due(self, tasks: Sequence[TaskRow], now: datetime) -> tuple[TaskRow, Reconciling] | None:
         """The task that is looked at next, and how far that has come; None if there is nothing to look at now."""
+        left_alone = self._clock.monotonic() - _AFTER_REFUSAL
+        tasks = [task for task in tasks if self._refused.get(task.id, -math.inf) <= left_alone]
         for task in tasks:
             if task.reconciling is not None and not task.reconciling.audit:
                 return task, task.reconciling
@@ -71,12 +77,21 @@ class Reconciler:
     async def step(self, task: TaskRow, at: Reconciling, move: Move) -> tuple[bool, Reconciling | None]:
         """Look at one piece of a task's rows; whether the reader is still this planner's, and how far it has come.
 
-        Nothing is done while more changes of its rows are unread than could be passed by.
+        Nothing is done while more changes of its rows are unread than could be passed by, or if the database refuses to
+        show them, as a column is gone that the task reads. Others are looked at meanwhile.
         """
         number, now = task.interests[-1], self._clock.now()
         planned = PlannedTask.of(task.id, task.plan.spec)
-        source = await self._source(number)
-        step = _Step([], 0, None) if source is None else await self._look(planned, number, source, at, move.after, now)
+        try:
+            source = await self._source(number)
+            look = None if source is None else self._look(planned, number, source, at, move.after, now)
+            step = _Step([], 0, None) if look is None else await look
+        except TryAgain:
+            raise
+        except PenstockError as error:
+            self._leave_alone(task, number, error)
+            return True, at
+        self._refused.pop(task.id, None)
         if step is None:
             return True, at
         if at.audit:
@@ -91,6 +106,13 @@ class Reconciler:
         return True, moved
 
     # ----- steps
+
+    def _leave_alone(self, task: TaskRow, number: int, error: PenstockError) -> None:
+        """The database refuses to show the rows of a task: tell of it once, and try again later."""
+        if task.id not in self._refused:
+            log_event("task.not_reconciled", logging.ERROR, task=task.plan.name, error=error)
+        self._refused[task.id] = self._clock.monotonic()
+        self._sources.pop(number, None)  # it was made for columns that are others now
 
     async def _source(self, number: int) -> Source | None:
         if number not in self._sources:

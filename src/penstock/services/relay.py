@@ -16,11 +16,13 @@ from penstock.calls.run import Runner
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.observe.logs import event as log_event
 from penstock.services.delivery import Line
+from penstock.services.rescue import Rescue
 from penstock.services.service import Service
 from penstock.services.standing import Holder
 
 _IDLE = 60.0
-_HOLDS_PART, _RENEW_PART, _STOP_PART, _TICK_PART = 0.75, 0.25, 0.6, 0.25  # of the setting `lease`
+# Of the setting `lease`:
+_HOLDS_PART, _RENEW_PART, _STOP_PART, _TICK_PART, _LOOK_PART = 0.75, 0.25, 0.6, 0.25, 0.1
 
 
 class Relay(Service):
@@ -45,6 +47,7 @@ class Relay(Service):
         self._bound = runner.engine.config.lease
         self._ttl = timedelta(seconds=self._bound * _HOLDS_PART)
         self._holder = Holder()
+        self._rescue = Rescue(runner)
         self._renewed_at = -1e9
         self.lines = [Line(runner, one, self._holder) for one in outboxes]
 
@@ -61,7 +64,11 @@ class Relay(Service):
             self._wake()
         elif now - self._renewed_at >= self._bound * _RENEW_PART:
             await self._renew(self._holder.lease, now)
-        return max(0.01, self._renewed_at + self._bound * _RENEW_PART - self.clock.monotonic())
+        pause = max(0.01, self._renewed_at + self._bound * _RENEW_PART - self.clock.monotonic())
+        if all(line.has_it for line in self.lines):
+            return pause
+        await self._take_over()
+        return min(pause, self._bound * _LOOK_PART)
 
     async def drain(self) -> None:
         """Hand over all that there is now, one outbox after another, as tests do that start no services."""
@@ -125,6 +132,11 @@ class Relay(Service):
             self._is_held_since(now)
         else:
             await self._lose("another process took it over")
+
+    async def _take_over(self) -> None:
+        """Take away leases that have run out: whoever handed over may be dead, and there may be no worker to notice."""
+        if self._rescue.is_due and await self._rescue.look(self._holder.lease):
+            self._wake()
 
     async def _lose(self, reason: str) -> None:
         """Stop handing over at once: another relay may begin to."""

@@ -7,6 +7,7 @@ not, all of it is forgotten, and looked at anew.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -84,6 +85,7 @@ class Standing:
 
     def __init__(self, runner: Runner, outbox: Outbox) -> None:
         self._store = runner.engine.store
+        self._meters = runner.engine.journal.meters
         self._clock = runner.engine.clock
         self._outbox = outbox
         self.row: OutboxRow | None = None
@@ -94,6 +96,7 @@ class Standing:
         self.waits = True
         self.retry_at: datetime | None = None
         self.moved_at = 0.0
+        self._left: int | None = None
         self.again = False
 
     def forget(self) -> None:
@@ -106,6 +109,8 @@ class Standing:
         If another one has it, or it is not known to the database, nothing is known of it here either.
         """
         self.forget()
+        if not await self._is_ours():
+            return None
         reader = self._outbox.reader
         held = next((one.lease for one in await self._store.changes.readers() if one.name == reader), None)
         position = await self._store.changes.take(reader, lease)
@@ -119,6 +124,16 @@ class Standing:
         self.waits, self.moved_at = True, self._clock.monotonic()
         log_event("outbox.started", outbox=self._outbox.name, lease=lease)
         return None if held == lease else held
+
+    async def _is_ours(self) -> bool:
+        """Whether the outbox is declared as this program does; what it means by another one, this one does not know."""
+        row, ours = await self.find(), (self._outbox.source, self._outbox.spec())
+        if row is None or (row.plan.source, row.plan.spec) == ours:
+            return row is not None
+        if self._left != row.epoch:
+            self._left = row.epoch
+            log_event("outbox.left", logging.WARNING, outbox=self._outbox.name, version=row.plan.version)
+        return False
 
     async def leave(self) -> None:
         """Let others have it at once."""
@@ -192,6 +207,7 @@ class Standing:
     def advanced(self, step: Step) -> None:
         """A step was written."""
         row = step.outbox
+        self.count("penstock_outbox_delivered", step.delivered)
         skips = tuple(seq for seq in row.skips if seq not in step.skipped)
         self.row = replace(row, backfill=step.backfill, skips=skips, trouble=step.trouble)
         self.position, self.trouble, self.moved_at = step.move.after, step.trouble, self._clock.monotonic()
@@ -202,6 +218,11 @@ class Standing:
             self.retry_at = self._clock.now()  # it may have been that one: look when the next is
         times = [one.trouble.retry_at for one in step.put if one.state == "halted" and one.trouble is not None]
         self.retry_at = min((at for at in (self.retry_at, *times) if at is not None), default=None)
+
+    def count(self, meter: str, number: int) -> None:
+        """Count, if anybody looks at meters."""
+        if number and self._meters is not None:
+            self._meters.add(meter, self._outbox.name, number=number)
 
     def lost(self) -> None:
         """Others have changed or taken it."""

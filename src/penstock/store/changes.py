@@ -234,7 +234,10 @@ class Changes(Protocol):
         """A position before all that was written at a time or later and is kept still."""
 
     async def rotate(self, now: datetime, limit: int) -> Rotation:
-        """Make room: drop what all readers have passed, in one bounded step, and waiting for nobody."""
+        """Make room: drop what all readers have passed, in one bounded step, and waiting for nobody.
+
+        What is younger than the longest `keep_for` of an outbox is kept.
+        """
 
     async def size(self) -> int:
         """How many bytes the feed takes; on SQLite about that many."""

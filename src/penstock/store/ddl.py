@@ -50,7 +50,7 @@ def describe(definition: TableDefinition, dialect: Dialect) -> StoredTable:
             for column in definition.columns
             if column.choices
         },
-        key=(definition.key,),
+        key=tuple(fold(name, dialect) for name in definition.key),
     )
 
 
@@ -112,7 +112,7 @@ def column_sql(
     """A column as CREATE TABLE and ADD COLUMN take it."""
     parts = [dialect.quote(column.name), column_type(column.kind, dialect)]
     parts += [] if column.optional else ["not null"]
-    parts += ["primary key"] if column.name == definition.key else []
+    parts += ["primary key"] if column.name in definition.key else []
     parts += [f"default {default}"] if default else []
     parts += [choices_sql(definition, column, dialect)] if column.choices and choices else []
     if dialect.name == SQLITE and column.kind is Kind.BOOLEAN:

@@ -5,7 +5,7 @@ Owns the list of differences. Each store fills in one instance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,11 @@ def placeholder(mark: str, number: int) -> str:
     a list of values for them.
     """
     return mark if mark == _NAMELESS else f"{mark}{number}"
+
+
+def row_of(values: Sequence[str]) -> str:
+    """Values as one that is compared with others: itself, or a row of several."""
+    return values[0] if len(values) == 1 else f"({', '.join(values)})"
 
 
 class Placeholders:

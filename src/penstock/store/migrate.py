@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.resources import files
 
 from penstock.errors import ConstraintViolation, SchemaMismatch, UniqueViolation
@@ -106,7 +107,7 @@ async def push(store: Store, definitions: Sequence[TableDefinition], *, apply: b
 
 async def _compare(description: Description, dialect: Dialect, definitions: Sequence[TableDefinition]) -> _Comparison:
     applied = await description.applied_migrations()
-    pending = tuple((name, sql) for name, sql in load_migrations(dialect) if name not in applied)
+    pending = tuple((name, sql) for name, sql in load_migrations(dialect.name) if name not in applied)
     names = list(dict.fromkeys(definition.name for definition in definitions))
     stored = await description.stored_tables(names) if names else {}
     differences = tuple(
@@ -115,11 +116,16 @@ async def _compare(description: Description, dialect: Dialect, definitions: Sequ
     return _Comparison(pending, differences, tuple(changes(differences, dialect)))
 
 
-def load_migrations(dialect: Dialect) -> list[tuple[str, str]]:
-    """Names and SQL of penstock's own migrations, in order."""
-    folder = files(f"penstock.store.{dialect.name}") / "migrations"
+@cache
+def load_migrations(store: str) -> tuple[tuple[str, str], ...]:
+    """Names and SQL of penstock's own migrations, in order.
+
+    Args:
+        store: The name of a dialect.
+    """
+    folder = files(f"penstock.store.{store}") / "migrations"
     found = sorted((file.name, file) for file in folder.iterdir() if file.name.endswith(".sql"))
-    return [(name.removesuffix(".sql"), file.read_text("utf-8")) for name, file in found]
+    return tuple((name.removesuffix(".sql"), file.read_text("utf-8")) for name, file in found)
 
 
 async def _refuse_problems(

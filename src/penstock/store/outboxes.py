@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from penstock.store.contract import OpenTransaction, Session
 
 AsideState = Literal["waiting", "halted", "parked"]
+Forgets = Literal["again", "pending", "all"]
+
+KEPT = "kept"  # instead of what is left of older rows: what was left of them before
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class OutboxRow:
         trouble: What is known of the next message, if it has failed.
         delivered: How many messages have been delivered.
         delivered_at: When the last one was.
+        rate: How many a second were, over about a minute until then.
     """
 
     id: int
@@ -74,6 +78,23 @@ class OutboxRow:
     trouble: Trouble | None
     delivered: int
     delivered_at: datetime | None
+    rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AsideCount:
+    """How many messages of an outbox are put aside in one state.
+
+    Attributes:
+        outbox: The number of the outbox.
+        number: How many, as far as they were counted.
+        oldest_at: When the first of them was written.
+    """
+
+    outbox: int
+    state: AsideState
+    number: int
+    oldest_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +192,9 @@ class Outboxes(Protocol):
     async def count_aside(self, outbox: int) -> dict[AsideState, int]:
         """How many messages are put aside, and how they stand."""
 
+    async def backlog(self, most: int) -> builtins.list[AsideCount]:
+        """What is put aside of each outbox, by state; no more than `most` of each are counted."""
+
     async def pause(self, name: str, *, paused: bool) -> bool:
         """Send nothing of an outbox, or go on; False if there is none."""
 
@@ -180,8 +204,36 @@ class Outboxes(Protocol):
     async def skip(self, name: str, seq: int, now: datetime) -> bool:
         """Pass a message by that has failed; False if none of this number has."""
 
-    async def place(self, name: str, at: Position, backfill: str | None, now: datetime) -> bool:
-        """Go on from a position, forgetting what is put aside and was written after it; False if there is none."""
+    async def halt(self, name: str, trouble: Trouble) -> bool:
+        """Have an outbox wait for somebody to look after it; False if there is none."""
+
+    async def hold(self, name: str, lease: int) -> bool:
+        """Take an outbox from the relay that reads it, and keep it from all relays under a lease; False if none is."""
+
+    async def place(
+        self,
+        name: str,
+        at: Position | None,
+        backfill: str | None,
+        now: datetime,
+        *,
+        forgets: Forgets = "again",
+        session: Session | None = None,
+    ) -> bool:
+        """Go on from elsewhere; False if there is no such outbox.
+
+        Args:
+            name: The outbox.
+            at: The position; None for where the feed ends.
+            backfill: What is left of older rows; `KEPT` for what was left of them.
+            now: The time.
+            forgets: Which messages that are put aside are forgotten: those that are read ``"again"``; with
+                ``"pending"`` all but those parked; or ``"all"``.
+            session: The transaction; by default one of its own.
+
+        Raises:
+            CursorInvalid: The feed has not come to this position yet: it is of another database.
+        """
 
     async def forget(self, name: str) -> bool:
         """Drop an outbox, with its reader and what is put aside; False if there is none."""

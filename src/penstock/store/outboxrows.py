@@ -53,6 +53,7 @@ def outbox_of(
         trouble=None if row[15] is None else Trouble.parse(row[15]),
         delivered=row[16],
         delivered_at=delivered_at,
+        rate=row[18],
     )
 
 

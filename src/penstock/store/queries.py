@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any
 
 from penstock.store.contract import Statement
@@ -35,7 +37,8 @@ class Query:
         return [values[name] for name in self.parameters]
 
 
-def load_queries(package: str, noun: str, parameter: str) -> dict[str, Query]:
+@cache  # a program may open many stores, and a store reads some files for several of its parts
+def load_queries(package: str, noun: str, parameter: str) -> Mapping[str, Query]:
     """The queries of one noun, by name.
 
     Args:
@@ -46,10 +49,11 @@ def load_queries(package: str, noun: str, parameter: str) -> dict[str, Query]:
     text = (files(package) / "sql" / f"{noun}.sql").read_text()
     headers = list(_HEADER.finditer(text))
     ends = [header.start() for header in headers[1:]] + [len(text)]
-    return {
+    found = {
         header[1]: _query(header[1], header[2], text[header.end() : end], parameter)
         for header, end in zip(headers, ends, strict=True)
     }
+    return MappingProxyType(found)
 
 
 def _query(name: str, purpose: str, body: str, mark: str) -> Query:

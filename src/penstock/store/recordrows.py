@@ -12,7 +12,7 @@ from penstock.reactive.expression import Condition
 from penstock.schema.table import TableDefinition
 from penstock.store.conditions import condition_sql
 from penstock.store.contract import OpenTransaction, Statement
-from penstock.store.dialect import Dialect, placeholder
+from penstock.store.dialect import Dialect, placeholder, row_of
 from penstock.store.records import RecordQuery, RecordState, SourcePiece
 from penstock.store.values import stored_values
 
@@ -58,7 +58,7 @@ async def matching_rows(
     definition: TableDefinition,
     condition: Condition,
     limit: int,
-    after: Any,
+    after: Sequence[Any] | None,
     key_text: str,
 ) -> SourcePiece:
     """Rows of a table that meet a condition, in the order of their keys.
@@ -69,20 +69,64 @@ async def matching_rows(
         definition: The table.
         condition: What they have to meet; asked in Python where the store says something wider.
         limit: How many are read.
-        after: What the driver has given for the last key; None from the beginning.
+        after: What the driver has given for the last key, column by column; None from the beginning.
         key_text: What spells the key of a row, called ``r``, as the change feed does.
     """
     asked = condition_sql(condition, definition, dialect, _ROW, own=True)
     columns = () if asked.exact else asked.columns
-    key = f"{_ROW}.{dialect.quote(definition.key)}"
-    listed = ", ".join((key_text, key, *(f"{_ROW}.{dialect.quote(name)}" for name in columns)))
-    args = [limit] if after is None else [after, limit]
-    also = "" if after is None else f" and {key} > {placeholder(dialect.parameter, 1)}"
+    key = [f"{_ROW}.{dialect.quote(name)}" for name in definition.key]
+    listed = ", ".join((key_text, *key, *(f"{_ROW}.{dialect.quote(name)}" for name in columns)))
+    args = [*(after or ()), limit]
+    also = "" if after is None else f" and {row_of(key)} > {row_of(_given(dialect, definition))}"
     sql = f"select {listed} from {dialect.table(definition.name)} {_ROW} where {asked.sql}{also}"
-    sql += f" order by {key} limit {placeholder(dialect.parameter, len(args))}"
+    sql += f" order by {', '.join(key)} limit {placeholder(dialect.parameter, len(args))}"
     rows = await session.fetch(Statement(sql, bounded=False, reads=True), args)
-    found = [row[0] for row in rows if asked.exact or _holds(dialect, definition, condition, columns, row[2:])]
-    return SourcePiece(found, rows[-1][1] if len(rows) == limit else None)
+    end = 1 + len(key)
+    found = [row[0] for row in rows if asked.exact or _holds(dialect, definition, condition, columns, row[end:])]
+    return SourcePiece(found, tuple(rows[-1][1:end]) if len(rows) == limit else None)
+
+
+async def spelled_key(
+    session: OpenTransaction,
+    dialect: Dialect,
+    definition: TableDefinition,
+    key: Sequence[Any],
+    key_text: str,
+    types: Sequence[str],
+) -> str:
+    """A key as the change feed spells it: that of the row, whose columns may have other types than is declared.
+
+    Args:
+        session: In which the row is looked for.
+        dialect: The store's.
+        definition: The table.
+        key: What the driver takes, column by column.
+        key_text: What spells the key of a row, called ``r``.
+        types: What follows each value so that it has a type, where there is no row.
+    """
+    names = [dialect.quote(name) for name in definition.key]
+    given = _given(dialect, definition)
+    is_it = " and ".join(f"{_ROW}.{name} = {value}" for name, value in zip(names, given, strict=True))
+    sql = f"select {key_text} from {dialect.table(definition.name)} {_ROW} where {is_it}"
+    rows = await session.fetch(Statement(sql, reads=True), key)
+    if not rows:
+        columns = (
+            f"{placeholder(dialect.parameter, number)}{kind} as {name}"
+            for number, (name, kind) in enumerate(zip(names, types, strict=True), 1)
+        )
+        sql = f"select {key_text} from (select {', '.join(columns)}) {_ROW}"
+        rows = await session.fetch(Statement(sql, reads=True), key)
+    text: str = rows[0][0]
+    return text
+
+
+def _given(dialect: Dialect, definition: TableDefinition) -> list[str]:
+    """The parameters for a key."""
+    found = []
+    for number, column in enumerate(definition.key_columns, 1):
+        cast = dialect.casts.get(column.kind)
+        found.append(placeholder(dialect.parameter, number) + (f"::{cast}" if cast else ""))
+    return found
 
 
 def _holds(

@@ -120,11 +120,11 @@ class SourcePiece:
 
     Attributes:
         keys: Their keys, as the change feed spells them.
-        last: What to go on after; None if there are no more.
+        last: The last key as the driver gives it, column by column, to go on after; None if there are no more.
     """
 
     keys: builtins.list[str]
-    last: Any
+    last: tuple[Any, ...] | None
 
 
 class Records(Protocol):
@@ -143,7 +143,7 @@ class Records(Protocol):
     async def among(
         self, session: OpenTransaction, where: RecordQuery, tasks: Sequence[int], keys: Sequence[str]
     ) -> builtins.list[RecordState]:
-        """The same of these rows only."""
+        """The same of these rows of these tasks only, whatever the filter says of tasks."""
 
     async def count(self, session: Session, where: RecordQuery) -> builtins.list[RecordCount]:
         """How many records meet a filter. It reads them all."""
@@ -152,12 +152,17 @@ class Records(Protocol):
         """How much there is to do for each task, counted up to `most`, whatever the number of records."""
 
     async def matching(
-        self, session: Session, definition: TableDefinition, condition: Condition, limit: int, after: Any = None
+        self,
+        session: Session,
+        definition: TableDefinition,
+        condition: Condition,
+        limit: int,
+        after: Sequence[Any] | None = None,
     ) -> SourcePiece:
         """Rows of a table that meet a condition, in the order of their keys; up to `limit` of them are looked at."""
 
-    async def spelled(self, session: Session, definition: TableDefinition, key: Any) -> str:
-        """The key of a row as the change feed spells it, from what the driver takes for it."""
+    async def spelled(self, session: Session, definition: TableDefinition, key: Sequence[Any]) -> str:
+        """The key of a row as the change feed spells it, from what the driver takes for its columns."""
 
     async def rerun(
         self, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None

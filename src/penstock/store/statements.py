@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple
 
 from penstock.schema.fields import Column, Kind
@@ -86,6 +86,11 @@ class TableStatements:
         convert = self._encoders[self.definition.positions[column]]
         return value if convert is None or value is None else convert(value)
 
+    def key_args(self, key: Any) -> list[Any]:
+        """A key as `TableDefinition.encode_key` gives it, as the driver takes its values."""
+        values = self.definition.key_values(key)
+        return [self.encode_one(name, value) for name, value in zip(self.definition.key, values, strict=True)]
+
     def decode_fields(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """The fields of rows as the driver gave them."""
         return self._decode(rows)
@@ -114,20 +119,24 @@ class TableStatements:
     def get(self) -> Statement:
         """One row by its key."""
         return self._cached(
-            "get", lambda: f"select {self.columns} from {self.table} where {self._key()} = {self._p(1)}", reads=True
+            "get", lambda: f"select {self.columns} from {self.table} where {self._has_key(1)}", reads=True
         )
 
-    def get_many(self) -> Statement:
-        """The rows with any of some keys, which are one parameter; on stores that take many values as one."""
-        condition = self.dialect.any_of.format(self._p(1))
-        sql = f"select {self.columns} from {self.table} where {self._key()} {condition}"
-        return self._cached("get_many", lambda: sql, reads=True)
+    def get_many(self, keys: Sequence[Any]) -> tuple[Statement, list[Any]]:
+        """The rows with any of some keys, and its parameters; on stores that take many values as one."""
+        sql = f"select {self.columns} from {self.table} where "
+        if len(self.definition.key) == 1:
+            sql += f"{self._key()} {self.dialect.any_of.format(self._p(1))}"
+            return self._cached("get_many", lambda: sql, reads=True), [list(keys)]
+        count = 1 << (len(keys) - 1).bit_length()  # so that there are few such statements
+        args = [value for key in (*keys, *repeat(keys[-1], count - len(keys))) for value in self.key_args(key)]
+        return self._cached(("get_many", count), lambda: f"{sql}{self._has_any_key(count)}", reads=True), args
 
     def part(self, names: tuple[str, ...], *, many: bool = False) -> tuple[Statement, RowDecoder]:
-        """Some columns of the row with a key, or with any of some keys as with `get_many`; and what decodes them."""
+        """Some columns of the row with a key, and what decodes them; or of many, whose keys are one parameter."""
         listed = ", ".join(map(self.dialect.quote, names))
-        which = self.dialect.any_of.format(self._p(1)) if many else f"= {self._p(1)}"
-        sql = f"select {listed} from {self.table} where {self._key()} {which}"
+        which = f"{self._key()} {self.dialect.any_of.format(self._p(1))}" if many else self._has_key(1)
+        sql = f"select {listed} from {self.table} where {which}"
         decode = self._parts.get(names)
         if decode is None:
             columns = [self.definition.column(name) for name in names]
@@ -177,7 +186,7 @@ class TableStatements:
         return self._cached("clear", lambda: f"delete from {self.table}", bounded=False)
 
     def update(self, names: tuple[str, ...]) -> Statement:
-        """Some columns of the row with a key; the key is the last parameter."""
+        """Some columns of the row with a key; the key is the last parameters."""
 
         def build() -> str:
             sets = ", ".join(
@@ -185,7 +194,7 @@ class TableStatements:
                 for n, name in enumerate(names, 1)
             )
             returning = "" if self.definition.managed else f" returning {self.columns}"
-            return f"update {self.table} set {sets} where {self._key()} = {self._p(len(names) + 1)}{returning}"
+            return f"update {self.table} set {sets} where {self._has_key(len(names) + 1)}{returning}"
 
         statement = self._cached(("update", names), build)
         if statement.many is None and self.dialect.any_of and self.definition.managed:
@@ -193,8 +202,8 @@ class TableStatements:
         return statement
 
     def _update_many(self, names: tuple[str, ...]) -> str:
-        """Some columns of rows with keys of their own."""
-        given = [*names, self.definition.key]
+        """Some columns of rows with keys of their own, of one column."""
+        given = [*names, *self.definition.key]
         kinds = [self.dialect.types[self.definition.column(name).kind].partition(" collate")[0] for name in given]
         lists = ", ".join(f"{self._p(number)}::{kind}[]" for number, kind in enumerate(kinds, 1))
         named = ", ".join(f"v{number}" for number in range(1, len(given) + 1))
@@ -207,7 +216,7 @@ class TableStatements:
 
     def delete(self) -> Statement:
         """The row with a key."""
-        return self._cached("delete", lambda: f"delete from {self.table} where {self._key()} = {self._p(1)}")
+        return self._cached("delete", lambda: f"delete from {self.table} where {self._has_key(1)}")
 
     def scan(
         self,
@@ -255,7 +264,21 @@ class TableStatements:
         return statement
 
     def _key(self) -> str:
-        return self.dialect.quote(self.definition.key)
+        return ", ".join(map(self.dialect.quote, self.definition.key))
+
+    def _has_key(self, first: int) -> str:
+        """That a row has the key whose values begin with a parameter."""
+        columns = enumerate(self.definition.key_columns, first)
+        return " and ".join(f"{self.dialect.quote(column.name)} = {self._typed(column, n)}" for n, column in columns)
+
+    def _has_any_key(self, count: int) -> str:
+        """That a row has one of so many keys of several columns."""
+        columns = self.definition.key_columns
+        keys = (
+            ", ".join(self._typed(column, n) for n, column in enumerate(columns, 1 + place * len(columns)))
+            for place in range(count)
+        )
+        return f"({self._key()}) in ({', '.join(f'({key})' for key in keys)})"
 
     def _p(self, number: int) -> str:
         return placeholder(self.dialect.parameter, number)
@@ -292,12 +315,14 @@ class Statements:
     """The statements of all tables in one dialect.
 
     Attributes:
-        reactive: Names of tables that reactive tasks of this program are about.
+        reactive: Names of tables that reactive tasks and outboxes of this program are about.
+        ordered: Names of tables each of whose changes is a message of an outbox, as was known when the program started.
     """
 
     def __init__(self, dialect: Dialect, reactive: Iterable[str] = ()) -> None:
         self.dialect = dialect
         self.reactive = frozenset(reactive)
+        self.ordered: frozenset[str] = frozenset()
         self._tables: dict[type[Table], TableStatements] = {}
 
     def of(self, table: type[Table], definition: TableDefinition) -> TableStatements:

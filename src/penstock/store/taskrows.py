@@ -62,6 +62,7 @@ def task_of(
         held_until=held_until,
         reconciling=None if row[16] is None else Reconciling.parse(row[16]),
         reconciled_at=reconciled_at,
+        begun=row[18],
     )
 
 
@@ -78,6 +79,8 @@ def progress_values(progress: Progress) -> dict[str, Any]:
         "task": task.id,
         "version": task.plan.version,
         "signature": task.plan.signature,
+        "begun": task.begun,
+        "begins": int(progress.begins),
         "reconciling": None if reconciling is None else reconciling.text(),
     }
 

@@ -69,6 +69,7 @@ class TaskRow:
         held_until: Until when none does; None for no such time.
         reconciling: What is left of looking at all rows; None if that is done.
         reconciled_at: When it was done last.
+        begun: How often it was begun anew.
     """
 
     id: int
@@ -79,6 +80,7 @@ class TaskRow:
     held_until: datetime | None
     reconciling: Reconciling | None
     reconciled_at: datetime | None
+    begun: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +131,17 @@ class Progress:
     Attributes:
         task: The task as it was declared when they were looked at; what another declaration asks for is not done by it.
         reconciling: How far that has come; None once it is done.
+        begins: Whether it is begun anew with this, so that who goes on with an earlier look finds that out.
     """
 
     task: TaskRow
     reconciling: Reconciling | None
+    begins: bool = False
 
 
 def from_the_beginning(tasks: Iterable[TaskRow]) -> list[Progress]:
     """That all rows of tasks are looked at, and what was to be run again in any case still is."""
-    return [Progress(task, (task.reconciling or Reconciling()).begun()) for task in tasks]
+    return [Progress(task, (task.reconciling or Reconciling()).begun(), begins=True) for task in tasks]
 
 
 class Tasks(Protocol):
@@ -162,7 +166,7 @@ class Tasks(Protocol):
         """Write what is planned, and move the reader on with it; how many jobs there are more.
 
         With it goes how far looking at the rows of tasks has come. None, and nothing is written, if the reader was
-        lost, or such a task was declared anew meanwhile.
+        lost, or such a task was declared anew meanwhile, or looking at its rows was begun anew.
         """
 
     async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:

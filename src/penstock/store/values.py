@@ -120,6 +120,26 @@ def captured_fields(dialect: Dialect, definition: TableDefinition, captured: Map
     return fields
 
 
+def captured_key(dialect: Dialect, definition: TableDefinition, text: str) -> list[Any]:
+    """A captured key as the driver takes its values.
+
+    Raises:
+        ValueError: It is no key of this table.
+    """
+    try:
+        pairs = list(zip(definition.key_columns, read_values(text), strict=True))
+        return [_key_value(dialect, column.kind, value) for column, value in pairs]
+    except (TypeError, ArithmeticError) as error:
+        raise ValueError(text) from error
+
+
+def _key_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
+    found = _from_json(dialect, kind, value)
+    if isinstance(found, datetime) and found.tzinfo is None:
+        return found.replace(tzinfo=UTC)
+    return dialect.encode_value(kind, found) if isinstance(found, Decimal) else found
+
+
 def _neutral(dialect: Dialect, kind: Kind, value: Any) -> Any:
     """A captured value in the neutral form."""
     if kind is Kind.JSON and dialect.types[kind] != dialect.types[Kind.TEXT]:

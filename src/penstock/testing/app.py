@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,10 +22,12 @@ from penstock.services.planner import Planner
 from penstock.services.relay import Relay
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker import Worker
+from penstock.store.tasks import HELD
 from penstock.testing.clock import TestClock
 
 _MOST_JOBS = 10_000
 _FARTHEST = timedelta(days=366)
+_clocks: Counter[str] = Counter()  # by database: how many clocks were made for it
 
 
 class MessagesFailed(AssertionError):
@@ -61,7 +64,7 @@ class SeenRun:
 
     Attributes:
         task: The name of the task.
-        doc_id: The id of the row, or its key if another program owns the table.
+        doc_id: The id of the row, or its key if another program owns the table: a tuple if that has several columns.
         change: Why it ran.
         attempt: Which attempt it was, from 1.
     """
@@ -78,7 +81,7 @@ class TestApp(Backend):
     Args:
         app: The app under test.
         database: URL of a database of the test's own; by default a SQLite file that is gone afterwards.
-        clock: The clock; a new `TestClock` by default.
+        clock: The clock; a new `TestClock` by default. Of several on one database each makes other ids.
         **settings: Settings that differ; see `Config`.
 
     Attributes:
@@ -101,10 +104,10 @@ class TestApp(Backend):
         self, app: App, database: str | None = None, *, clock: TestClock | None = None, **settings: Any
     ) -> None:
         self._folder = None if database else tempfile.TemporaryDirectory(prefix="penstock-test-")
+        self.clock = clock or _new_clock(database)
         if self._folder is not None:
             database = f"sqlite:///{Path(self._folder.name) / 'test.db'}"
             settings.setdefault("synchronous", "normal")
-        self.clock = clock or TestClock()
         self._attempts = 0
         self._seen: list[SeenRun] = []
         self._failures: list[tuple[str, Trouble]] = []
@@ -137,7 +140,7 @@ class TestApp(Backend):
         """Plan reactive tasks, hand over messages, and run jobs until nothing is left; how many attempts were made.
 
         What runs may write rows that call for more runs, fail and be tried again, or be put off: it is idle when
-        nothing of that is left.
+        nothing of that is left. What waits for a paused task to be resumed is left, and is no reason to move the clock.
 
         Args:
             advance: Move the clock to the time of jobs scheduled for later, up to a year ahead, and run these too.
@@ -186,7 +189,7 @@ class TestApp(Backend):
 
     async def _next_at(self, *, plan: bool) -> datetime | None:
         """When a job or an outbox goes on that waits."""
-        times = (self.worker.next_run_at, await self.relay.next_at() if plan else None)
+        times = (await self._next_run_at(), await self.relay.next_at() if plan else None)
         return min((at for at in times if at is not None), default=None)
 
     async def run_until(self, time: datetime, *, raise_errors: bool = True) -> int:
@@ -206,7 +209,8 @@ class TestApp(Backend):
                 pass
             ran = await self.run_until_idle(advance=False, raise_errors=raise_errors)
             attempts += ran
-            due = [at for at in (self.cron_scheduler.next_at, self.worker.next_run_at) if at is not None and at <= time]
+            nexts = (self.cron_scheduler.next_at, await self._next_run_at())
+            due = [at for at in nexts if at is not None and at <= time]
             if due:
                 self.clock.advance(max(min(due) - self.clock.now(), timedelta(0)))
             elif not ran:
@@ -239,6 +243,7 @@ class TestApp(Backend):
         """
         name = self._task(task).task.name
         ran = [run for run in self._seen if run.task == name]
+        doc_id = tuple(doc_id) if isinstance(doc_id, list) else doc_id
         found = [run for run in ran if doc_id in {None, run.doc_id} and change in {None, run.change}]
         if len(found) != times if times is not None else not found:
             wanted = "" if times is None else f" {times} time(s)"
@@ -265,9 +270,27 @@ class TestApp(Backend):
                 return found
         raise ValueError(f"the app declares no reactive task {wanted!r}")
 
+    async def _next_run_at(self) -> datetime | None:
+        """When more is to run; what only waits for a paused task to be resumed is not asked."""
+        found, now = self.worker.next_run_at, self.clock.now()
+        held = {} if found is None or found <= now else await self.engine.store.tasks.held(now)
+        paused = {task for task, until in held.items() if until is None}
+        if not paused:
+            return found
+        pending = await self.jobs("pending", _MOST_JOBS)
+        left = [job.run_at for job in pending if job.options.task not in paused or job.error != HELD]
+        if any(run_at <= now for run_at in left):
+            return found  # something waits at a gate, and only the worker knows for how long
+        return min(left, default=None)
+
     def _claimed(self, jobs: Sequence[Job]) -> None:
-        """Count the attempts that the worker makes, and keep what is seen of those of reactive tasks."""
+        """Count the attempts that the worker makes, and keep what is seen of those of reactive tasks.
+
+        What a hold puts off before its handler is called is no attempt.
+        """
         self.engine.journal.started(jobs)
+        now, holds = self.clock.now(), self.engine.holds
+        jobs = [job for job in jobs if job.options.task is None or not holds.has(job.options.task, now)]
         self._attempts += len(jobs)
         tasks = {one.function.name: one.task for one in self.app.tasks}
         for job in jobs:
@@ -276,3 +299,11 @@ class TestApp(Backend):
                 args = json.loads(job.args)
                 run = TaskRun(task, self.engine, 0, args["key"], 0, args["change"], None, None)
                 self._seen.append(SeenRun(task.name, run.doc_id, run.change, job.attempt))
+
+
+def _new_clock(database: str | None) -> TestClock:
+    """A clock for a database: the same for the first one on each, and others for those that come after it."""
+    if database is None:
+        return TestClock()
+    _clocks[database] += 1
+    return TestClock(seed=_clocks[database] - 1)

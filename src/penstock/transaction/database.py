@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from penstock.changes.readset import RangeRead
 from penstock.changes.writeset import RowChange
 from penstock.errors import ConstraintViolation, RowNotFound, UniqueViolation, ValueInvalid
-from penstock.schema.ids import Id, format_id
+from penstock.schema.ids import Id, RowId, format_id
 from penstock.schema.table import Table, TableDefinition
 from penstock.store.contract import Row, Statement
 from penstock.store.statements import TableStatements
@@ -33,8 +33,8 @@ class DatabaseReader:
         self._scope = scope
         self._transaction = scope.transaction
 
-    def get(self, table: type[T], row_id: Id[T]) -> Coroutine[Any, Any, T | None]:
-        """One row by its id, or None if there is none.
+    def get(self, table: type[T], row_id: RowId[T]) -> Coroutine[Any, Any, T | None]:
+        """One row by its id, or None if there is none. If its key has several columns, that is a tuple of their values.
 
         Raises:
             IdInvalid: It is no id of this table.
@@ -45,7 +45,7 @@ class DatabaseReader:
         """Begin a query over a table; see `Scan` for how it goes on."""
         return Scan(self._scope, table)
 
-    async def _get(self, table: type[T], row_id: Id[T]) -> T | None:
+    async def _get(self, table: type[T], row_id: RowId[T]) -> T | None:
         statements = self._transaction.table(table)
         key = statements.definition.encode_key(row_id)
         async with self._scope.lock:
@@ -59,7 +59,8 @@ class DatabaseReader:
         if known is not _UNKNOWN:
             return cast("Row | None", known)
         rows = await transaction.fetch_row(statements, key)
-        transaction.note_rows(statements, RangeRead(definition.name, None, (definition.key,), (key,)), rows)
+        looked_for = tuple(statements.key_args(key))
+        transaction.note_rows(statements, RangeRead(definition.name, None, definition.key, looked_for), rows)
         row = rows[0] if rows else None
         transaction.rows[definition.table, key] = row
         return row
@@ -84,7 +85,7 @@ class DatabaseWriter(DatabaseReader):
         """Store many new rows, in order; their ids. Raises what `insert` raises."""
         return self._scope.track(self._insert_many(rows))
 
-    def patch(self, table: type[T], row_id: Id[T], /, **changes: Any) -> Coroutine[Any, Any, T]:
+    def patch(self, table: type[T], row_id: RowId[T], /, **changes: Any) -> Coroutine[Any, Any, T]:
         """Change some fields of a row; the row as it is then.
 
         Raises:
@@ -94,11 +95,11 @@ class DatabaseWriter(DatabaseReader):
         """
         return self._scope.track(self._patch(table, row_id, changes))
 
-    def replace(self, table: type[T], row_id: Id[T], row: T) -> Coroutine[Any, Any, T]:
+    def replace(self, table: type[T], row_id: RowId[T], row: T) -> Coroutine[Any, Any, T]:
         """Change all fields of a row to those of another; the row as it is then. Raises what `patch` raises."""
         return self._scope.track(self._replace(table, row_id, row))
 
-    def delete(self, table: type[T], row_id: Id[T]) -> Coroutine[Any, Any, None]:
+    def delete(self, table: type[T], row_id: RowId[T]) -> Coroutine[Any, Any, None]:
         """Delete a row.
 
         Raises:
@@ -148,40 +149,40 @@ class DatabaseWriter(DatabaseReader):
         transaction.count_write(definition.name, args)
         async with self._scope.lock:
             new = await self._send_user_owned(definition, statements.insert(tuple(given)), args)
-            key = statements.decode_fields((new,))[0][definition.key]
+            key = definition.key_in(statements.decode_fields((new,))[0])
             self._note(definition, key, None, new)
-        return Id(key)
+        return Id(key) if len(definition.key) == 1 else key
 
     # ----- patch, replace, delete
 
-    async def _patch(self, table: type[T], row_id: Id[T], changes: dict[str, Any]) -> T:
+    async def _patch(self, table: type[T], row_id: RowId[T], changes: dict[str, Any]) -> T:
         async with self._scope.lock:
             statements, key, old = await self._existing(table, row_id)
             definition = statements.definition
             for name in changes:
-                if definition.column(name).name not in table.model_fields or name == definition.key:
+                if definition.column(name).name not in table.model_fields or name in definition.key:
                     raise ValueInvalid(f"{definition.name}.{name} cannot be changed.")
             fields = read_row(statements, old).__dict__
             row = validate_row(definition, {name: fields[name] for name in table.model_fields} | changes)
             return cast("T", await self._write(statements, key, old, row, tuple(changes)))
 
-    async def _replace(self, table: type[T], row_id: Id[T], row: T) -> T:
+    async def _replace(self, table: type[T], row_id: RowId[T], row: T) -> T:
         if type(row) is not table:
             raise ValueInvalid(f"replace takes a row of {table.__name__}, not {type(row).__name__}.")
         async with self._scope.lock:
             statements, key, old = await self._existing(table, row_id)
             definition = statements.definition
-            if not definition.managed and row.__dict__[definition.key] is not None:
+            if not definition.managed:
                 self._check_key(definition, key, row)
-            names = tuple(name for name in table.model_fields if name != definition.key)
+            names = tuple(name for name in table.model_fields if name not in definition.key)
             return cast("T", await self._write(statements, key, old, row, names))
 
-    async def _delete(self, table: type[T], row_id: Id[T]) -> None:
+    async def _delete(self, table: type[T], row_id: RowId[T]) -> None:
         async with self._scope.lock:
             statements, key, old = await self._existing(table, row_id)
             definition = statements.definition
             self._transaction.count_write(definition.name, None)
-            args = [statements.encode_one(definition.key, key)]
+            args = statements.key_args(key)
             if definition.managed:
                 await self._transaction.change_row(statements, key, statements.delete(), args)
             else:
@@ -189,7 +190,7 @@ class DatabaseWriter(DatabaseReader):
                     await self._transaction.execute(statements.delete(), args)
             self._note(definition, key, old, None)
 
-    async def _existing(self, table: type[T], row_id: Id[T]) -> tuple[TableStatements, Any, Row]:
+    async def _existing(self, table: type[T], row_id: RowId[T]) -> tuple[TableStatements, Any, Row]:
         statements = self._transaction.table(table)
         key = statements.definition.encode_key(row_id)
         row = await self._load(statements, key)
@@ -202,8 +203,9 @@ class DatabaseWriter(DatabaseReader):
         return statements, key, row
 
     def _check_key(self, definition: TableDefinition, key: Any, row: Table) -> None:
-        if definition.encode_field(definition.column(definition.key), row) != key:
-            raise ValueInvalid(f"{definition.name}.{definition.key} cannot be changed.")
+        for column, value in zip(definition.key_columns, definition.key_values(key), strict=True):
+            if row.__dict__[column.name] is not None and definition.encode_field(column, row) != value:
+                raise ValueInvalid(f"{definition.name}.{column.name} cannot be changed.")
 
     async def _write(
         self, statements: TableStatements, key: Any, old: Row, row: Table, names: tuple[str, ...]
@@ -217,7 +219,7 @@ class DatabaseWriter(DatabaseReader):
             check_index_keys(statements, new)
             self._transaction.count_write(definition.name, new)
             args = [new[definition.positions[name]] for name in names]
-            args.append(statements.encode_one(definition.key, key))
+            args += statements.key_args(key)
             new = await self._update(statements, key, names, args, new)
             self._note(definition, key, old, new)
         return read_row(statements, new)

@@ -37,8 +37,7 @@ def read_row(statements: TableStatements, row: Row) -> Table:
     except (ValueError, TypeError, ArithmeticError) as error:
         definition = statements.definition
         raise RowInvalid(
-            f"Table {definition.name}: the row {row[definition.positions[definition.key]]} does not fit its "
-            f"declaration: {error}.",
+            f"Table {definition.name}: the row {definition.key_at(row)} does not fit its declaration: {error}.",
             fix="Change the declaration, or correct the row.",
             table=definition.name,
         ) from error

@@ -6,11 +6,12 @@ a part, with a savepoint once it needs one. Each sees what those before it have 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from itertools import groupby
 from typing import Any, TypeVar
 
 from penstock.errors import Conflict, ContextError
-from penstock.schema.table import Table
+from penstock.schema.table import Table, definition_of
 from penstock.store.contract import Row, Session, Statement
 from penstock.store.statements import TableStatements
 
@@ -25,14 +26,19 @@ _UNKNOWN: Any = object()
 class Shared:
     """A session that mutations share.
 
+    Args:
+        session: The session.
+        ordered: Names of tables each of whose changes is a message of an outbox: they are sent one by one, in order.
+
     Attributes:
         failure: What no savepoint undoes: nothing of this transaction may be committed.
         rows: Rows as those have left them who have ended well.
         savepoints: How many have been made.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, ordered: Collection[str] = ()) -> None:
         self.session = session
+        self._ordered = ordered
         self.failure: BaseException | None = None
         self.rows: dict[Key, Row | None] = {}
         self.savepoints = 0
@@ -45,10 +51,10 @@ class Shared:
 
     async def know(self, statements: TableStatements, keys: Sequence[Any]) -> None:
         """Ask at once for rows that will likely be asked for one by one."""
-        table, place = statements.definition.table, statements.definition.positions[statements.definition.key]
-        rows = await self.surely(self.session.fetch(statements.get_many(), (list(keys),)))
+        table, definition = statements.definition.table, statements.definition
+        rows = await self.surely(self.session.fetch(*statements.get_many(keys)))
         self.rows.update(dict.fromkeys([(table, key) for key in keys]))
-        self.rows.update({(table, row[place]): row for row in rows})
+        self.rows.update({(table, definition.key_at(row)): row for row in rows})
 
     def keep_back(self, changes: Sequence[Change], keys: set[Key]) -> None:
         """Take over the changes of one who has ended well."""
@@ -70,12 +76,28 @@ class Shared:
         """Send changes, as many together as may change places."""
         together: dict[Statement, list[Sequence[Any]]] = {}
         by: dict[Key, Statement] = {}
+        if self._ordered:
+            changes = await self._send_in_order(changes)
         for key, statement, args in changes:
             if by.setdefault(key, statement) is not statement:
                 await self._send_together(together)
                 together, by = {}, {key: statement}
             together.setdefault(statement, []).append(args)
         await self._send_together(together)
+
+    async def _send_in_order(self, changes: Sequence[Change]) -> list[Change]:
+        """Send those changes that may not change places with others of their table; the others."""
+        others: list[Change] = []
+        following: list[tuple[Statement, Sequence[Any]]] = []
+        for change in changes:
+            (table, _key), statement, args = change
+            if definition_of(table).name in self._ordered:
+                following.append((statement, args))
+            else:
+                others.append(change)
+        for statement, group in groupby(following, key=lambda one: one[0]):
+            await self.surely(self.session.execute_many(statement, [args for _statement, args in group]))
+        return others
 
     async def _send_together(self, changes: dict[Statement, list[Sequence[Any]]]) -> None:
         for statement, rows in changes.items():
@@ -138,7 +160,7 @@ class Part:
             return () if known is None else (known,)
         if name in self._keys or self._shared.keeps_back(name):
             await self._send()
-        args = (statements.encode_one(statements.definition.key, key),)
+        args = statements.key_args(key)
         return await self._read(lambda: self._session.fetch(statements.get(), args))
 
     def change(self, statements: TableStatements, key: Any, statement: Statement, args: Sequence[Any]) -> None:

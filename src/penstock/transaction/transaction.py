@@ -125,8 +125,7 @@ class Transaction:
         """The row with a key, or none. What means "try again" is remembered."""
         if self.shared is not None:
             return await self._remembering(self.shared.row(statements, key))
-        args = (statements.encode_one(statements.definition.key, key),)
-        return await self.fetch(statements.get(), args)
+        return await self.fetch(statements.get(), statements.key_args(key))
 
     async def change_row(
         self, statements: TableStatements, key: Any, statement: Statement, args: Sequence[Any]
@@ -229,8 +228,22 @@ class Transaction:
         Raises:
             LimitExceeded: The row is too large, or the transaction has written too much.
         """
-        self._bytes_written += 0 if row is None else self.check_size(table, row)
+        size = 0 if row is None else self.check_size(table, row)
         self.wakes = self.wakes or table in self.statements.reactive
+        self._count_written(size)
+
+    async def send(self, topic: str, payload: str, key: str | None) -> bool:
+        """Send a message now, in this transaction, in which it counts as a row; False if nobody knows the topic.
+
+        Raises:
+            LimitExceeded: The transaction has written too much.
+        """
+        self._count_written(text_bytes(payload))
+        self.wakes = True
+        return await self._remembering(self.store.outboxes.send(self.session, topic, payload, key))
+
+    def _count_written(self, size: int) -> None:
+        self._bytes_written += size
         self._rows_written += 1
         if self._rows_written > self._config.max_rows_written:
             raise self._exceeded("written", "rows", self._config.max_rows_written, "Write in several transactions.")

@@ -30,7 +30,7 @@ class Shape:
         adapter: How pydantic writes it.
         whole: Whether pydantic must write all of it.
         root: Whether it is nothing but its root value.
-        key: For rows: the attribute that is its id on the wire, once it has one.
+        key: For rows: the attributes that are its id on the wire, once it has one; several as an array.
         timed: For rows: whether it bears its creation time too.
         open: Whether objects may have fields that the class does not declare.
     """
@@ -41,7 +41,7 @@ class Shape:
     adapter: TypeAdapter[Any] | None = None
     whole: bool = False
     root: bool = False
-    key: str = ""
+    key: tuple[str, ...] = ()
     timed: bool = False
     open: bool = False
 
@@ -55,12 +55,13 @@ class Shape:
         if self.root:
             return value.root
         found = self._written(value) if self.whole else self._fields(value)
-        if self.key and isinstance(found, dict) and value.__dict__.get(self.key) is not None:
-            return {**self._marks(value.__dict__), **found}
+        if self.key and isinstance(found, dict):
+            values = [value.__dict__.get(name) for name in self.key]
+            return found if None in values else {**self._marks(value.__dict__, values), **found}
         return found
 
-    def _marks(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        marks: dict[str, Any] = {"_id": str(row[self.key])}
+    def _marks(self, row: Mapping[str, Any], values: list[Any]) -> dict[str, Any]:
+        marks: dict[str, Any] = {"_id": str(values[0]) if len(values) == 1 else values}
         if self.timed:
             marks["_creationTime"] = _milliseconds(row["creation_time"])
         return marks
@@ -180,10 +181,10 @@ def _is_open(cls: type[Any]) -> bool:
     return issubclass(cls, BaseModel) and cls.model_config.get("extra") == "allow"
 
 
-def _marks_of(cls: type[Any]) -> tuple[str, bool]:
+def _marks_of(cls: type[Any]) -> tuple[tuple[str, ...], bool]:
     """The key of a row's table, and whether its rows have a creation time; those of other programs have none."""
     declared = getattr(cls, "__declared__", None)
-    return ("", False) if declared is None else (declared.key, declared.managed)
+    return ((), False) if declared is None else (declared.key, declared.managed)
 
 
 def _milliseconds(time: datetime) -> float:

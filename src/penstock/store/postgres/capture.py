@@ -14,10 +14,12 @@ from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
 from penstock.store.changes import Source
 from penstock.store.contract import Statement
+from penstock.store.dialect import row_of
 from penstock.store.postgres.dialect import POSTGRES
 
 _UNLIKE = "pg_catalog.record_image_ne"
 _PLAIN = frozenset({"smallint", "integer", "bigint", "uuid", "boolean", "date"})  # whose equal values are alike
+_INTEGERS = frozenset({"smallint", "integer", "bigint"})
 _PIECE = 40  # columns in one call of a function, which takes a hundred arguments
 
 # Each statement of a function costs every transaction that runs it, so each event has a function of its own. Those that
@@ -59,6 +61,7 @@ _SPELLED = {
     ("real", "double precision"): "extra_float_digits = 1",  # all digits
     ("interval",): "intervalstyle = postgres",
 }
+_ZONED = "timestamp with time zone"
 EVENTS = ("insert", "update", "delete", "truncate")
 
 
@@ -199,20 +202,28 @@ def _guarded(append: str, read: Mapping[str, str]) -> str:
 
 def source(interest: Interest, types: Mapping[str, str]) -> Source:
     """How the rows are read that an interest is about. Of a session with other settings they are spelled alike."""
-    (key,) = interest.key  # of more than one column rows are not read yet
     asked = conditions_of(interest).matches("r")
-    table, column, kind = POSTGRES.table(interest.table), f"r.{POSTGRES.quote(key)}", types[key]
-    spelled = _array("r", interest.key, types)
+    table, spelled = POSTGRES.table(interest.table), _array("r", interest.key, types)
+    columns = [f"r.{POSTGRES.quote(name)}" for name in interest.key]
+    key, known = row_of(columns), " and ".join(f"{column} is not null" for column in columns)
+    after = [f"($1::json ->> {place})::{types[name]}" for place, name in enumerate(interest.key)]
+    each = [_given(place, types[name]) for place, name in enumerate(interest.key)]
     values = [spelled, *(_object("r", side, types) or "null" for side in (interest.after, interest.before))]
     select = f"select {', '.join(values)} from {table} r where "
-    order, also = f"order by {column} limit", f"{asked} and " if asked else ""
-    among = f"{column} in (select (k.value ->> 0)::{kind} from json_array_elements($1::json) as k (value))"
+    order, also = f"order by {', '.join(columns)} limit", f"{asked} and " if asked else ""
+    among = f"{key} in (select {', '.join(each)} from json_array_elements($1::json) as k (value))"
     return Source(
-        first=Statement(f"{select}{asked or 'true'} {order} $1"),
-        following=Statement(f"{select}{also}{column} > ($1::json ->> 0)::{kind} {order} $2"),
+        first=Statement(f"{select}{also}{known} {order} $1"),
+        following=Statement(f"{select}{also}{known} and {key} > {row_of(after)} {order} $2"),
         among=Statement(f"{select}{also}{among}"),
         keys=Statement(f"select {spelled} from {table} r where {among}"),
     )
+
+
+def _given(place: int, kind: str) -> str:
+    """A value of one of many keys. Records of a table that was declared with another key may hold no such value."""
+    value = f"(k.value ->> {place})::{kind}"
+    return f"case when json_typeof(k.value -> {place}) = 'number' then {value} end" if kind in _INTEGERS else value
 
 
 def _before(interest: Interest, types: Mapping[str, str]) -> str:
@@ -298,6 +309,13 @@ def literal(text: str) -> str:
     return f"E'{quoted}'" if "\\" in text else f"'{quoted}'"
 
 
-def key_text(row: str, column: str, kind: str) -> str:
-    """What spells the key of a row, whose type is known, as its triggers do."""
-    return _array(row, (column,), {column: kind})
+def key_text(row: str, types: Mapping[str, str]) -> str:
+    """What spells the key of a row as its triggers do, from the types that are declared: times may have no zone."""
+    values = (_time(row, name) if kind == _ZONED else _value(row, name, types) for name, kind in types.items())
+    return f"pg_catalog.json_build_array({', '.join(values)})::pg_catalog.text"
+
+
+def _time(row: str, column: str) -> str:
+    value, kind = f"{row}.{POSTGRES.quote(column)}", f"{_ZONED!r}::pg_catalog.regtype"
+    in_utc = f"pg_catalog.to_json(pg_catalog.timezone('UTC', {value}))"
+    return f"case when pg_catalog.pg_typeof({value}) = {kind} then {in_utc} else pg_catalog.to_json({value}) end"

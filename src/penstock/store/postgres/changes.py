@@ -33,6 +33,10 @@ _UNREAD = (
     "select exists (select from penstock.change_{slot} where (xid >= $1 or xid = any($2::bigint[])) "
     "and (seq > $3 or xid >= $4 or xid = any($5::bigint[])))"
 )
+_YOUNG = (
+    "select changed_at > clock_timestamp() - (select max(keep_for) from penstock.outbox) "
+    "from penstock.change_{slot} order by seq desc limit 1"
+)
 _BOUNDS = ("seen_end", "seen_open", "last", "batch_end", "batch_open")
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 
@@ -131,7 +135,7 @@ class PostgresChanges:
         slots = await self._slots()
         emptied = kept = 0
         for slot in slots.to_empty()[:limit]:
-            if await self._empty(slot):
+            if not (slots.keep_for and await self._is_kept(slot)) and await self._empty(slot):
                 emptied += 1
             else:
                 kept += 1
@@ -173,8 +177,8 @@ class PostgresChanges:
         return bool(rows)
 
     async def _slots(self) -> Slots:
-        ((current, since, sizes),) = await self._run("slots")
-        return Slots(current, since, dict(enumerate(sizes)))
+        ((current, since, sizes, keep_for),) = await self._run("slots")
+        return Slots(current, since, dict(enumerate(sizes)), keep_for)
 
     async def _turn(self, current: int, following: int, now: datetime) -> bool:
         """Have changes written into another slot; False if somebody else has."""
@@ -198,7 +202,7 @@ class PostgresChanges:
             await session.execute(_IMPATIENT)
             await session.execute(Statement(_LOCK.format(table=f"change_{slot}")))
             (held,) = await self._fetch(session, "lock_room")
-            if held[0] == slot or await self._is_wanted(session, slot):
+            if held[0] == slot or await self._is_young(session, slot) or await self._is_wanted(session, slot):
                 return False
             await session.execute(Statement(_TRUNCATE.format(slot=slot)))
             await session.commit()
@@ -207,6 +211,19 @@ class PostgresChanges:
         finally:
             await session.rollback()
         return True
+
+    async def _is_kept(self, slot: int) -> bool:
+        """The same as `_is_young`, without a lock."""
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            return await self._is_young(session, slot)
+        finally:
+            await session.rollback()
+
+    async def _is_young(self, session: Session, slot: int) -> bool:
+        """Whether a slot holds what outboxes keep, so that it can be sent again, by the clock that changes are of."""
+        rows = await session.fetch(Statement(_YOUNG.format(slot=slot)))
+        return bool(rows and rows[0][0])
 
     async def _is_wanted(self, session: Session, slot: int) -> bool:
         """Whether a reader has still to read something of a slot."""

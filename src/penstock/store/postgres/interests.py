@@ -97,7 +97,7 @@ class PostgresInterests:
     async def source(self, number: int) -> Source | None:
         """How the rows are read that an interest is about."""
         one = next((one for one in (await self._known()).values() if one.id == number), None)
-        return None if one is None or one.found is None else source(one.interest, one.found["columns"])
+        return None if one is None or one.found is None else source(one.interest, _checked(one)["columns"])
 
     # ----- steps
 

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from penstock.changes.position import Position
+from penstock.changes.position import Position, Snapshot
+from penstock.errors import CursorInvalid
 from penstock.outbox.outbox import reader_name
+from penstock.outbox.trouble import Trouble
 from penstock.store.contract import OpenTransaction, Row, Session
-from penstock.store.outboxes import Aside, AsideState, OutboxPlan, OutboxRow, Step
+from penstock.store.outboxes import KEPT, Aside, AsideCount, AsideState, Forgets, OutboxPlan, OutboxRow, Step
 from penstock.store.outboxrows import ASIDE, aside_of, aside_values, outbox_of, plan_values, step_values
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
@@ -105,6 +107,10 @@ class PostgresOutboxes:
         """How many messages are put aside, and how they stand."""
         return {row[0]: row[1] for row in await self._run("count_aside", outbox=outbox)}
 
+    async def backlog(self, most: int) -> builtins.list[AsideCount]:
+        """What is put aside of each outbox, by state; no more than `most` of each are counted."""
+        return [AsideCount(*row) for row in await self._run("backlog", most=most)]
+
     async def pause(self, name: str, *, paused: bool) -> bool:
         """Send nothing of an outbox, or go on; False if there is none."""
         return bool(await self._run("pause", name=name, paused=paused))
@@ -121,27 +127,50 @@ class PostgresOutboxes:
             return True
         return bool(await self._run("skip_aside", name=name, seq=seq))
 
-    async def place(self, name: str, at: Position, backfill: str | None, now: datetime) -> bool:
-        """Go on from a position, forgetting what is put aside and was written after it; False if there is none."""
+    async def halt(self, name: str, trouble: Trouble) -> bool:
+        """Have an outbox wait for somebody to look after it; False if there is none."""
+        return bool(await self._run("halt", name=name, trouble=trouble.text()))
+
+    async def hold(self, name: str, lease: int) -> bool:
+        """Take an outbox from the relay that reads it, and keep it from all relays under a lease."""
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
-            rows = await self._fetch(session, "place", name=name, backfill=backfill)
-            if not rows:
+            await self._fetch(session, "hold_reader", reader=reader_name(name), lease=lease)  # as `advance` does: first
+            if not await self._fetch(session, "touch", name=name):
                 return False
-            outbox, interests = rows[0]
-            await self._fetch(session, "put_reader", reader=reader_name(name), position=str(at), now=now)
-            await self._fetch(session, "forget_unread", outbox=outbox, interests=interests, **at.bounds())
             await session.commit()
         finally:
             await session.rollback()
+        return True
+
+    async def place(
+        self,
+        name: str,
+        at: Position | None,
+        backfill: str | None,
+        now: datetime,
+        *,
+        forgets: Forgets = "again",
+        session: Session | None = None,
+    ) -> bool:
+        """Go on from elsewhere; False if there is no such outbox."""
+        if session is not None:
+            return await self._place(session, name, at, backfill, now, forgets)
+        own = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            if not await self._place(own, name, at, backfill, now, forgets):
+                return False
+            await own.commit()
+        finally:
+            await own.rollback()
         return True
 
     async def forget(self, name: str) -> bool:
         """Drop an outbox, with its reader and what is put aside; False if there is none."""
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
-            found = await self._fetch(session, "forget", name=name)
             await self._fetch(session, "forget_reader", reader=reader_name(name))
+            found = await self._fetch(session, "forget", name=name)
             await session.commit()
         finally:
             await session.rollback()
@@ -158,6 +187,27 @@ class PostgresOutboxes:
             lists = zip(*map(aside_values, step.put), strict=True)
             values = dict(zip(ASIDE, map(builtins.list, lists), strict=True))
             await self._fetch(session, "put", outbox=step.outbox.id, **values)
+        return True
+
+    async def _place(
+        self, session: Session, name: str, at: Position | None, backfill: str | None, now: datetime, forgets: Forgets
+    ) -> bool:
+        if at is not None:
+            await self._fetch(session, "hold_room")  # so that nothing after it is emptied meanwhile
+        ((text, high),) = await self._fetch(session, "moment")
+        here = Position(Snapshot.parse(text), high=high)
+        if at is None:
+            at = here
+        elif at.high > high or max(at.seen.end, (at.batch or at.seen).end) > here.seen.end:
+            raise CursorInvalid(f"The change feed has not come to {at} yet.", fix="Use a position of this database.")
+        await self._fetch(session, "put_reader", reader=reader_name(name), position=str(at), now=now)
+        if not (rows := await self._fetch(session, "place", name=name, backfill=backfill)):
+            return False
+        outbox, interests = rows[0]
+        older = backfill not in {None, KEPT}
+        await self._fetch(session, "forget_unread", outbox=outbox, interests=interests, older=older, **at.bounds())
+        if forgets != "again":
+            await self._fetch(session, "forget_aside", outbox=outbox, parked=forgets == "all")
         return True
 
     async def _find(self, name: str) -> OutboxRow | None:

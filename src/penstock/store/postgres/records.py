@@ -15,7 +15,7 @@ from uuid import UUID
 from penstock.jobs.states import JobState
 from penstock.reactive.expression import Condition
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import OpenTransaction, Row, Session, Statement
+from penstock.store.contract import OpenTransaction, Row, Session
 from penstock.store.postgres.capture import key_text
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
@@ -23,7 +23,7 @@ from penstock.store.postgres.jobs import PostgresJobs, run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.queries import load_queries
-from penstock.store.recordrows import matching_rows, state_of, where_values
+from penstock.store.recordrows import matching_rows, spelled_key, state_of, where_values
 from penstock.store.records import FAILED, RecordCount, RecordQuery, RecordState, RowKey, SourcePiece, TaskBacklog
 
 _BEGINNING: RowKey = (-1, "")
@@ -84,18 +84,22 @@ class PostgresRecords:
         return [TaskBacklog(*row) for row in await run(self._connections, self._queries["backlog"], {"most": most})]
 
     async def matching(
-        self, session: Session, definition: TableDefinition, condition: Condition, limit: int, after: Any = None
+        self,
+        session: Session,
+        definition: TableDefinition,
+        condition: Condition,
+        limit: int,
+        after: Sequence[Any] | None = None,
     ) -> SourcePiece:
         """Rows of a table that meet a condition, in the order of their keys."""
-        spelled = key_text("r", definition.key, _type(definition))
+        spelled = key_text("r", _types(definition))
         return await matching_rows(session, POSTGRES, definition, condition, limit, after, spelled)
 
-    async def spelled(self, session: Session, definition: TableDefinition, key: Any) -> str:
+    async def spelled(self, session: Session, definition: TableDefinition, key: Sequence[Any]) -> str:
         """The key of a row as the change feed spells it."""
-        kind, column = _type(definition), POSTGRES.quote(definition.key)
-        sql = f"select {key_text('r', definition.key, kind)} from (select $1::{kind} as {column}) r"
-        text: str = (await session.fetch(Statement(sql, reads=True), [key]))[0][0]
-        return text
+        types = _types(definition)
+        casts = [f"::{kind}" for kind in types.values()]
+        return await spelled_key(session, POSTGRES, definition, key, key_text("r", types), casts)
 
     async def rerun(
         self, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
@@ -154,5 +158,6 @@ def _state(row: Row) -> RecordState:
     return state_of(row, row[2], [row[place] for place in _TIMES])
 
 
-def _type(definition: TableDefinition) -> str:
-    return POSTGRES.types[definition.column(definition.key).kind]
+def _types(definition: TableDefinition) -> dict[str, str]:
+    """The columns of a key with their types."""
+    return {column.name: POSTGRES.types[column.kind] for column in definition.key_columns}

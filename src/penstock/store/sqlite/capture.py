@@ -7,12 +7,13 @@ and infinities, which JSON has not, are text.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
 from penstock.store.changes import Source
 from penstock.store.contract import Statement
+from penstock.store.dialect import row_of
 from penstock.store.sqlite.dialect import SQLITE
 
 _APPEND = "insert into penstock_change (interest, changed_at, kind, key, before, after)"
@@ -54,21 +55,40 @@ def conditions_of(interest: Interest, columns: Collection[str]) -> Conditions:
     return Conditions(interest, "is not", _unlike, _unlike(columns))
 
 
-def source(interest: Interest) -> Source:
-    """How the rows are read that an interest is about."""
-    (key,) = interest.key  # of more than one column rows are not read yet
+def source(interest: Interest, types: Mapping[str, str]) -> Source:
+    """How the rows are read that an interest is about.
+
+    Args:
+        interest: The interest.
+        types: The types of the table's columns, as it declares them.
+    """
     asked = Conditions(interest, "is not", _unlike, "").matches("r")
-    table, column, spelled = SQLITE.quote(interest.table), f"r.{SQLITE.quote(key)}", _array("r", interest.key)
+    table, spelled = SQLITE.quote(interest.table), _array("r", interest.key)
+    columns = [f"r.{SQLITE.quote(name)}" for name in interest.key]
+    known = " and ".join(f"{column} is not null" for column in columns)
+    after, each = (
+        [_given(f"({value} ->> {place})", types[name]) for place, name in enumerate(interest.key)]
+        for value in ("k", "g.value")
+    )
     values = [spelled, _object("r", interest.after), _object("r", interest.before)]
     select = f"select {', '.join(values)} from {table} r where "
-    order, also = f"order by {column} limit", f"{asked} and " if asked else ""
-    among = f"{column} in (select value ->> 0 from json_each(?))"
+    order, also = f"order by {', '.join(columns)} limit", f"{asked} and " if asked else ""
+    following = f"{row_of(columns)} > (select {', '.join(after)} from (select ? as k))"
+    is_it = " and ".join(f"{column} = {value}" for column, value in zip(columns, each, strict=True))
+    among = f"from json_each(?) g cross join {table} r where {is_it}"  # in this order, each by its whole key
     return Source(
-        first=Statement(f"{select}{asked or 'true'} {order} ?"),
-        following=Statement(f"{select}{also}{column} > (? ->> 0) {order} ?"),
-        among=Statement(f"{select}{also}{among}"),
-        keys=Statement(f"select {spelled} from {table} r where {among}"),
+        first=Statement(f"{select}{also}{known} {order} ?"),
+        following=Statement(f"{select}{also}{known} and {following} {order} ?"),
+        among=Statement(f"select {', '.join(values)} {among}{f' and {asked}' if asked else ''}"),
+        keys=Statement(f"select {spelled} {among}"),
     )
+
+
+def _given(value: str, kind: str) -> str:
+    """A value from JSON as its column holds it: bytes stand there as hex text."""
+    if "blob" not in kind.lower():
+        return value
+    return f"iif(substr({value}, 1, 2) = '\\x', penstock_bytes(substr({value}, 3)), {value})"
 
 
 def _unlike(columns: Collection[str]) -> str:
@@ -138,6 +158,6 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def key_text(row: str, column: str) -> str:
+def key_text(row: str, columns: Sequence[str]) -> str:
     """What spells the key of a row as its triggers do."""
-    return _array(row, (column,))
+    return _array(row, columns)

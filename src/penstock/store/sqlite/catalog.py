@@ -20,13 +20,12 @@ from penstock.schema.stored import StoredColumn, StoredIndex, StoredTable
 from penstock.store.contract import Change
 from penstock.store.queries import Query, load_queries
 from penstock.store.sqlite.connection import connect, run_in_thread
+from penstock.store.sqlite.contention import begin_write
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.errors import is_busy, translate
 from penstock.store.sqlite.functions import register_functions
 from penstock.store.sqlite.tabletext import TableText, read_choices, read_table, read_type
 from penstock.values import decode_json
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.2
 
 T = TypeVar("T")
 
@@ -78,17 +77,10 @@ class SqliteCatalog:
         return connection
 
     async def _begin(self, connection: sqlite3.Connection) -> None:
-        deadline, pause = self._clock.monotonic() + self._wait, _FIRST_PAUSE
-        while True:
-            try:
-                connection.execute("begin immediate")
-            except sqlite3.Error as error:
-                if not is_busy(error) or self._clock.monotonic() > deadline:
-                    raise _failure(error) from error
-            else:
-                return
-            await self._clock.sleep(pause * (0.5 + self._clock.random()))
-            pause = min(pause * 2, _LONGEST_PAUSE)
+        try:
+            await begin_write(connection, self._clock, self._wait)
+        except sqlite3.Error as error:
+            raise _failure(error) from error
 
     async def _ask(self, question: Callable[[sqlite3.Connection], T], nothing: T) -> T:
         if not self._path.exists():

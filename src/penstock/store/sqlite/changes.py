@@ -96,16 +96,18 @@ class SqliteChanges:
         return {row[0].decode(errors="replace") if isinstance(row[0], bytes) else row[0] for row in rows}
 
     async def rotate(self, now: datetime, limit: int) -> Rotation:  # noqa: ARG002 - PostgreSQL asks for the time
-        """Delete up to `limit` changes that all readers have passed."""
+        """Delete up to `limit` changes that all readers have passed, and no outbox keeps."""
         async with reading(self._begin_read) as session:
             high, unread = await self._passed(session)
-            first = await self._fetch(session, "begin", high=0, interests=None, limit=1)
+            ((seconds,),) = await self._fetch(session, "kept")
+            kept = f"-{seconds} seconds" if seconds else None
+            first = await self._fetch(session, "first", kept=kept)
         if not first or first[0][0] > high:  # who has nothing to delete takes no lock
             return Rotation(kept=int(unread))
         async with writing(self._begin_write) as session:
             high, unread = await self._passed(session)  # a reader may have been put further back meanwhile
             query = self._queries["clear"]
-            emptied = await session.execute(query.statement, query.args({"high": high, "limit": limit}))
+            emptied = await session.execute(query.statement, query.args({"high": high, "limit": limit, "kept": kept}))
         return Rotation(emptied, kept=int(unread))
 
     async def size(self) -> int:

@@ -91,7 +91,7 @@ class SqliteInterests:
         """How the rows are read that an interest is about."""
         async with reading(self._begin_read) as session:
             one = next((one for one in (await self._known(session)).values() if one.id == number), None)
-        return None if one is None or one.found is None else source(one.interest)
+        return None if one is None or one.found is None else source(one.interest, one.found["columns"])
 
     # ----- steps
 

@@ -9,9 +9,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.changes.position import Position
+from penstock.errors import CursorInvalid
 from penstock.outbox.outbox import reader_name
+from penstock.outbox.trouble import Trouble
 from penstock.store.contract import OpenTransaction, Row, Session
-from penstock.store.outboxes import Aside, AsideState, OutboxPlan, OutboxRow, Step
+from penstock.store.outboxes import KEPT, Aside, AsideCount, AsideState, Forgets, OutboxPlan, OutboxRow, Step
 from penstock.store.outboxrows import ASIDE, aside_of, aside_values, outbox_of, plan_values, step_values
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.changes import SqliteChanges
@@ -122,6 +124,10 @@ class SqliteOutboxes:
         """How many messages are put aside, and how they stand."""
         return {row[0]: row[1] for row in await self._read("count_aside", outbox=outbox)}
 
+    async def backlog(self, most: int) -> builtins.list[AsideCount]:
+        """What is put aside of each outbox, by state; no more than `most` of each are counted."""
+        return [AsideCount(row[0], row[1], row[2], _time(row[3])) for row in await self._read("backlog", most=most)]
+
     async def pause(self, name: str, *, paused: bool) -> bool:
         """Send nothing of an outbox, or go on; False if there is none."""
         async with writing(self._begin_write) as session:
@@ -147,17 +153,34 @@ class SqliteOutboxes:
                 await self._execute(session, "touch", name=name)
         return bool(gone)
 
-    async def place(self, name: str, at: Position, backfill: str | None, now: datetime) -> bool:
-        """Go on from a position, forgetting what is put aside and was written after it; False if there is none."""
+    async def halt(self, name: str, trouble: Trouble) -> bool:
+        """Have an outbox wait for somebody to look after it; False if there is none."""
         async with writing(self._begin_write) as session:
-            rows = await self._fetch(session, "place", name=name, backfill=backfill)
-            if not rows:
+            return bool(await self._fetch(session, "halt", name=name, trouble=trouble.text()))
+
+    async def hold(self, name: str, lease: int) -> bool:
+        """Take an outbox from the relay that reads it, and keep it from all relays under a lease."""
+        async with writing(self._begin_write) as session:
+            if not await self._fetch(session, "touch", name=name):
                 return False
-            reader, moment = reader_name(name), encode_datetime(now)
-            await self._execute(session, "put_reader", reader=reader, position=str(at), now=moment)
-            values = {"outbox": rows[0][0], "interests": rows[0][1], "high": at.high}
-            await self._execute(session, "forget_unread", **values)
+            await self._execute(session, "hold_reader", reader=reader_name(name), lease=lease)
         return True
+
+    async def place(
+        self,
+        name: str,
+        at: Position | None,
+        backfill: str | None,
+        now: datetime,
+        *,
+        forgets: Forgets = "again",
+        session: Session | None = None,
+    ) -> bool:
+        """Go on from elsewhere; False if there is no such outbox."""
+        if session is not None:
+            return await self._place(session, name, at, backfill, now, forgets)
+        async with writing(self._begin_write) as own:
+            return await self._place(own, name, at, backfill, now, forgets)
 
     async def forget(self, name: str) -> bool:
         """Drop an outbox, with its reader and what is put aside; False if there is none."""
@@ -187,6 +210,26 @@ class SqliteOutboxes:
                 for one in step.put
             ]
             await session.execute_many(query.statement, rows)
+        return True
+
+    async def _place(
+        self, session: Session, name: str, at: Position | None, backfill: str | None, now: datetime, forgets: Forgets
+    ) -> bool:
+        ((high,),) = await self._fetch(session, "moment")
+        if at is None:
+            at = Position(high=high)
+        elif at.high > high:
+            raise CursorInvalid(f"The change feed has not come to {at} yet.", fix="Use a position of this database.")
+        if not (rows := await self._fetch(session, "place", name=name, backfill=backfill)):
+            return False
+        outbox, interests = rows[0]
+        moment = encode_datetime(now)
+        await self._execute(session, "put_reader", reader=reader_name(name), position=str(at), now=moment)
+        older = backfill not in {None, KEPT}
+        values = {"outbox": outbox, "interests": interests, "high": at.high, "older": older}
+        await self._execute(session, "forget_unread", **values)
+        if forgets != "again":
+            await self._execute(session, "forget_aside", outbox=outbox, parked=forgets == "all")
         return True
 
     async def _find(self, name: str) -> OutboxRow | None:

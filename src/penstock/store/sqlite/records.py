@@ -12,9 +12,9 @@ from uuid import UUID
 from penstock.jobs.states import JobState
 from penstock.reactive.expression import Condition
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import OpenTransaction, Row, Session, Statement
+from penstock.store.contract import OpenTransaction, Row, Session
 from penstock.store.queries import load_queries
-from penstock.store.recordrows import matching_rows, state_of, where_values
+from penstock.store.recordrows import matching_rows, spelled_key, state_of, where_values
 from penstock.store.records import FAILED, RecordCount, RecordQuery, RecordState, RowKey, SourcePiece, TaskBacklog
 from penstock.store.sqlite.capture import key_text
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
@@ -89,17 +89,21 @@ class SqliteRecords:
         return [TaskBacklog(*(*row[:6], time_of(row[6]), bool(row[7]))) for row in rows]
 
     async def matching(
-        self, session: Session, definition: TableDefinition, condition: Condition, limit: int, after: Any = None
+        self,
+        session: Session,
+        definition: TableDefinition,
+        condition: Condition,
+        limit: int,
+        after: Sequence[Any] | None = None,
     ) -> SourcePiece:
         """Rows of a table that meet a condition, in the order of their keys."""
         spelled = key_text("r", definition.key)
         return await matching_rows(session, SQLITE, definition, condition, limit, after, spelled)
 
-    async def spelled(self, session: Session, definition: TableDefinition, key: Any) -> str:
+    async def spelled(self, session: Session, definition: TableDefinition, key: Sequence[Any]) -> str:
         """The key of a row as the change feed spells it."""
-        sql = f"select {key_text('r', definition.key)} from (select ? as {SQLITE.quote(definition.key)}) r"
-        text: str = (await session.fetch(Statement(sql, reads=True), [key]))[0][0]
-        return text
+        text = key_text("r", definition.key)
+        return await spelled_key(session, SQLITE, definition, key, text, [""] * len(definition.key))
 
     async def rerun(
         self, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None

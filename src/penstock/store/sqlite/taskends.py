@@ -25,7 +25,7 @@ class SqliteTaskEnds:
 
     def __init__(self) -> None:
         tasks, records = (load_queries("penstock.store.sqlite", noun, "?") for noun in ("tasks", "records"))
-        self._queries = {name: records[name] for name in _OF_RECORDS} | tasks
+        self._queries = {name: records[name] for name in _OF_RECORDS} | {**tasks}
 
     async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
         """Look whether the rows of jobs have changed that have ended, or are to run again; then begin anew."""

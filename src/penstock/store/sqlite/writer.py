@@ -20,6 +20,7 @@ from typing import Any
 
 from penstock.clock import SystemClock, profile_timer
 from penstock.errors import Conflict, DatabaseBusy, DatabaseUnavailable
+from penstock.store.sqlite.contention import begin_write
 from penstock.store.sqlite.errors import is_busy, translate
 
 _MOST_TOGETHER = 128
@@ -28,6 +29,7 @@ _QUICK_COMMIT = 0.002
 LOG_BYTES = 4 * 1024 * 1024
 _MOST_LOG_BYTES = 64 * 1024 * 1024
 _LOOK_EVERY = 64
+_AFTER_OTHERS = 0.0005
 _ALONE = 1.0  # seconds for which nobody shares a commit after a shared one failed
 
 
@@ -214,24 +216,21 @@ class Writer:
                 f"The database file {self._path} was deleted, or another one took its place, while it was in use.",
                 fix="Stop this program, put the right file there, and start again.",
             )
-        pause, deadline = 0.0005, self._clock.monotonic() + self._wait
         if self._clock.monotonic() < self._contended_until:
-            await self._clock.sleep(pause * self._clock.random())  # let the others have it
-        while True:
-            try:
-                self.connection.execute("begin immediate")
-                break
-            except sqlite3.Error as error:
-                if not is_busy(error):
-                    raise
-                if self._clock.monotonic() > deadline:
-                    raise DatabaseBusy(
-                        f"Another process has held the write lock of the database for {self._wait:g} seconds.",
-                        fix="Try again; or find out which process writes for so long.",
-                    ) from error
-            self._contended_until = self._clock.monotonic() + 1
-            await self._clock.sleep(pause * (0.5 + self._clock.random()))
-            pause = min(pause * 1.5, 0.02)
+            await self._clock.sleep(_AFTER_OTHERS * self._clock.random())  # let the others have it
+        contended = True
+        try:
+            contended = await begin_write(self.connection, self._clock, self._wait)
+        except sqlite3.Error as error:
+            if not is_busy(error):
+                raise
+            raise DatabaseBusy(
+                f"Another process has held the write lock of the database for {self._wait:g} seconds.",
+                fix="Try again; or find out which process writes for so long.",
+            ) from error
+        finally:
+            if contended:
+                self._contended_until = self._clock.monotonic() + 1
         self._open = True
         self._opened_at = self._clock.monotonic()
 

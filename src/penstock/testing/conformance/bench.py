@@ -76,7 +76,7 @@ class Suite:
     delete_lease: ClassVar[Statement]
 
     def make_database(self) -> StoreMaker:
-        """A new and empty database, by way of what makes stores on it."""
+        """A new database, by way of what makes stores on it: empty, or with penstock's own tables and that of notes."""
         raise NotImplementedError
 
 

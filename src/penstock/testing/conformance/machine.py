@@ -362,7 +362,7 @@ class JobMachine(RuleBasedStateMachine):
 class AnyOrder(Suite):
     """The moves of jobs and leases in any order."""
 
-    machine_examples = 60
+    machine_examples = 40
     machine_steps = 40
 
     @WHILE_SHRINKING

@@ -16,10 +16,12 @@ from penstock.testing.conformance.leases import Leases
 from penstock.testing.conformance.locks import Locks
 from penstock.testing.conformance.machine import AnyOrder
 from penstock.testing.conformance.mending import Mending
+from penstock.testing.conformance.messages import Messages
 from penstock.testing.conformance.moves import Moves
 from penstock.testing.conformance.outboxes import Outboxes
 from penstock.testing.conformance.pools import Pools
 from penstock.testing.conformance.rates import Rates
+from penstock.testing.conformance.records import Records
 from penstock.testing.conformance.retries import Retries
 from penstock.testing.conformance.sessions import Sessions
 from penstock.testing.conformance.settlements import Settlements
@@ -45,8 +47,10 @@ class StoreSuite(
     Interests,
     Mending,
     Changes,
+    Messages,
     Tasks,
     Outboxes,
+    Records,
     Leases,
     Locks,
     Tokens,

@@ -12,12 +12,13 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.jobs.job import Job, JobStatus, Outcome, Settlement
+from penstock.jobs.job import Job, JobStatus, Outcome, Settlement, job_id
 from penstock.jobs.settle import settle, settle_cancel
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.reactive.planning import RowPlan
 from penstock.store.contract import Room, Session
+from penstock.store.tasks import RecordRow
 from penstock.testing.conformance.bench import KEEP, NOW, TTL, Bench
 from penstock.testing.conformance.machine import INDEX, WHILE_SHRINKING, AnyOrder
 from penstock.testing.conformance.taskbench import HISTORY, row, task_plan
@@ -97,7 +98,7 @@ class TaskMachine(RuleBasedStateMachine):
         )
 
     def _plan(self, plans: list[RowPlan]) -> None:
-        before = {place: self._status(known) for place, known in self.rows.items()}
+        before = self._statuses(self._listed())
         launched = self.run(self.bench.store.tasks.plan(plans, None, self.now))
         expected = 0
         for plan in plans:
@@ -152,7 +153,7 @@ class TaskMachine(RuleBasedStateMachine):
 
     @rule()
     def carry_out_cancels(self) -> None:
-        before = {place: self._status(known) for place, known in self.rows.items()}
+        before = self._statuses(self._listed())
         self.run(
             self.bench.store.jobs.cancel_pending(
                 self.now, _ALL, lambda jobs: [settle_cancel(job, self.now, KEEP) for job in jobs]
@@ -202,15 +203,18 @@ class TaskMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_row_has_one_job_at_most_and_a_live_one_if_it_is_to_run(self) -> None:
-        listed: list[JobStatus] = self.run(self.bench.list(limit=_ALL, now=self.now))
+        listed = self._listed()
         ids = [status.id for status in listed]
         assert len(ids) == len(set(ids)), "one job of each row, wherever it stands"
-        for (task, key), known in self.rows.items():
-            record = self.run(self.bench.reading(lambda session: self.bench.store.tasks.find(session, task, key)))  # noqa: B023
+        records = self.run(self.bench.reading(self._records))
+        for place, known in self.rows.items():
+            record = records[place]
             assert record is not None
             known.job = record.job
             assert (record.generation, record.live) == (known.generation, known.live)
-            status = self._status(known)
+        statuses = self._statuses(listed)
+        for place, known in self.rows.items():
+            status = statuses[place]
             assert status is not None
             assert (status.state.value not in _ENDED) is known.live, status
             assert len(status.attempts) <= _KEPT + HISTORY
@@ -253,6 +257,18 @@ class TaskMachine(RuleBasedStateMachine):
 
     def _of(self, job: Job) -> ModelRow:
         return self.rows[job.options.task or 0, json.loads(job.args)["key"]]
+
+    def _listed(self) -> list[JobStatus]:
+        listed: list[JobStatus] = self.run(self.bench.list(limit=_ALL, now=self.now))
+        return listed
+
+    def _statuses(self, listed: list[JobStatus]) -> dict[tuple[int, str], JobStatus | None]:
+        """How the job of each row stands, of all that are listed."""
+        found = {status.id: status for status in listed}
+        return {place: found.get(job_id(known.job)) if known.job else None for place, known in self.rows.items()}
+
+    async def _records(self, session: Session) -> dict[tuple[int, str], RecordRow | None]:
+        return {place: await self.bench.store.tasks.find(session, *place) for place in self.rows}
 
     def _status(self, known: ModelRow) -> JobStatus | None:
         return None if known.job is None else self.run(self.bench.find(known.job, self.now))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.reactive.reconciling import Reconciling
-from penstock.store.tasks import TaskPlan
+from penstock.store.tasks import Progress, TaskPlan, from_the_beginning
 from penstock.testing.conformance.bench import NOW, Bench, Suite, after, story
 from penstock.testing.conformance.interests import run
 from penstock.testing.conformance.taskbench import (
@@ -87,6 +87,19 @@ class Tasks(Suite):
         stores = [bench.store, *[await bench.another() for _ in range(3)]]
         found = await asyncio.gather(*(store.tasks.declare([task_plan("a"), task_plan("b")], NOW) for store in stores))
         assert all(rows == found[0] for rows in found)
+
+    @story
+    async def test_who_goes_on_with_an_earlier_look_at_all_rows_loses(self, bench: Bench) -> None:
+        (before,) = await bench.store.tasks.declare([task_plan("a")], NOW)
+        further = Progress(before, Reconciling(after="k", looked=5))
+        assert await bench.store.tasks.plan([], None, NOW, from_the_beginning([before])) == 0
+        assert await bench.store.tasks.plan([], None, NOW, [further]) is None
+        assert await bench.store.tasks.plan([], None, NOW, [replace(further, reconciling=None)]) is None
+        (now,) = await bench.store.tasks.list()
+        assert (now.reconciling, now.begun) == (Reconciling(), before.begun + 1)
+        assert await bench.store.tasks.plan([], None, NOW, [replace(further, task=now)]) == 0
+        (now,) = await bench.store.tasks.list()
+        assert (now.reconciling, now.begun) == (further.reconciling, before.begun + 1)
 
     async def _reconciled(self, bench: Bench, *plans: TaskPlan) -> None:
         """Declare tasks of which all rows have been looked at."""
@@ -192,6 +205,28 @@ class Tasks(Suite):
         assert await bench.claim(lease, now=after(9)) == []
         job = await bench.claim_one(lease, after(10))
         assert json.loads(job.args)["generation"] == 3
+
+    @story
+    async def test_the_latest_time_counts_from_the_first_change_since_the_last_run_began(self, bench: Bench) -> None:
+        lease = await bench.lease()
+        for event in (JobEvent.RETURNED, JobEvent.RAISED, JobEvent.SNOOZED):
+            for while_it_runs in (True, False):
+                task = await task_of(bench, name=f"{event} {while_it_runs}")
+                await plan(bench, row(task, "a", due=5, latest=10))
+                job = await bench.claim_one(lease, after(5))
+                settlement = end(job, event, at=8)
+                if not while_it_runs:
+                    await bench.settle(lease, settlement)
+                for second in (8, 12, 16):
+                    changed = row(task, "a", "change", due=second + 5, latest=second + 10)
+                    await plan(bench, changed, at=second)
+                    assert (await found(bench, task, "a")).due_at == after(min(second + 5, 18))
+                if while_it_runs:
+                    await bench.settle(lease, settlement)
+                assert await bench.claim(lease, now=after(17)) == []
+                again = await bench.claim_one(lease, after(18))
+                assert json.loads(again.args)["generation"] == 4
+                await bench.settle(lease, end(again, at=18))
 
     @story
     async def test_a_row_that_is_gone_needs_no_run_but_one_that_runs_goes_on(self, bench: Bench) -> None:

@@ -260,7 +260,8 @@ create table penstock.function (
 -- Reactive tasks of the programs that run on this database. Written by backends that start (what their program declares),
 -- and by whoever pauses, throttles or reconciles one; read by planners and workers. `spec` is what was declared, as JSON;
 -- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts. `failures` are the
--- times of its last failed attempts, which workers write and read for its circuit breaker.
+-- times of its last failed attempts, which workers write and read for its circuit breaker. `begun` counts how often
+-- looking at all rows was begun anew, so that who still goes on with an earlier look does not end the later one.
 create table penstock.task (
     id integer generated always as identity primary key,
     name text not null unique,
@@ -279,7 +280,8 @@ create table penstock.task (
     held_until timestamptz,
     failures timestamptz[],
     reconciling text,
-    reconciled_at timestamptz
+    reconciled_at timestamptz,
+    begun integer not null default 0
 );
 
 -- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each
@@ -381,6 +383,7 @@ create table penstock.interest (
 -- readers. Numbers are given one by one, so that who has seen a change has a greater one; xid is the transaction.
 -- Slots are used in a ring, and truncated once all readers have passed what is in them.
 create sequence penstock.change_seq cache 1;
+grant usage on sequence penstock.change_seq to public; -- who sends messages inserts into the feed as themselves
 create table penstock.change (
     slot smallint not null,
     seq bigint not null default nextval('penstock.change_seq'),
@@ -460,7 +463,8 @@ create table penstock.outbox (
     skips bigint[] not null default '{}',
     trouble text,
     delivered bigint not null default 0,
-    delivered_at timestamptz
+    delivered_at timestamptz,
+    rate double precision not null default 0
 );
 
 -- Messages that are not next any more and not delivered either: they wait behind another one of their key, or for rows that
@@ -511,7 +515,7 @@ create function penstock.new_job_id() returns uuid language sql volatile as $$
     ) made
 $$;
 
--- Refuses what penstock.enqueue cannot take.
+-- Refuses what penstock.enqueue and penstock.send cannot take.
 create function penstock.refuse(message text, hint text) returns void language plpgsql as $$
 begin
     raise exception using errcode = 'invalid_parameter_value', message = 'penstock: ' || refuse.message, hint = refuse.hint;
@@ -593,4 +597,23 @@ begin
         values (new_id, pool, function, function_kind, args::text, priority, rank, starts, asked, on_complete, 0, moment);
     end if;
     return penstock.job_id(new_id);
+end $$;
+
+-- Sends a message to a topic, as part of the transaction. Whether its handler takes it is seen when it is handed over.
+create function penstock.send(topic text, payload jsonb, key text default null) returns void language plpgsql volatile as $$
+#variable_conflict use_variable
+begin
+    if payload is null then
+        perform penstock.refuse('payload has no value', 'Write null as JSON does: ''null''.');
+    elsif length(key) not between 1 and 200 then
+        perform penstock.refuse('key has not 1 to 200 characters', 'Leave it away for none.');
+    end if;
+    insert into penstock.change (slot, xid, interest, changed_at, kind, key, after)
+    select penstock.current_slot(), pg_current_xact_id()::text::bigint, -t.id, clock_timestamp(), 'message', key, payload::text
+    from penstock.topic t where t.name = topic;
+    if not found then
+        perform penstock.refuse(
+            format('there is no topic %L', topic), 'Start the program that declares an outbox for it on this database once.'
+        );
+    end if;
 end $$;

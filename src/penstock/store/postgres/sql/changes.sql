@@ -95,9 +95,10 @@ select coalesce((select min(xid) from penstock.change where changed_at >= :momen
 -- forget: drop a reader.
 delete from penstock.change_reader where name = :name returning name;
 
--- slots: into which slot changes are written, since when, and how many bytes each holds.
+-- slots: into which slot changes are written, since when, how many bytes each holds, and how long outboxes keep theirs.
 -- Differs: SQLite has no slots. (PostgreSQL only: SQLite deletes.)
-select s.slot, s.since, array(select pg_relation_size(('penstock.change_' || n)::regclass) from generate_series(0, 3) n)
+select s.slot, s.since, array(select pg_relation_size(('penstock.change_' || n)::regclass) from generate_series(0, 3) n),
+       coalesce((select max(keep_for) from penstock.outbox), '0')
 from penstock.change_slot s;
 
 -- size: how many bytes the feed takes, with its indexes.

@@ -35,7 +35,7 @@ returning seq;
 -- list: all outboxes by name.
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
-       trouble, delivered, delivered_at
+       trouble, delivered, delivered_at, rate
 from penstock.outbox order by name;
 
 -- advance: write how an outbox stands, and move its reader on; nothing if others have changed or taken either.
@@ -50,6 +50,8 @@ with unchanged as materialized (
 update penstock.outbox set
     backfill = :backfill, trouble = :trouble, delivered = delivered + :delivered::bigint,
     delivered_at = case when :delivered > 0 then :now else delivered_at end,
+    rate = case when :delivered > 0 then :delivered / 60.0
+        + rate * greatest(0, least(1, 1 - coalesce(extract(epoch from :now - delivered_at), 0) / 60)) else rate end,
     skips = case when cardinality(:skipped::bigint[]) = 0 then skips
             else array(select t.seq from unnest(skips) as t (seq) where t.seq <> all(:skipped)) end
 where id = :outbox and epoch = :epoch and exists (select from moved)
@@ -107,25 +109,37 @@ where outbox = :outbox and state = any(:states::text[]) and (:after::bigint is n
 -- Unbounded: it reads all that is put aside.
 select state, count(*) from penstock.outbox_message where outbox = :outbox group by state;
 
+-- backlog: what is put aside of each outbox, by state, as far as it is counted.
+select o.id, t.state, t.number, t.oldest_at
+from penstock.outbox o cross join (values ('waiting'), ('halted'), ('parked')) as s (state), lateral (
+    select s.state, count(*) as number, min(c.changed_at) as oldest_at from (
+        select m.changed_at from penstock.outbox_message m where m.outbox = o.id and m.state = s.state order by m.seq limit :most
+    ) c
+) t
+where t.number > 0;
+
 -- pause: send nothing of an outbox, or go on.
 update penstock.outbox set paused = :paused, epoch = epoch + 1 where name = :name returning id;
 
--- retry: have the next message tried again now, if it has failed, and is one of these.
+-- retry: have the next message tried again now, if it has failed, and is one of these; 0 stands for the outbox itself.
 -- Differs: the numbers are an array.
 update penstock.outbox set
-    trouble = (trouble::jsonb || jsonb_build_object('retry_at', :said::text, 'attempts', 0, 'halted', false))::text,
+    trouble = case when (trouble::jsonb ->> 'seq')::bigint <> 0
+        then (trouble::jsonb || jsonb_build_object('retry_at', :said::text, 'attempts', 0, 'halted', false))::text end,
     epoch = epoch + 1
 where name = :name and trouble is not null
   and (:seqs::bigint[] is null or (trouble::jsonb ->> 'seq')::bigint = any(:seqs))
 returning id;
 
 -- retry_aside: the same of messages that are aside; those parked wait for their turn again.
--- Differs: see retry.
-with again as (
+-- Differs: see retry. The outbox is locked first, as `advance` does.
+with o as materialized (
+    select id from penstock.outbox where name = :name for update
+), again as (
     update penstock.outbox_message m set state = case when m.state = 'parked' then 'waiting' else m.state end, attempts = 0,
         retry_at = :now
-    from penstock.outbox o
-    where o.name = :name and m.outbox = o.id and m.state in ('halted', 'parked') and (:seqs::bigint[] is null or m.seq = any(:seqs))
+    from o
+    where m.outbox = o.id and m.state in ('halted', 'parked') and (:seqs::bigint[] is null or m.seq = any(:seqs))
     returning m.seq
 ), changed as (
     update penstock.outbox set epoch = epoch + 1 where name = :name and exists (select from again)
@@ -138,17 +152,38 @@ where name = :name and (trouble::jsonb ->> 'seq')::bigint = :seq
 returning id;
 
 -- skip_aside: the same of a message that is aside and has failed.
-with gone as (
-    delete from penstock.outbox_message m using penstock.outbox o
-    where o.name = :name and m.outbox = o.id and m.seq = :seq and m.state in ('halted', 'parked')
+-- Differs: see retry_aside.
+with o as materialized (
+    select id from penstock.outbox where name = :name for update
+), gone as (
+    delete from penstock.outbox_message m using o
+    where m.outbox = o.id and m.seq = :seq and m.state in ('halted', 'parked')
     returning m.seq
 ), changed as (
     update penstock.outbox set epoch = epoch + 1 where name = :name and exists (select from gone)
 )
 select seq from gone;
 
+-- halt: have an outbox wait for somebody to look after it.
+update penstock.outbox set trouble = :trouble, epoch = epoch + 1 where name = :name returning id;
+
+-- touch: an outbox was changed by others than its relay.
+update penstock.outbox set epoch = epoch + 1 where name = :name returning id;
+
+-- hold_reader: keep an outbox under a lease, whoever reads it.
+update penstock.change_reader set lease = :lease where name = :reader returning name;
+
+-- moment: what the feed holds now.
+-- Differs: SQLite has no snapshots, and its numbers say it all.
+select pg_current_snapshot()::text, (select last_value from penstock.change_seq);
+
+-- hold_room: keep the feed from being emptied until the transaction ends (PostgreSQL only: SQLite has one writer).
+select slot from penstock.change_slot for share;
+
 -- place: begin anew elsewhere.
-update penstock.outbox set backfill = :backfill, trouble = null, skips = '{}', epoch = epoch + 1 where name = :name
+update penstock.outbox set
+    backfill = case when :backfill = 'kept' then backfill else :backfill end, trouble = null, skips = '{}', epoch = epoch + 1
+where name = :name
 returning id, interests;
 
 -- put_reader: put the reader of an outbox elsewhere, and take it from who reads it.
@@ -156,11 +191,14 @@ update penstock.change_reader set position = :position, lease = null, moved_at =
 
 -- forget_unread: forget messages aside that are read again from a position on.
 -- Differs: on SQLite numbers say it all.
-delete from penstock.outbox_message m where m.outbox = :outbox and (m.seq < 0 or m.seq in (
+delete from penstock.outbox_message m where m.outbox = :outbox and ((m.seq < 0 and :older::boolean) or m.seq in (
     select c.seq from penstock.change c
     where c.interest = any(:interests::integer[]) and (c.xid >= :seen_end or c.xid = any(:seen_open::bigint[]))
       and (c.seq > :last or c.xid >= :batch_end or c.xid = any(:batch_open::bigint[]))
 ));
+
+-- forget_aside: forget messages aside, those parked too if they are meant.
+delete from penstock.outbox_message where outbox = :outbox and (state <> 'parked' or :parked);
 
 -- forget: drop an outbox.
 delete from penstock.outbox where name = :name returning id;

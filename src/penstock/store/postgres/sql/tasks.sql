@@ -25,13 +25,14 @@ where (options::jsonb ->> 'task')::integer = :task and function <> :function;
 -- Unbounded: it reads them all.
 select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets, t.history, t.version, t.signature, t.spec,
        array(select i.id from penstock.interest i where i.name = 'task:' || t.name order by i.id) as interests,
-       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at
+       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at, t.begun
 from penstock.task t order by t.name;
 
 -- record: write what rows have changed, of each once; those to be run have one generation more. What is only gone is
--- written where there is a record. A row that has changed before its first run has still only entered. The records are
--- locked in the order of their keys, here and wherever they are. New records, which nobody else can know, have their jobs
--- at once; the others are returned, for launch.
+-- written where there is a record. A row that has changed before its first run has still only entered. For how long a run
+-- may be put off counts from the first change since the last one began. The records are locked in the order of their keys,
+-- here and wherever they are. New records, which nobody else can know, have their jobs at once; the others are returned,
+-- for launch.
 -- Differs: one statement for any number of rows; on SQLite launch makes all jobs.
 with recorded as (
     insert into penstock.task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
@@ -58,8 +59,17 @@ with recorded as (
         concurrency_key = case when excluded.live then excluded.concurrency_key else r.concurrency_key end,
         changed_at = case when excluded.live then excluded.changed_at else r.changed_at end,
         due_at = case when not excluded.live then r.due_at
-                      when r.live then least(excluded.due_at, r.latest_at) else excluded.due_at end,
-        latest_at = case when excluded.live and not r.live then excluded.latest_at else r.latest_at end,
+                      when r.live and r.latest_at is not null and not exists (
+                          select from penstock.running_job u
+                          where u.id = r.id and (u.args::jsonb ->> 'generation')::bigint = r.generation
+                      ) then least(excluded.due_at, r.latest_at)
+                      else excluded.due_at end,
+        latest_at = case when not excluded.live then r.latest_at
+                         when r.live and r.latest_at is not null and not exists (
+                             select from penstock.running_job u
+                             where u.id = r.id and (u.args::jsonb ->> 'generation')::bigint = r.generation
+                         ) then r.latest_at
+                         else excluded.latest_at end,
         gone = excluded.gone,
         forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end
     returning r.*
@@ -143,7 +153,8 @@ with ready as (
 select id from ready union all select id from scheduled;
 
 -- ended: jobs of tasks have ended, or are to run again. For rows that have not changed since the jobs began, and whose jobs
--- have ended, there is none any more; of the others those are returned that `launch` or `idle` has to do with.
+-- have ended, there is none any more; for those that are to run again, the time counts anew for which changes may put that
+-- off. Of the others those are returned that `launch` or `idle` has to do with.
 -- Differs: one statement for any number of rows, whose records are locked in the order of their keys. Each is looked up by
 -- itself, as a plan that was made while there were few would read them all. What others have written while this one waited
 -- for them it cannot write: that is left to `idle`.
@@ -160,6 +171,9 @@ with held as materialized (
     update penstock.task_record set live = false
     where ctid = any(array(select place from held where finished and not changed))
     returning id
+), begun as (
+    update penstock.task_record set latest_at = null
+    where ctid = any(array(select place from held where not finished and not changed)) and latest_at is not null
 )
 select task, key, finished, changed, place::text from held
 where changed or (
@@ -228,10 +242,12 @@ select r.key, r.after, r.gone, f.state
 from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.slot = -1
 where r.task = :task and r.key > :after::text collate "C" order by r.key limit :limit;
 
--- progress: how far looking at the rows of a task has come; NULL once it is done. Not if it was declared anew meanwhile.
+-- progress: how far looking at the rows of a task has come; NULL once it is done. Not if it was declared
+-- anew meanwhile, or somebody has begun anew with them.
 update penstock.task
-set reconciling = :reconciling, reconciled_at = case when :reconciling::text is null then :now::timestamptz else reconciled_at end
-where id = :task and declared_at = :declared_at and version = :version and signature = :signature
+set reconciling = :reconciling, begun = begun + :begins::integer,
+    reconciled_at = case when :reconciling::text is null then :now::timestamptz else reconciled_at end
+where id = :task and begun = :begun and declared_at = :declared_at and version = :version and signature = :signature
 returning id;
 
 -- forget: forget the oldest records whose time is over, and their jobs with them.

@@ -247,7 +247,8 @@ create table penstock_function (
 -- Reactive tasks of the programs that run on this database. Written by backends that start (what their program declares),
 -- and by whoever pauses, throttles or reconciles one; read by planners and workers. `spec` is what was declared, as JSON;
 -- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts. `failures` are the
--- times of its last failed attempts, which workers write and read for its circuit breaker.
+-- times of its last failed attempts, which workers write and read for its circuit breaker. `begun` counts how often
+-- looking at all rows was begun anew, so that who still goes on with an earlier look does not end the later one.
 create table penstock_task (
     id integer primary key,
     name text not null unique,
@@ -266,7 +267,8 @@ create table penstock_task (
     held_until text,
     failures text,
     reconciling text,
-    reconciled_at text
+    reconciled_at text,
+    begun integer not null default 0
 ) strict;
 
 -- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each
@@ -405,7 +407,8 @@ create table penstock_outbox (
     skips text not null default '[]',
     trouble text,
     delivered integer not null default 0,
-    delivered_at text
+    delivered_at text,
+    rate real not null default 0
 ) strict;
 
 -- Messages that are not next any more and not delivered either: they wait behind another one of their key, or for rows that
@@ -545,4 +548,21 @@ create trigger penstock_enqueue_insert instead of insert on penstock_enqueue beg
     where id = (select id from penstock_enqueued) and run_at <= enqueued_at and not gated;
     delete from penstock_scheduled_job
     where id = (select id from penstock_enqueued) and run_at <= enqueued_at and not gated;
+end;
+
+-- Takes rows, each a message to a topic, as part of the transaction. It has none.
+create view penstock_send as select null as topic, null as payload, null as key where false;
+
+-- Whether its handler takes a message is seen when it is handed over.
+create trigger penstock_send_insert instead of insert on penstock_send begin
+    select raise(abort, 'penstock: there is no such topic. Start the program that declares an outbox for it on this database once.')
+    where not exists (select 1 from penstock_topic t where t.name = new.topic);
+    select raise(abort, 'penstock: payload is no JSON. Write a text with its quotes, as in "Ada", and nothing as null.')
+    where not (typeof(new.payload) = 'text' and json_valid(new.payload));
+    select raise(abort, 'penstock: key is no text of 1 to 200 characters. Leave it away for none.')
+    where new.key is not null
+      and not (typeof(new.key) = 'text' and length(new.key) between 1 and 200 and instr(new.key, char(0)) = 0);
+    insert into penstock_change (interest, changed_at, kind, key, after)
+    select -t.id, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'message', new.key, new.payload
+    from penstock_topic t where t.name = new.topic;
 end;

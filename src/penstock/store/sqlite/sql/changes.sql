@@ -54,8 +54,18 @@ select coalesce((select min(seq) - 1 from penstock_change where changed_at >= :m
 -- forget: drop a reader.
 delete from penstock_change_reader where name = :name returning name;
 
--- clear: delete the oldest changes up to a number, a piece at a time (SQLite only: PostgreSQL truncates).
-delete from penstock_change where seq in (select seq from penstock_change where seq <= :high order by seq limit :limit);
+-- clear: delete the oldest changes up to a number, a piece at a time, but for those that outboxes keep, by the clock that
+-- changes are of (SQLite only: PostgreSQL truncates).
+delete from penstock_change where seq in (select seq from penstock_change where seq <= :high order by seq limit :limit)
+    and (:kept is null or changed_at <= strftime('%Y-%m-%d %H:%M:%f000+00:00', 'now', :kept));
+
+-- first: the first change, if outboxes do not keep it (SQLite only: see clear).
+select seq from penstock_change
+where seq = (select min(seq) from penstock_change)
+    and (:kept is null or changed_at <= strftime('%Y-%m-%d %H:%M:%f000+00:00', 'now', :kept));
+
+-- kept: for how many seconds outboxes keep their changes (SQLite only: see clear).
+select coalesce(max(keep_for), 0) from penstock_outbox;
 
 -- size: about how many bytes the feed takes: as many rows as there are numbers, each as long as the last ones.
 -- Differs: PostgreSQL knows how large its tables are.

@@ -32,14 +32,14 @@ select id from penstock_topic where name = :topic;
 -- send: append a message to the change feed.
 -- Differs: the feed has slots on PostgreSQL, and numbers of transactions.
 insert into penstock_change (interest, changed_at, kind, key, after)
-select -t.id, strftime('%Y-%m-%d %H:%M:%f000+00:00', 'now'), 'message', :key, :payload
+select -t.id, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'message', :key, :payload
 from penstock_topic t where t.name = :topic
 returning seq;
 
 -- list: all outboxes by name.
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
-       trouble, delivered, delivered_at
+       trouble, delivered, delivered_at, rate
 from penstock_outbox order by name;
 
 -- advance: write how an outbox stands, if others have not changed it.
@@ -47,6 +47,8 @@ from penstock_outbox order by name;
 update penstock_outbox set
     backfill = :backfill, trouble = :trouble, delivered = delivered + :delivered,
     delivered_at = case when :delivered > 0 then :now else delivered_at end,
+    rate = case when :delivered > 0 then :delivered / 60.0
+        + rate * max(0, min(1, 1 - coalesce(julianday(:now) - julianday(delivered_at), 0) * 1440)) else rate end,
     skips = case when :skipped = '[]' then skips else (
         select json_group_array(t.value) from json_each(skips) t where t.value not in (select value from json_each(:skipped))
     ) end
@@ -102,13 +104,25 @@ order by seq limit :limit;
 -- Unbounded: it reads all that is put aside.
 select state, count(*) from penstock_outbox_message where outbox = :outbox group by state;
 
+-- backlog: what is put aside of each outbox, by state, as far as it is counted.
+-- Differs: it counts in subqueries, as a subquery in `from` cannot refer to what is beside it.
+select id, state,
+    (select count(*) from (
+        select 1 from penstock_outbox_message m where m.outbox = o.id and m.state = s.state limit :most
+    )),
+    (select m.changed_at from penstock_outbox_message m where m.outbox = o.id and m.state = s.state order by m.seq limit 1)
+from penstock_outbox o, (select 'waiting' as state union all select 'halted' union all select 'parked') s
+where exists (select 1 from penstock_outbox_message m where m.outbox = o.id and m.state = s.state);
+
 -- pause: send nothing of an outbox, or go on.
 update penstock_outbox set paused = :paused, epoch = epoch + 1 where name = :name returning id;
 
--- retry: have the next message tried again now, if it has failed, and is one of these.
+-- retry: have the next message tried again now, if it has failed, and is one of these; 0 stands for the outbox itself.
 -- Differs: the numbers are JSON.
 update penstock_outbox set
-    trouble = json_set(trouble, '$.retry_at', :said, '$.attempts', 0, '$.halted', json('false')), epoch = epoch + 1
+    trouble = case when json_extract(trouble, '$.seq') <> 0
+        then json_set(trouble, '$.retry_at', :said, '$.attempts', 0, '$.halted', json('false')) end,
+    epoch = epoch + 1
 where name = :name and trouble is not null
   and (:seqs is null or json_extract(trouble, '$.seq') in (select value from json_each(:seqs)))
 returning id;
@@ -120,9 +134,6 @@ update penstock_outbox_message set
 where outbox = (select id from penstock_outbox where name = :name) and state in ('halted', 'parked')
   and (:seqs is null or seq in (select value from json_each(:seqs)))
 returning seq;
-
--- touch: an outbox was changed by others than its relay (SQLite only: PostgreSQL does so beside).
-update penstock_outbox set epoch = epoch + 1 where name = :name;
 
 -- skip: pass the next message by, if it has failed and has this number.
 update penstock_outbox set
@@ -137,8 +148,23 @@ delete from penstock_outbox_message
 where outbox = (select id from penstock_outbox where name = :name) and seq = :seq and state in ('halted', 'parked')
 returning seq;
 
+-- halt: have an outbox wait for somebody to look after it.
+update penstock_outbox set trouble = :trouble, epoch = epoch + 1 where name = :name returning id;
+
+-- touch: an outbox was changed by others than its relay.
+update penstock_outbox set epoch = epoch + 1 where name = :name returning id;
+
+-- hold_reader: keep an outbox under a lease, whoever reads it.
+update penstock_change_reader set lease = :lease where name = :reader returning name;
+
+-- moment: what the feed holds now.
+-- Differs: SQLite has no snapshots, and its numbers say it all.
+select coalesce((select seq from sqlite_sequence where name = 'penstock_change'), 0);
+
 -- place: begin anew elsewhere.
-update penstock_outbox set backfill = :backfill, trouble = null, skips = '[]', epoch = epoch + 1 where name = :name
+update penstock_outbox set
+    backfill = case when :backfill = 'kept' then backfill else :backfill end, trouble = null, skips = '[]', epoch = epoch + 1
+where name = :name
 returning id, interests;
 
 -- put_reader: put the reader of an outbox elsewhere, and take it from who reads it.
@@ -146,10 +172,13 @@ update penstock_change_reader set position = :position, lease = null, moved_at =
 
 -- forget_unread: forget messages aside that are read again from a position on.
 -- Differs: numbers say it all.
-delete from penstock_outbox_message where outbox = :outbox and (seq < 0 or seq in (
+delete from penstock_outbox_message where outbox = :outbox and (seq < 0 and :older or seq in (
     select c.seq from penstock_change c
     where c.seq > :high and c.interest in (select value from json_each(:interests))
 ));
+
+-- forget_aside: forget messages aside, those parked too if they are meant.
+delete from penstock_outbox_message where outbox = :outbox and (state <> 'parked' or :parked);
 
 -- forget: drop an outbox.
 delete from penstock_outbox where name = :name returning id;

@@ -25,11 +25,12 @@ where options ->> 'task' = :task and function <> :function;
 -- Unbounded: it reads them all.
 select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets, t.history, t.version, t.signature, t.spec,
        (select json_group_array(i.id) from penstock_interest i where i.name = 'task:' || t.name) as interests,
-       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at
+       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at, t.begun
 from penstock_task t order by t.name;
 
 -- record: write what rows have changed, of each once; those to be run have one generation more. What is only gone is
--- written where there is a record. A row that has changed before its first run has still only entered.
+-- written where there is a record. A row that has changed before its first run has still only entered. For how long a run
+-- may be put off counts from the first change since the last one began.
 -- Differs: the rows are one parameter, as JSON.
 insert into penstock_task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
     changed_at, due_at, latest_at, gone, forget_at)
@@ -53,8 +54,15 @@ on conflict (task, key) do update set
     concurrency_key = case when excluded.live then excluded.concurrency_key else r.concurrency_key end,
     changed_at = case when excluded.live then excluded.changed_at else r.changed_at end,
     due_at = case when not excluded.live then r.due_at
-                  when r.live then min(excluded.due_at, coalesce(r.latest_at, excluded.due_at)) else excluded.due_at end,
-    latest_at = case when excluded.live and not r.live then excluded.latest_at else r.latest_at end,
+                  when r.live and r.latest_at is not null and not exists (
+                      select 1 from penstock_running_job u where u.id = r.id and u.args ->> 'generation' = r.generation
+                  ) then min(excluded.due_at, r.latest_at)
+                  else excluded.due_at end,
+    latest_at = case when not excluded.live then r.latest_at
+                     when r.live and r.latest_at is not null and not exists (
+                         select 1 from penstock_running_job u where u.id = r.id and u.args ->> 'generation' = r.generation
+                     ) then r.latest_at
+                     else excluded.latest_at end,
     gone = excluded.gone,
     forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end
 returning task, key, id, idle, live;
@@ -115,9 +123,11 @@ from json_each(:rows) g join penstock_task_record r on r.task = g.value ->> 0 an
 where r.generation > g.value ->> 2;
 
 -- idle: for rows whose jobs have ended, and which have not changed since, there is none any more.
--- Differs: takes the same as `ended`.
-update penstock_task_record as r set live = 0 from json_each(:rows) g
-where r.task = g.value ->> 0 and r.key = g.value ->> 1 and g.value ->> 3 and r.generation <= g.value ->> 2;
+-- Differs: takes the same as `ended`, and does the other half of it.
+update penstock_task_record as r
+set live = case when g.value ->> 3 then 0 else r.live end, latest_at = case when g.value ->> 3 then r.latest_at end
+from json_each(:rows) g
+where r.task = g.value ->> 0 and r.key = g.value ->> 1 and r.generation <= g.value ->> 2;
 
 -- find: the record of a row.
 select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
@@ -177,10 +187,12 @@ select r.key, r.after, r.gone, f.state
 from penstock_task_record r left join penstock_finished_job f on f.id = r.id
 where r.task = :task and r.key > :after order by r.key limit :limit;
 
--- progress: how far looking at the rows of a task has come; NULL once it is done. Not if it was declared anew meanwhile.
+-- progress: how far looking at the rows of a task has come; NULL once it is done. Not if it was declared
+-- anew meanwhile, or somebody has begun anew with them.
 update penstock_task
-set reconciling = :reconciling, reconciled_at = case when :reconciling is null then :now else reconciled_at end
-where id = :task and declared_at = :declared_at and version = :version and signature = :signature
+set reconciling = :reconciling, begun = begun + :begins,
+    reconciled_at = case when :reconciling is null then :now else reconciled_at end
+where id = :task and begun = :begun and declared_at = :declared_at and version = :version and signature = :signature
 returning id;
 
 -- forget: forget the oldest records whose time is over.

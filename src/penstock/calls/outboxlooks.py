@@ -1,0 +1,146 @@
+"""What is seen of outboxes: how they stand, and their messages, gathered from where they are kept.
+
+Only reads. What it means is `calls/outboxviews`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from penstock.calls.outboxviews import (
+    Found,
+    MessageState,
+    OutboxMessage,
+    OutboxPage,
+    OutboxStatus,
+    aside_message,
+    failing_message,
+    status_of,
+)
+from penstock.changes.change import CapturedChange
+from penstock.changes.position import Position
+from penstock.errors import DataError
+from penstock.outbox.outbox import reader_name
+from penstock.outbox.trouble import Trouble
+from penstock.store.changes import Lag, ReaderRow
+from penstock.store.contract import Store
+from penstock.store.outboxes import AsideCount, AsideState, OutboxRow
+
+MOST_COUNTED = 100_000
+_AT_ONCE = 2000
+_ASIDE: tuple[AsideState, ...] = ("waiting", "halted", "parked")
+
+
+async def outbox_of(store: Store, name: str) -> OutboxRow:
+    """An outbox by its name, or by the end of it, if no other ends so: handlers are called after their modules, too.
+
+    Raises:
+        DataError: The database does not know it.
+    """
+    rows = await store.outboxes.list()
+    found = [row for row in rows if row.plan.name == name]
+    found = found or [row for row in rows if row.plan.name.endswith(f":{name}")]
+    if len(found) != 1:
+        raise DataError(
+            f"The database knows no outbox {name!r}.",
+            fix="Start the program that declares it once; see penstock outbox.",
+        )
+    return found[0]
+
+
+async def look_at(
+    store: Store,
+    rows: Sequence[OutboxRow],
+    now: datetime,
+    is_declared: Callable[[str], bool],
+    most: int = MOST_COUNTED,
+) -> list[OutboxStatus]:
+    """How some outboxes stand.
+
+    Args:
+        store: Where they are.
+        rows: The outboxes.
+        now: The time.
+        is_declared: Whether this program declares one.
+        most: Up to how many messages of each are counted.
+    """
+    readers = {one.name: one for one in await store.changes.readers()}
+    leases = await _leases(store)
+    aside: dict[int, dict[AsideState, AsideCount]] = {}
+    for one in await store.outboxes.backlog(most):
+        aside.setdefault(one.outbox, {})[one.state] = one
+    found = []
+    for row in rows:
+        reader = readers.get(reader_name(row.plan.name))
+        found.append(
+            Found(
+                row=row,
+                position=None if reader is None else str(reader.position),
+                lag=await lag_of(store, row, reader, most),
+                aside=aside.get(row.id, {}),
+                read_by=None if reader is None or reader.lease is None else leases.get(reader.lease),
+                declared=is_declared(row.plan.name),
+            )
+        )
+    return [status_of(one, now) for one in found]
+
+
+async def lag_of(store: Store, row: OutboxRow, reader: ReaderRow | None, most: int) -> Lag:
+    """What is unread of an outbox; nothing can be, if it has no reader."""
+    return Lag(0, None) if reader is None else await store.changes.lag(reader.position, most, row.interests)
+
+
+async def messages_of(
+    store: Store, name: str, states: Sequence[MessageState], limit: int, after: int | None
+) -> OutboxPage:
+    """Messages of an outbox that have failed, or wait for one that has."""
+    row = await outbox_of(store, name)
+    found: list[OutboxMessage] = []
+    trouble = row.trouble
+    if after is None and trouble is not None and trouble.seq and "failing" in states:
+        found.append(failing_message(row.plan.name, trouble, await _change(store, row, trouble)))
+    wanted = [state for state in _ASIDE if state in states]
+    room = limit - len(found)
+    put = await store.outboxes.aside(row.id, wanted, room, after) if wanted and room else []
+    found += [aside_message(row.plan.name, one) for one in put]
+    full = bool(put) and len(put) == room
+    return OutboxPage(found, put[-1].change.seq if full else None)
+
+
+async def _change(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedChange | None:
+    """The message that is next, and has failed; None if it is not there any more."""
+    if trouble.seq < 0:
+        return await _older(store, row, trouble)
+    reader = next((one for one in await store.changes.readers() if one.name == reader_name(row.plan.name)), None)
+    if reader is None:
+        return None
+    position: Position = reader.position
+    batch = await store.changes.read(position, _AT_ONCE, row.interests)
+    return next((one for one in batch.changes if one.seq == trouble.seq), None)
+
+
+async def _older(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedChange | None:
+    """A row that was there before its outbox, as it is now."""
+    source = await store.interests.source(row.interests[-1])
+    if source is None or trouble.key is None:
+        return None
+    session = await store.begin_read()
+    try:
+        rows = await session.fetch(source.among, [json.dumps([trouble.key])])
+    finally:
+        await session.rollback()
+    return next(
+        (CapturedChange(trouble.seq, row.interests[-1], "enter", key, None, after, trouble.since)
+         for key, after, _before in rows),
+        None,
+    )  # fmt: skip
+
+
+async def _leases(store: Store) -> dict[int, str]:
+    session = await store.begin_read()
+    try:
+        return {one.lease: one.worker for one in await store.leases.list(session)}
+    finally:
+        await session.rollback()

@@ -1,0 +1,63 @@
+"""Rebuilding: what the handler of an outbox has written is made anew from the rows that there are.
+
+Owns that the reset and the new beginning are one transaction, and that no relay is in its way.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock.calls.attempts import Attempts
+from penstock.calls.engine import Engine
+from penstock.calls.run import Runner
+from penstock.errors import ContextError, LeaseLost
+from penstock.observe import points
+from penstock.observe.logs import event as log_event
+from penstock.store.contract import Session
+
+if TYPE_CHECKING:
+    from penstock.calls.outboxes import DeclaredOutbox
+
+FIRST = '{"after": null, "count": 0}'  # what is left of older rows at first: all
+
+
+async def rebuild(engine: Engine, declared: DeclaredOutbox) -> None:
+    """Run the reset of an outbox, and have it begin with all rows again.
+
+    Meanwhile it is kept from relays, whose writes to the same rows would be in the way of the reset's. Should this
+    process die, they have it again when its lease has run out.
+
+    Raises:
+        ContextError: The outbox has no reset.
+        LeaseLost: It was dropped meanwhile.
+    """
+    name, reset, store = declared.outbox.name, declared.reset, engine.store
+    if reset is None:
+        raise ContextError(
+            f"Outbox {name} declares no reset, so there is nothing to rebuild.",
+            fix="Move it back, and it sends again what is kept; or write reset= at an outbox of a table whose handler "
+            "is a mutation.",
+        )
+    lease = await store.leases.take(f"rebuild {name}", timedelta(seconds=engine.config.lease), engine.clock.now())
+    log_event("outbox.rebuilding", outbox=name, lease=lease)
+
+    async def begin_anew(session: Session) -> None:
+        if points.armed:
+            await points.reach("outbox.rebuild", outbox=name)
+        placed = await store.outboxes.place(name, None, FIRST, engine.clock.now(), forgets="all", session=session)
+        if not placed:
+            raise LeaseLost(f"Outbox {name} was dropped meanwhile.")
+
+    async def check() -> dict[str, Any]:
+        return {}
+
+    try:
+        await Attempts(engine).run(lambda: store.outboxes.hold(name, lease), "Rebuilding an outbox")
+        await Runner(engine).mutation(reset, check, seal=begin_anew)
+    finally:
+        await store.changes.leave(declared.outbox.reader, lease)  # a relay that takes it sees that nobody died
+        await store.leases.give_back(lease)
+        store.signals.notify()
+    log_event("outbox.rebuilt", logging.WARNING, outbox=name)

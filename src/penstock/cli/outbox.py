@@ -1,0 +1,246 @@
+"""``penstock outbox``: how outboxes stand, and the messages that they cannot hand over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import click
+
+from penstock.app import App, Backend
+from penstock.calls.outboxcare import STATES
+from penstock.calls.outboxlooks import MOST_COUNTED, outbox_of
+from penstock.calls.outboxviews import OutboxMessage, OutboxPage, OutboxStatus
+from penstock.cli.opening import complete, open_app, open_backend
+from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.outboxchanges import drop, move, pause, rebuild, resume, retry, skip
+from penstock.cli.output import counted, print_json, print_table, readable_time, say
+
+T = TypeVar("T")
+
+_LABEL = 14
+
+
+@click.group("outbox", invoke_without_command=True)
+@json_option()
+@pass_options
+@click.pass_context
+def command(context: click.Context, options: Options) -> None:
+    """Show the outboxes that the database knows, and how far they are behind.
+
+    Of each up to 100,000 messages are counted.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    app = open_app(options)
+    found = complete(with_backend(app, options, app.outboxes.list))
+    if options.json:
+        print_json({"outboxes": [_plain(asdict(one)) for one in found]})
+    elif not found:
+        click.echo("no outboxes")
+    else:
+        headers = ("outbox", "source", "messages", "behind", "parked", "delivered", "per second", "read by", "state")
+        print_table(headers, [_row(one) for one in found], right=headers[2:7])
+
+
+@command.command("show")
+@click.argument("outbox")
+@json_option()
+@pass_options
+def show(options: Options, outbox: str) -> None:
+    """Show how OUTBOX stands, and the message that keeps it from going on, with its traceback."""
+    app = open_app(options)
+
+    async def look(backend: Backend) -> tuple[OutboxStatus, OutboxPage]:
+        name = (await outbox_of(backend.engine.store, outbox)).plan.name
+        status = next(one for one in await app.outboxes.list(backend) if one.name == name)
+        return status, await app.outboxes.messages(backend, name, states=("failing", "halted"), limit=1)
+
+    status, page = complete(with_backend(app, options, look))
+    if options.json:
+        print_json({"outbox": _plain(asdict(status)), "messages": [_plain(asdict(one)) for one in page.messages]})
+        return
+    for name, value in _facts(status).items():
+        click.echo(f"{name:{_LABEL}} {value}")
+    for message in page.messages:
+        click.echo()
+        _show_message(message)
+    if (advice := _advice(status, page)) is not None:
+        say(f"\n{advice}")
+
+
+@command.command("messages")
+@click.argument("outbox")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(STATES),
+    multiple=True,
+    help="Only those that stand so; may be given several times.",
+)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
+@click.option("--after", type=int, metavar="NUMBER", help="Go on after the last list, which has told the number.")
+@json_option()
+@pass_options
+def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int, after: int | None) -> None:
+    """Show messages of OUTBOX that have failed, are parked, or wait for one that has failed.
+
+    Messages that nobody has looked at yet, as they are behind these, are not listed.
+    """
+    app = open_app(options)
+
+    async def look(backend: Backend) -> OutboxPage:
+        return await app.outboxes.messages(backend, outbox, states=states or STATES, limit=limit, after=after)
+
+    page = complete(with_backend(app, options, look))
+    if options.json:
+        print_json({"messages": [_plain(asdict(one)) for one in page.messages], "next": page.next})
+        return
+    if not page.messages:
+        click.echo("no such messages")
+        return
+    headers = ("number", "state", "kind", "key", "written", "attempts", "again at", "error")
+    print_table(headers, [_message_row(one) for one in page.messages], right=("number", "attempts"), whole=False)
+    if page.next is not None:
+        say(f"There are more: --after {page.next}")
+
+
+for _command in (retry, skip, pause, resume, move, rebuild, drop):
+    command.add_command(_command)
+
+
+async def with_backend(app: App, options: Options, use: Callable[[Backend], Awaitable[T]]) -> T:
+    """Do something with a backend."""
+    async with open_backend(app, options) as backend:
+        return await use(backend)
+
+
+# ----- what is shown
+
+
+def _row(one: OutboxStatus) -> tuple[str, ...]:
+    behind = _length(one.seconds) if one.messages else "-"
+    numbers = (_counted(one.messages), behind, f"{one.parked:,}", f"{one.delivered:,}", f"{one.rate:,.1f}")
+    return (one.name, one.source, *numbers, one.read_by or "nobody", _state(one))
+
+
+def _state(one: OutboxStatus) -> str:
+    said = ["paused"] if one.paused else []
+    if one.halted:
+        said.append("HALTED")
+    elif one.error is not None:
+        said.append("tries again")
+    if one.waits_for:
+        said.append(f"waits for {counted(one.waits_for, 'key')}")
+    if one.older_rows is not None:
+        said.append(f"sends the rows there are: {one.older_rows:,} so far")
+    if one.position is None:
+        said.append("its reader is gone")
+    if not one.declared:
+        said.append("not of this program")
+    return ", ".join(said)
+
+
+def _facts(one: OutboxStatus) -> dict[str, str]:
+    facts: dict[str, Any] = {
+        "outbox": one.name,
+        "state": _state(one) or "well",
+        "source": one.source,
+        "handler": f"{one.handler}, {_article(one.kind)}, version {one.version}",
+        "declared": ", ".join(f"{name}={_word(value)}" for name, value in one.spec.items() if value not in (None, [])),
+        "kept for": one.keep_for or None,
+        "read by": one.read_by or "nobody",
+        "messages": f"{_counted(one.messages)} to be delivered, {_length(one.seconds)} behind" if one.messages else "0",
+        "waiting": f"{one.waiting:,} of these, for others" if one.waiting else None,
+        "parked": f"{one.parked:,}" if one.parked else None,
+        "delivered": f"{one.delivered:,}, {one.rate:,.1f} a second"
+        + (f", the last one at {readable_time(one.delivered_at)}" if one.delivered_at else ""),
+        "error": one.error,
+        "again at": None if one.retry_at is None else readable_time(one.retry_at),
+        "position": one.position,
+    }
+    return {name: str(value) for name, value in facts.items() if value is not None}
+
+
+def _advice(one: OutboxStatus, page: OutboxPage) -> str | None:
+    """What to do about an outbox that does not go on."""
+    name = one.name
+    if not one.declared and one.read_by is None:
+        return (
+            f"This program does not declare {name}, and nobody hands over its messages: its handler was renamed or "
+            f"removed. They wait for a program that declares it under this name, as name={name!r} does; or let it go "
+            f"with penstock outbox drop {name}."
+        )
+    if one.position is None:
+        return f"Start the program once: it halts {name}, and says what can be done."
+    if one.halted and not page.messages:
+        return f"Go on with penstock outbox rebuild, move or retry {name}."
+    if page.messages:
+        number = page.messages[0].number
+        said = f"-- {number}" if number < 0 else str(number)
+        return (
+            f"Try it again at once with penstock outbox retry {name} {said}, or pass it by with "
+            f"penstock outbox skip {name} --reason … {said}"
+        )
+    return f"Go on with penstock outbox resume {name}." if one.paused else None
+
+
+def _show_message(one: OutboxMessage) -> None:
+    facts = {
+        "message": f"{one.number}, {one.state}",
+        "id": one.id,
+        "kind": one.kind,
+        "key": one.key,
+        "written": None if one.written_at is None else readable_time(one.written_at),
+        "attempts": f"{one.attempts}, the first one at {readable_time(one.failed_at)}" if one.failed_at else None,
+        "again at": "not by itself" if one.retry_at is None else readable_time(one.retry_at),
+        "content": None if one.content is None else _word(one.content),
+    }
+    for name, value in facts.items():
+        if value is not None:
+            click.echo(f"{name:{_LABEL}} {value}")
+    if one.traceback:
+        click.echo(f"\n{one.traceback.rstrip()}")
+    elif one.error:
+        click.echo(f"\n{one.error}")
+
+
+def _message_row(one: OutboxMessage) -> tuple[str, ...]:
+    written = "" if one.written_at is None else readable_time(one.written_at)
+    again = "" if one.retry_at is None else readable_time(one.retry_at)
+    error = (one.error or "").partition("\n")[0]
+    return (str(one.number), one.state, one.kind or "", one.key or "", written, str(one.attempts), again, error)
+
+
+def _counted(number: int) -> str:
+    return f"{number:,}{'+' if number >= MOST_COUNTED else ''}"
+
+
+def _length(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind == "action" else f"a {kind}"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return ",".join(value) if isinstance(value, list) else json.dumps(_plain(value), ensure_ascii=False, default=str)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Mapping():
+            return {name: _plain(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+    return value

@@ -1,0 +1,196 @@
+"""``penstock outbox retry``, ``skip``, ``pause``, ``resume``, ``move``, ``rebuild``, ``drop``: what may be done."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import Any
+
+import click
+
+from penstock.app import App, Backend
+from penstock.calls.outboxlooks import outbox_of
+from penstock.calls.outboxviews import OutboxStatus
+from penstock.cli.opening import complete, open_app, open_backend
+from penstock.cli.options import Options, pass_options
+from penstock.cli.output import counted, say
+from penstock.errors import ConfigError, DataError
+
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+
+@click.command("retry")
+@click.argument("outbox")
+@click.argument("numbers", type=int, nargs=-1)
+@pass_options
+def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
+    """Have messages of OUTBOX that have failed tried again now: those with these NUMBERS, or all.
+
+    Their attempts are counted anew. Parked ones come behind all that waits. The number of a row that was there before
+    the outbox is negative: write -- before it.
+    """
+    app = open_app(options)
+
+    async def do(backend: Backend) -> int:
+        return await app.outboxes.retry(backend, outbox, list(numbers) or None)
+
+    count = complete(_with(app, options, do))
+    if numbers and not count:
+        raise DataError(f"Outbox {outbox} has no such message that has failed.", fix="See penstock outbox messages.")
+    say(
+        f"{counted(count, 'message')} of {outbox} will be tried again now."
+        if count
+        else f"{outbox} has none that failed."
+    )
+
+
+@click.command("skip")
+@click.argument("outbox")
+@click.argument("number", type=int)
+@click.option("--reason", required=True, help="Why; the log tells it.")
+@_yes
+@pass_options
+def skip(options: Options, outbox: str, number: int, reason: str, yes: bool) -> None:
+    """Pass by the message of OUTBOX with this NUMBER, which has failed: its handler never gets it."""
+    app = open_app(options)
+
+    async def do(backend: Backend) -> None:
+        name = (await outbox_of(backend.engine.store, outbox)).plan.name
+        _confirm(f"Pass message {number} of {name} by, for good?", sure=yes)
+        await app.outboxes.skip(backend, name, number, reason)
+
+    complete(_with(app, options, do))
+    say(f"Message {number} of {outbox} is passed by.")
+
+
+@click.command("pause")
+@click.argument("outbox")
+@pass_options
+def pause(options: Options, outbox: str) -> None:
+    """Hand over nothing of OUTBOX any more, on all machines, until it is resumed. What is written is kept."""
+    app = open_app(options)
+    complete(_with(app, options, lambda backend: app.outboxes.pause(backend, outbox)))
+    say(f"{outbox} is paused. The change feed keeps what is written meanwhile, and grows.")
+
+
+@click.command("resume")
+@click.argument("outbox")
+@pass_options
+def resume(options: Options, outbox: str) -> None:
+    """Hand over messages of a paused OUTBOX again."""
+    app = open_app(options)
+    complete(_with(app, options, lambda backend: app.outboxes.resume(backend, outbox)))
+    say(f"{outbox} is resumed.")
+
+
+@click.command("move")
+@click.argument("outbox")
+@click.option("--to", required=True, metavar="PLACE", help="beginning, end, a time, or a position.")
+@_yes
+@pass_options
+def move(options: Options, outbox: str, to: str, yes: bool) -> None:
+    """Have OUTBOX go on from elsewhere: sending again what is kept, or passing messages by.
+
+    The PLACE is "beginning", that of what is kept; "end", behind all there is; a time with its offset, such as
+    2030-05-01T09:00Z, before all that was written then or later; or a position that penstock outbox show has told.
+    """
+    app, place = open_app(options), _place(to)
+
+    async def do(backend: Backend) -> OutboxStatus:
+        name = (await outbox_of(backend.engine.store, outbox)).plan.name
+        before = await _status(app, backend, name)
+        end = (
+            "\nNone of these will be handed over." if to == "end" else "\nMessages are passed by, or handed over again."
+        )
+        _confirm(f"Move {name} to {to}?", f"{name} has {_left(before)} to hand over.{end}", sure=yes)
+        return await app.outboxes.move(backend, name, place)
+
+    moved = complete(_with(app, options, do))
+    say(f"{moved.name} is moved, and has {_left(moved)} to hand over.")
+
+
+@click.command("rebuild")
+@click.argument("outbox")
+@_yes
+@pass_options
+def rebuild(options: Options, outbox: str, yes: bool) -> None:
+    """Make what the handler of OUTBOX has written anew, from the rows that there are.
+
+    Its reset runs and it begins with all rows again, in one transaction.
+    """
+    app = open_app(options)
+
+    async def do(backend: Backend) -> None:
+        name = (await outbox_of(backend.engine.store, outbox)).plan.name
+        _confirm(
+            f"Rebuild {name}?",
+            f"What {name} has written is cleared, and is incomplete until all rows are sent.",
+            sure=yes,
+        )
+        await app.outboxes.rebuild(backend, name)
+
+    complete(_with(app, options, do))
+    say(f"{outbox} begins with all rows again. See penstock outbox show {outbox} for how far it has come.")
+
+
+@click.command("drop")
+@click.argument("outbox")
+@_yes
+@pass_options
+def drop(options: Options, outbox: str, yes: bool) -> None:
+    """Forget OUTBOX: its place, the messages that it has put aside, and what is captured for it."""
+    app = open_app(options)
+
+    async def do(backend: Backend) -> bool:
+        name = (await outbox_of(backend.engine.store, outbox)).plan.name
+        before = await _status(app, backend, name)
+        read_by = f"\nIt is read by {before.read_by} now." if before.read_by else ""
+        aside = f" {counted(before.parked, 'message')} parked will be forgotten." if before.parked else ""
+        _confirm(f"Drop {name}?", f"{name} has {_left(before)} to hand over, and never will.{aside}{read_by}", sure=yes)
+        await app.outboxes.drop(backend, name)
+        return before.declared
+
+    declared = complete(_with(app, options, do))
+    say(f"{outbox} is dropped." + (" This program declares it, and makes it anew when it starts." if declared else ""))
+
+
+# ----- steps
+
+
+async def _with(app: App, options: Options, use: Any) -> Any:
+    async with open_backend(app, options) as backend:
+        return await use(backend)
+
+
+async def _status(app: App, backend: Backend, name: str) -> OutboxStatus:
+    return next(one for one in await app.outboxes.list(backend) if one.name == name)
+
+
+def _left(one: OutboxStatus) -> str:
+    rows = " and rows that were there before it" if one.older_rows is not None else ""
+    return f"{counted(one.messages, 'message') if one.messages else 'no messages'}{rows}"
+
+
+def _place(to: str) -> str | datetime:
+    """Where to, as `app.outboxes.move` takes it."""
+    if to in {"beginning", "end"} or to.startswith("{"):
+        return to
+    try:
+        return datetime.fromisoformat(to)
+    except ValueError:
+        raise click.UsageError(f"--to {to}: it is neither beginning, nor end, nor a time, nor a position.") from None
+
+
+def _confirm(question: str, consequence: str = "", *, sure: bool) -> None:
+    """Ask, unless it is said already.
+
+    Raises:
+        ConfigError: Nobody can be asked.
+    """
+    if consequence:
+        say(consequence)
+    if sure:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} There is no terminal on which to ask.", fix="Say so with --yes.")
+    click.confirm(question, abort=True, err=True)

@@ -1,0 +1,116 @@
+"""Keys: the columns that tell the rows of a table apart, and the ids by which programs call rows.
+
+Owns how a key is declared, and how ids of tables that other programs own are read: the key as text where it is one
+column, a tuple of values in the order of the declaration where it is several.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from penstock.errors import DeclarationError, IdInvalid
+from penstock.schema.fields import Column, Kind
+
+_INTEGERS_TOO = (Kind.DECIMAL, Kind.BOOLEAN)  # as the change feed may have their values
+_HEX = "\\x"
+
+
+def declared_key(table: str, key: object, fields: Collection[str]) -> tuple[str, ...]:
+    """The columns of a key as a table declares it: one, or several.
+
+    Raises:
+        DeclarationError: It is neither, a column is none of the table's fields, or one is named twice.
+    """
+    columns = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, (tuple, list)) else ()
+    if not columns or not all(isinstance(column, str) for column in columns):
+        raise DeclarationError(
+            f"Table {table}: its key {key!r} is neither a column nor a tuple of columns.",
+            fix='Write key="order_id" or key=("tenant", "number").',
+        )
+    unknown = [column for column in columns if column not in fields]
+    if unknown:
+        raise DeclarationError(f"Table {table}: its key {', '.join(map(repr, unknown))} is not one of its fields.")
+    if len(set(columns)) < len(columns):
+        raise DeclarationError(f"Table {table}: its key ({', '.join(columns)}) names a column twice.")
+    return columns
+
+
+def check_key_kinds(table: str, key: Sequence[Column]) -> None:
+    """Refuse key columns that have no order.
+
+    Raises:
+        DeclarationError: One is stored as JSON.
+    """
+    for column in key:
+        if column.kind is Kind.JSON:
+            raise DeclarationError(
+                f"Table {table}: its key contains {column.name}, which is stored as JSON and has no order."
+            )
+
+
+def encode_one(table: str, column: Column, given: Any) -> Any:
+    """The key that an id stands for, of a table with one key column, in the form a store takes.
+
+    Raises:
+        IdInvalid: It is none.
+    """
+    try:
+        return column.encode(_checked(column, given))
+    except (ValidationError, TypeError):
+        raise IdInvalid(
+            f"{given!r} is not an id of table {table}.",
+            fix=f"Pass an id of {table}, as insert and rows of it give it.",
+            table=table,
+        ) from None
+
+
+def check_several(table: str, key: Sequence[Column], given: Any) -> tuple[Any, ...]:
+    """An id of a table with several key columns: a tuple of their values. Texts are read as what their columns hold.
+
+    Raises:
+        IdInvalid: It is no tuple, has not as many values, or one is not a value of its column.
+    """
+    names = ", ".join(column.name for column in key)
+    if not isinstance(given, (tuple, list)) or len(given) != len(key):
+        raise IdInvalid(
+            f"{given!r} is not an id of table {table}, whose key is ({names}).",
+            fix=f"Pass a tuple of these {len(key)} values, in this order.",
+            table=table,
+        )
+    found = []
+    for column, value in zip(key, given, strict=True):
+        try:
+            found.append(_bytes(value) if column.kind is Kind.BYTES else _checked(column, value))
+        except (ValueError, TypeError):  # pydantic's error is a ValueError
+            raise IdInvalid(
+                f"{given!r} is not an id of table {table}, whose key is ({names}): {value!r} is no {column.name}, "
+                f"which is {column.kind.value}.",
+                fix="Pass the values as rows have them.",
+                table=table,
+            ) from None
+    return tuple(found)
+
+
+def _checked(column: Column, value: Any) -> Any:
+    if value is None:
+        raise TypeError(value)
+    as_json = type(value) is int and (column.kind in _INTEGERS_TOO or bool(column.choices))
+    lenient = as_json or isinstance(value, str)
+    found = column.adapter.validate_python(value, strict=not lenient)
+    if lenient and isinstance(found, datetime) and found.tzinfo is None:
+        return found.replace(tzinfo=UTC)  # as columns without time zone are read, and the change feed spells them
+    return found
+
+
+def _bytes(value: Any) -> bytes:
+    """Bytes; or what JSON makes of them, or the change feed."""
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return bytes.fromhex(value[len(_HEX) :]) if value.startswith(_HEX) else b64decode(value, validate=True)

@@ -1,0 +1,121 @@
+"""``/admin``: looking after what runs by itself, for people and programs that have the admin token.
+
+Owns who may enter, how many at once, and how answers and errors leave: the same for all nouns. Each noun has a file of
+its own with its routes, ``/admin/<noun>/<verb>``, in the words of the command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+
+from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from penstock.errors import CallTimeout, InputError, Overloaded, TaskNotFound, TryAgain
+from penstock.server.access import exchange_of
+from penstock.server.admintasks import TASK_ROUTES
+from penstock.server.adminwords import AdminRoute, read_words
+from penstock.server.answers import Answer, answer_error, refusal
+from penstock.server.bearer import brings
+from penstock.server.http import not_routed, opened, send_answer, send_json
+from penstock.server.opening import Opening
+from penstock.server.requests import Refused
+from penstock.wire.outgoing import Format, encode_result
+
+_MOST_AT_ONCE = 8  # so that looking at millions of rows leaves connections for calls
+_ROUTES = TASK_ROUTES
+
+
+def admin_mount(opening: Opening) -> Mount:
+    """The admin interface. There is none without the setting `admin_token`."""
+    admin = Admin(opening)
+    router = Router([admin.route(route) for route in _ROUTES], redirect_slashes=False)
+    return Mount("/admin", app=ExceptionMiddleware(_Gate(router, opening), handlers={HTTPException: not_routed}))
+
+
+class _Gate:
+    """Lets pass who brings the token, before it is looked what is wanted."""
+
+    def __init__(self, app: ASGIApp, opening: Opening) -> None:
+        self._app = app
+        self._config = opening.config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":  # there are routes of no other kind
+            self._admit(Request(scope))
+        await self._app(scope, receive, send)
+
+    def _admit(self, request: Request) -> None:
+        """Refuse who may not enter.
+
+        Raises:
+            HTTPException: With 404 if nobody may, with 401 if the token is missing or wrong.
+        """
+        if not self._config.admin_token:
+            raise HTTPException(404)
+        if not brings(request, self._config.admin_token):
+            exchange_of(request).error = "Unauthorized"
+            raise HTTPException(401, headers={"www-authenticate": "Bearer"})
+
+
+class Admin:
+    """Answers those who may enter."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+        self._config = opening.config
+        self._under_way = 0
+
+    def route(self, route: AdminRoute) -> Route:
+        """A route as Starlette takes it."""
+
+        async def endpoint(request: Request) -> Response:
+            tracing = self._opening.tracing
+            with nullcontext() if tracing is None else tracing.incoming(request.headers):
+                try:
+                    return await self._answer(request, route)
+                except (Refused, TryAgain, InputError, TaskNotFound) as error:
+                    return send_answer(self._refusal(request, error))
+
+        return Route(route.path, endpoint, methods=["POST" if route.changes else "GET"])
+
+    # ----- steps
+
+    async def _answer(self, request: Request, route: AdminRoute) -> Response:
+        words = await read_words(request, route, self._config)
+        backend = await opened(self._opening)
+        async with self._admitted(limited=not route.changes):
+            value = await route.answer(backend, words)
+        return send_json(await asyncio.to_thread(encode_result, value, Format.CLEAN))  # it may be thousands of rows
+
+    @asynccontextmanager
+    async def _admitted(self, *, limited: bool) -> AsyncIterator[None]:
+        """Take on a request. One that changes something ends by itself in time, and is not cut off."""
+        if self._under_way >= _MOST_AT_ONCE:
+            raise Overloaded(f"{_MOST_AT_ONCE} requests to the admin interface are under way.")
+        seconds = self._config.call_timeout
+        timer = asyncio.timeout(seconds if limited else None)
+        self._under_way += 1
+        try:
+            async with timer:
+                yield
+        except TimeoutError as error:
+            if not timer.expired():
+                raise
+            raise CallTimeout(f"It took longer than {seconds:g} seconds.") from error
+        finally:
+            self._under_way -= 1
+
+    def _refusal(self, request: Request, error: Refused | TryAgain | InputError | TaskNotFound) -> Answer:
+        exchange = exchange_of(request)
+        if isinstance(error, Refused | TryAgain):
+            return answer_error(error, exchange, Format.CLEAN, dev=self._config.dev)
+        exchange.error = error.code
+        status = 404 if isinstance(error, TaskNotFound) else 400
+        return refusal(status, type(error).__name__, str(error))

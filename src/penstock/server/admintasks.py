@@ -1,0 +1,132 @@
+"""``/admin/tasks``: reactive tasks and their rows, seen and changed over HTTP.
+
+Owns the routes, and what they answer. What is asked means what `app.tasks` and ``penstock tasks`` mean by it; what
+changes many rows does so in parts, each request one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from functools import partial
+from typing import Any, cast
+
+from penstock.app import Backend
+from penstock.calls.taskcare import Order
+from penstock.calls.taskchanges import Verb, change_rows, pause, reconcile, resume
+from penstock.calls.taskpieces import Part
+from penstock.jobs.job import JobStatus, job_uuid
+from penstock.reactive.filter import TaskFilter
+from penstock.schema.table import Table
+from penstock.server.adminwords import AdminRoute, Words
+from penstock.server.requests import Refused
+
+_FILTER = ("task", "state", "error", "has_error", "key", "table")
+_LISTED, _CHANGED, _MOST = 50, 1000, 10_000
+_PART_OF_TIMEOUT = 0.5  # of the setting `call_timeout`: when a change begins no further piece
+_UNTOLD = {"args", "options", "on_complete", "on_complete_error"}  # captured values; and what a task's job has not
+
+
+async def _list(backend: Backend, _words: Words) -> Any:
+    return {"tasks": await backend.app.tasks.list(backend)}
+
+
+async def _records(backend: Backend, words: Words) -> Any:
+    where, order = _filter(backend, words), cast("Order", words.one_of("order", ("key", "due")))
+    limit, after = words.number("limit", _LISTED, _MOST), words.text("after")
+    return await backend.app.tasks.records(backend, where, limit=limit, after=after, order=order)
+
+
+async def _count(backend: Backend, words: Words) -> Any:
+    return {"counts": await backend.app.tasks.count(backend, _filter(backend, words))}
+
+
+async def _show(backend: Backend, words: Words) -> Any:
+    task, key = words.needed("task"), words.needed_key("key")
+    record = await backend.app.tasks.find(backend, task, key)
+    if record is None:
+        raise Refused(404, "RecordNotFound", f"{task} has not heard of this row. Ask /admin/tasks/explain why.")
+    job = await backend.job_calls.find(job_uuid(record.job))
+    return {"record": record, "job": None if job is None else _told(job)}
+
+
+async def _explain(backend: Backend, words: Words) -> Any:
+    found = await backend.app.tasks.explain(backend, words.needed("task"), words.needed_key("key"))
+    return {**asdict(found), "job": None if found.record is None else found.record.job, "text": str(found)}
+
+
+async def _change(verb: Verb, backend: Backend, words: Words) -> Any:
+    where, everything = _filter(backend, words), words.flag("everything") or False
+    if where.is_empty and not everything:
+        message = f"This would {verb} all rows of all reactive tasks. Say which, or send everything: true."
+        raise Refused(400, "FilterEmpty", message)
+    part = Part(
+        limit=words.number("limit", _CHANGED, _MOST),
+        after=words.text("after"),
+        seconds=backend.config.call_timeout * _PART_OF_TIMEOUT,
+    )
+    own = [declared.task for declared in backend.app.tasks]
+    done = await change_rows(backend.job_calls, own, verb, where, part)
+    return {"found": done.found, "changed": done.changed, "more": done.next is not None, "next": done.next}
+
+
+async def _pause(backend: Backend, words: Words) -> Any:
+    return {"task": await pause(backend.job_calls, words.needed("task")), "paused": True}
+
+
+async def _resume(backend: Backend, words: Words) -> Any:
+    done = await resume(backend.job_calls, words.needed("task"), words.number("limit", _CHANGED, _MOST))
+    return {"task": done.task, "paused": False, "changed": done.runs, "more": done.more}
+
+
+async def _reconcile(backend: Backend, words: Words) -> Any:
+    return {"task": await reconcile(backend.job_calls, words.needed("task")), "reconciling": True}
+
+
+_CHANGE = (*_FILTER, "everything", "limit", "after")
+
+TASK_ROUTES = (
+    AdminRoute("/tasks", (), _list),
+    AdminRoute("/tasks/records", (*_FILTER, "limit", "after", "order"), _records),
+    AdminRoute("/tasks/count", _FILTER, _count),
+    AdminRoute("/tasks/show", ("task", "key"), _show),
+    AdminRoute("/tasks/explain", ("task", "key"), _explain),
+    AdminRoute("/tasks/retry", _CHANGE, partial(_change, "retry"), changes=True),
+    AdminRoute("/tasks/cancel", _CHANGE, partial(_change, "cancel"), changes=True),
+    AdminRoute("/tasks/skip", _CHANGE, partial(_change, "skip"), changes=True),
+    AdminRoute("/tasks/delete", _CHANGE, partial(_change, "delete"), changes=True),
+    AdminRoute("/tasks/pause", ("task",), _pause, changes=True),
+    AdminRoute("/tasks/resume", ("task", "limit"), _resume, changes=True),
+    AdminRoute("/tasks/reconcile", ("task",), _reconcile, changes=True),
+)
+
+
+# ----- steps
+
+
+def _filter(backend: Backend, words: Words) -> TaskFilter[Any]:
+    return TaskFilter(
+        task=words.texts("task"),
+        state=words.texts("state", commas=True),
+        error=words.text("error"),
+        has_error=words.flag("has_error"),
+        key=words.key("key"),
+        table=_table(backend, words.text("table")),
+    )
+
+
+def _table(backend: Backend, name: str | None) -> type[Table] | None:
+    """A table by its name.
+
+    Raises:
+        Refused: The program declares none of this name.
+    """
+    if name is None:
+        return None
+    for definition in backend.app.definitions():
+        if definition.name == name:
+            return definition.table
+    raise Refused(404, "TableNotFound", f"This program declares no table {name[:100]!r}.")
+
+
+def _told(job: JobStatus) -> dict[str, Any]:
+    return {field.name: getattr(job, field.name) for field in fields(job) if field.name not in _UNTOLD}

@@ -1,0 +1,150 @@
+"""What a request to the admin interface says, word by word: in the URL of a GET, or in the JSON body of a POST.
+
+Owns reading the words and refusing those that are unknown, so that a filter with a spelling mistake picks nothing, and
+not everything. Leaves what they mean to the routes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+
+from penstock.app import Backend
+from penstock.config import Config
+from penstock.server.requests import Refused, read_object
+
+_LONGEST_BODY, _LONGEST_QUERY = 64 * 1024, 16 * 1024
+_DIGITS = re.compile(r"[0-9]{1,9}")
+_TRUTHS = {"true": True, "false": False}
+
+
+class Words:
+    """The words of one request.
+
+    Args:
+        given: Their values by name; of a URL each is a list of texts.
+        in_url: Whether they stand in a URL.
+    """
+
+    def __init__(self, given: Mapping[str, Any], *, in_url: bool) -> None:
+        self._given = given
+        self._in_url = in_url
+
+    def text(self, name: str) -> str | None:
+        """A text that is not empty; None if there is none."""
+        value = self._one(name)
+        if value is None or (isinstance(value, str) and value):
+            return value
+        raise _refused(f"{name} must be a text that is not empty.")
+
+    def needed(self, name: str) -> str:
+        """The same for a word without which nothing can be done."""
+        value = self.text(name)
+        if value is None:
+            raise _refused(f"{name} is missing.")
+        return value
+
+    def texts(self, name: str, *, commas: bool = False) -> tuple[str, ...] | None:
+        """One or several texts; None if there is none. In a URL the word is repeated, or they stand between commas."""
+        given = self._given.get(name)
+        if given is None:
+            return None
+        values = [given] if isinstance(given, str) else given
+        if not isinstance(values, list) or not values or not all(isinstance(one, str) and one for one in values):
+            raise _refused(f"{name} must be a text that is not empty, or several.")
+        if self._in_url and commas:
+            values = [part.strip() for one in values for part in one.split(",")]
+        return tuple(values)
+
+    def flag(self, name: str) -> bool | None:
+        """True or false; None if neither is said."""
+        value = self._one(name)
+        if self._in_url and isinstance(value, str):
+            value = _TRUTHS.get(value, value)
+        if value is None or isinstance(value, bool):
+            return value
+        raise _refused(f"{name} must be true or false.")
+
+    def number(self, name: str, default: int, most: int) -> int:
+        """A whole number from 1."""
+        value = self._one(name)
+        if self._in_url and value is not None and _DIGITS.fullmatch(value):
+            value = int(value)
+        if value is None:
+            return default
+        if type(value) is int and 1 <= value <= most:
+            return value
+        raise _refused(f"{name} must be a whole number from 1 to {most}.")
+
+    def one_of(self, name: str, choices: Sequence[str]) -> str:
+        """One of several texts; the first if none is given."""
+        value = self.text(name)
+        if value is not None and value not in choices:
+            raise _refused(f"{name} must be {' or '.join(choices)}.")
+        return value or choices[0]
+
+    def key(self, name: str) -> Any:
+        """The key of a row: a text, a number, or an array of these; None if there is none."""
+        value = self._one(name)
+        parts = value if isinstance(value, list) and value else [value]
+        if value is None or all(isinstance(part, str | int | float) for part in parts):
+            return value
+        raise _refused(f"{name} must be a text or a number, or an array of these.")
+
+    def needed_key(self, name: str) -> Any:
+        """The same for a word without which nothing can be done."""
+        value = self.key(name)
+        if value is None:
+            raise _refused(f"{name} is missing.")
+        return value
+
+    def _one(self, name: str) -> Any:
+        value = self._given.get(name)
+        if not self._in_url or value is None:
+            return value
+        if len(value) != 1:
+            raise _refused(f"{name} is said twice.")
+        return value[0]
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRoute:
+    """A path of the admin interface.
+
+    Attributes:
+        path: The path below ``/admin``: a noun, and what is asked of it.
+        words: The words that it takes.
+        answer: What answers, as a value that JSON can say.
+        changes: Whether it changes something: then it takes POST only, and otherwise GET only.
+    """
+
+    path: str
+    words: tuple[str, ...]
+    answer: Callable[[Backend, Words], Awaitable[Any]]
+    changes: bool = False
+
+
+async def read_words(request: Request, route: AdminRoute, config: Config) -> Words:
+    """The words of a request.
+
+    Raises:
+        Refused: They cannot be read, or there are others than those that the route takes.
+    """
+    if route.changes:
+        given: Mapping[str, Any] = await read_object(request, config, min(_LONGEST_BODY, config.max_argument_bytes))
+    else:
+        if len(request.url.query) > _LONGEST_QUERY:
+            raise Refused(414, "UriTooLong", f"A query may have {_LONGEST_QUERY} bytes.")
+        given = {name: request.query_params.getlist(name) for name in request.query_params}
+    if unknown := [name for name in given if name not in route.words]:
+        words = ", ".join(route.words) or "none"
+        raise Refused(400, "UnknownWord", f"There is no word {unknown[0][:100]!r} here. Words are: {words}.")
+    return Words(given, in_url=not route.changes)
+
+
+def _refused(message: str) -> Refused:
+    return Refused(400, "BadRequest", message)

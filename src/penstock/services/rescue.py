@@ -1,0 +1,55 @@
+"""Leases that have run out: whoever looks takes them away, and settles the jobs that still run under them as lost.
+
+Any worker looks, and any planner that stands by; whoever is first does it, and the others find nothing left.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from penstock.calls.run import Runner
+from penstock.jobs.job import Job, Outcome, Settlement
+from penstock.jobs.settle import settle
+from penstock.jobs.states import JobEvent
+from penstock.observe.logs import event as log_event
+
+_LOOK_PART = 0.15  # of the setting `lease`: how often all look for leases that have run out
+
+
+class Rescue:
+    """Looks for leases that have run out.
+
+    Args:
+        runner: Runs functions.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self._engine = runner.engine
+        self._store = runner.engine.store
+        self._clock = runner.engine.clock
+        self._looked_at = -1e9
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look again."""
+        return self._clock.monotonic() - self._looked_at >= self._engine.config.lease * _LOOK_PART
+
+    async def look(self, own: int | None) -> int:
+        """Take leases away that have run out, but for one's own; how many."""
+        self._looked_at = self._clock.monotonic()
+        await self._store.synchronize()  # a clock that runs ahead would end the leases of others
+        now = self._clock.now()
+        expired = [lease for lease in await self._store.leases.expired(now) if lease != own]
+        for lease in expired:
+            lost: list[tuple[Job, Settlement]] = []
+            count = await self._store.leases.rescue(lease, now, partial(self._settle_lost, lost))
+            self._engine.journal.settled(lost)
+            log_event("worker.rescued", logging.WARNING, lease=lease, jobs=count)
+        return len(expired)
+
+    def _settle_lost(self, settled: list[tuple[Job, Settlement]], jobs: list[Job]) -> list[Settlement]:
+        now, kept = self._clock.now(), self._engine.keep
+        lost = Outcome(JobEvent.LOST, error="WorkerLost: the worker that ran this job died or lost its lease")
+        settled[:] = [(job, settle(job, lost, now, self._clock.random(), kept)) for job in jobs]
+        return [settlement for _, settlement in settled]

@@ -1,0 +1,241 @@
+"""The commands about outboxes, and the metrics of outboxes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock import ActionCtx, App, MutationCtx, Retry, Table, asgi_app
+from penstock.clock import SystemClock
+from penstock.testing import TestApp, TestClock
+
+if TYPE_CHECKING:
+    from doors.cli_fixtures import Console
+
+pytest_plugins = ("doors.cli_fixtures",)
+
+PROGRAM = """
+from penstock import ActionCtx, App, MutationCtx, Table
+
+app = App()
+
+
+class Invoice(Table, name="invoice_of_cli"):
+    name: str
+
+
+@app.outbox(Invoice, name="ledger", start="end")
+async def ledger(ctx: ActionCtx, invoice: Invoice) -> None: ...
+
+
+@app.outbox(Invoice, name="mail", start="end")
+async def mail(ctx: ActionCtx, invoice: Invoice) -> None: ...
+
+
+async def clear(ctx: MutationCtx) -> None: ...
+
+
+@app.outbox(Invoice, name="count", reset=clear)
+async def count(ctx: MutationCtx, invoice: Invoice) -> None: ...
+"""
+
+app = App()
+failing: set[str] = set()
+
+
+class Invoice(Table, name="invoice_of_cli"):
+    name: str
+
+
+def work(name: str) -> None:
+    if name in failing:
+        raise ConnectionError(f"no way for {name}")
+
+
+@app.outbox(Invoice, name="ledger", start="end", retry=Retry(max_attempts=1))
+async def ledger(ctx: ActionCtx, invoice: Invoice) -> None:
+    work(invoice.name)
+
+
+@app.outbox(Invoice, name="old", start="end", on_failure="park", retry=Retry(max_attempts=1))
+async def old(ctx: ActionCtx, invoice: Invoice) -> None:
+    work(invoice.name)
+
+
+@app.outbox(Invoice, name="keyed", start="end", on_failure="halt_key", partition_by="name")
+async def keyed(ctx: ActionCtx, invoice: Invoice) -> None:
+    work(invoice.name)
+
+
+@app.outbox(Invoice, name="count")
+async def count(ctx: MutationCtx, invoice: Invoice) -> None: ...
+
+
+@app.internal_mutation
+async def put(ctx: MutationCtx, names: list[str]) -> None:
+    for name in names:
+        await ctx.db.insert(Invoice(name=name))
+
+
+async def hand_over(test: TestApp) -> None:
+    test.clock.advance(timedelta(seconds=2))
+    await test.relay.drain()
+
+
+def on_app(url: str, work: Callable[[TestApp], Awaitable[None]]) -> None:
+    """Do something with the app of this file on the database of the commands."""
+
+    async def main() -> None:
+        async with TestApp(app, url, clock=TestClock(SystemClock().now())) as test:
+            await work(test)
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def books(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+    """A program of which `old` and `keyed` are gone, with messages that have failed in each way."""
+    failing.clear()
+    failing.add("bad")
+    console.write("books.py", PROGRAM)
+    monkeypatch.setenv("DATABASE_URL", database_url)
+
+    async def begin(test: TestApp) -> None:
+        await hand_over(test)
+        await test.run_mutation(put, ["good", "bad", "worse", "bad"])
+        await hand_over(test)
+
+    on_app(database_url, begin)
+    return console
+
+
+def test_outboxes_and_their_messages_are_shown(books: Console) -> None:
+    found = {one["name"]: one for one in books.ok("outbox", "--json").json["outboxes"]}
+    assert (found["ledger"]["messages"], found["ledger"]["halted"], found["ledger"]["declared"]) == (3, True, True)
+    assert (found["old"]["parked"], found["old"]["declared"]) == (2, False)
+    assert (found["keyed"]["waits_for"], found["keyed"]["waiting"]) == (1, 1)
+    shown = books.ok("outbox").out
+    for word in ("ledger", "HALTED", "not of this program", "waits for 1 key", "invoice_of_cli", "nobody"):
+        assert word in shown
+
+    one = books.ok("outbox", "show", "ledger")
+    for word in ("HALTED", "3 to be delivered", "Traceback", "ConnectionError: no way for bad", '"name": "bad"'):
+        assert word in one.out
+    number = books.ok("outbox", "messages", "ledger", "--json").json["messages"][0]["number"]
+    assert f"penstock outbox skip ledger --reason … {number}" in one.err
+    gone = books.ok("outbox", "show", "old")
+    assert "its handler was renamed or removed" in gone.err
+    assert "penstock outbox drop old" in gone.err
+
+    listed = books.ok("outbox", "messages", "keyed").out
+    assert "halted" in listed
+    assert "waiting" in listed
+    page = books.ok("outbox", "messages", "old", "--state", "parked", "--limit", "1")
+    assert "There are more: --after" in page.err
+    assert books.ok("outbox", "messages", "count").out == "no such messages\n"
+    assert books("outbox", "show", "nobody").code == 1
+    assert "penstock outbox" in books("outbox", "show", "nobody").err
+
+
+def test_messages_are_retried_and_skipped(books: Console, database_url: str) -> None:
+    (one,) = books.ok("outbox", "messages", "ledger", "--json").json["messages"]
+    refused = books("outbox", "skip", "ledger", str(one["number"]), "--reason", "a test")
+    assert refused.code == 1
+    assert "Say so with --yes." in refused.err
+    assert books("outbox", "skip", "ledger", str(one["number"]), "--yes").code == 2  # for what reason?
+    books.ok("outbox", "skip", "ledger", str(one["number"]), "--reason", "a test", "--yes")
+    assert books("outbox", "retry", "ledger", "123456").code == 1
+    assert "2 messages of old" in books.ok("outbox", "retry", "old").err
+    failing.clear()
+    on_app(database_url, hand_over)
+    found = {one["name"]: one for one in books.ok("outbox", "--json").json["outboxes"]}
+    assert (found["ledger"]["delivered"], found["ledger"]["messages"]) == (3, 0)
+    assert (found["old"]["delivered"], found["old"]["parked"]) == (4, 0)
+
+
+def test_an_outbox_is_paused_moved_rebuilt_and_dropped(books: Console, database_url: str) -> None:
+    books.ok("outbox", "pause", "ledger")
+    assert "paused" in books.ok("outbox", "show", "ledger").out
+    books.ok("outbox", "resume", "ledger")
+    assert not books.ok("outbox", "show", "ledger", "--json").json["outbox"]["paused"]
+
+    assert books("outbox", "move", "ledger", "--to", "end").code == 1  # nobody is asked
+    assert books("outbox", "move", "ledger", "--to", "yesterday", "--yes").code == 2
+    assert "has no messages" in books.ok("outbox", "move", "ledger", "--to", "end", "--yes").err
+    assert "4 messages" in books.ok("outbox", "move", "ledger", "--to", "2020-01-01T00:00Z", "--yes").err
+    assert "4 messages" in books.ok("outbox", "move", "ledger", "--to", "beginning", "--yes").err
+    position = books.ok("outbox", "show", "ledger", "--json").json["outbox"]["position"]
+    assert "4 messages" in books.ok("outbox", "move", "ledger", "--to", position, "--yes").err
+
+    assert books.ok("outbox", "show", "count", "--json").json["outbox"]["older_rows"] is None
+    books.ok("outbox", "rebuild", "count", "--yes")
+    assert books.ok("outbox", "show", "count", "--json").json["outbox"]["older_rows"] == 0
+    refused = books("outbox", "rebuild", "ledger", "--yes")
+    assert refused.code == 1
+    assert "declares no reset" in refused.err
+
+    refused = books("changes", "drop", "outbox:old", "--yes")
+    assert refused.code == 1
+    assert "penstock outbox drop old" in refused.err
+    assert books("outbox", "drop", "old").code == 1
+    dropped = books.ok("outbox", "drop", "old", "--yes")
+    assert "2 messages parked" in dropped.err
+    assert "old" not in {one["name"] for one in books.ok("outbox", "--json").json["outboxes"]}
+    assert "outbox:old" not in books.ok("changes").out
+    assert "makes it anew" in books.ok("outbox", "drop", "ledger", "--yes").err
+
+
+def test_a_database_without_outboxes(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    console.write_bookings()
+    console.ok("migrate")
+    assert console.ok("outbox").out == "no outboxes\n"
+
+
+async def test_metrics_of_outboxes_are_told_by_any_process(database_url: str) -> None:
+    async def samples(backend: TestApp) -> dict[str, float]:
+        web = asgi_app(app, backend=backend)
+        async with httpx.AsyncClient(base_url="http://books", transport=httpx.ASGITransport(web)) as http:
+            text = (await http.get("/metrics", headers={"authorization": "Bearer let-me-in"})).text
+        found = [one for family in text_string_to_metric_families(text) for one in family.samples]
+        return {
+            f"{one.name.removeprefix('penstock_outbox_')} {' '.join(one.labels.values())}": one.value
+            for one in found
+            if one.name.startswith("penstock_outbox_")
+        }
+
+    failing.clear()
+    failing.add("bad")
+    clock = TestClock(SystemClock().now())
+    async with (
+        TestApp(app, database_url, clock=clock, metrics_token="let-me-in") as backend,
+        TestApp(app, database_url, clock=clock, metrics_token="let-me-in") as other,
+    ):
+        await hand_over(backend)
+        await app.outboxes.pause(backend, "count")
+        await backend.run_mutation(put, ["good", "bad", "worse"])
+        await hand_over(backend)
+        clock.advance(timedelta(seconds=10))
+        found = await samples(other)
+        expected = {
+            "messages": {"ledger": 2, "old": 0, "keyed": 1, "count": 3},
+            "failing": {"ledger": 1, "old": 0, "keyed": 1, "count": 0},
+            "halted": {"ledger": 1, "old": 0, "keyed": 0, "count": 0},
+            "parked": {"ledger": 0, "old": 1, "keyed": 0, "count": 0},
+            "paused": {"ledger": 0, "old": 0, "keyed": 0, "count": 1},
+        }
+        for gauge, numbers in expected.items():
+            assert {name: found[f"{gauge} {name}"] for name in numbers} == numbers, gauge
+        assert found["seconds old"] == 0
+        assert 9 <= found["seconds ledger"] <= 60
+        assert not [name for name in found if name.startswith(("delivered", "failed"))], "it has delivered nothing"
+        found = await samples(backend)
+        assert (found["delivered_total ledger"], found["failed_total ledger"]) == (1, 1)
+        assert (found["delivered_total old"], found["failed_total old"]) == (2, 1)
+        assert found["delivered_total keyed"] == 2

@@ -1,0 +1,426 @@
+"""Tables of other programs whose keys have several columns: read and written by tuples."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import pytest
+from stage.composite import (
+    EMPTY,
+    HOSTILE,
+    MOMENTS,
+    ONE,
+    ORDERS,
+    RATES,
+    TENANTS,
+    TURNED,
+    TWO,
+    Moment,
+    Order,
+    Rate,
+    Side,
+    Tenant,
+    Turned,
+    an_id,
+    prepare,
+)
+from stage.crews import run_sql
+from stage.stories import tell_in
+
+from penstock import (
+    App,
+    ArgumentsInvalid,
+    CursorInvalid,
+    Id,
+    IdInvalid,
+    MutationCtx,
+    QueryCtx,
+    RowInvalid,
+    RowNotFound,
+    SchemaMismatch,
+    Table,
+    UniqueViolation,
+    ValueInvalid,
+)
+from penstock.schema.table import definition_of
+from penstock.testing import TestApp
+
+app = App()
+write, read, _ = tell_in(app)
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[TestApp]:
+    """A backend over all the tables."""
+    await prepare(url, ORDERS, TURNED, TENANTS, RATES, MOMENTS)
+    async with TestApp(app, url) as backend:
+        yield backend
+
+
+# ----- declarations that reach the database
+
+
+async def test_rows_are_read_by_tuples_in_the_order_of_the_declaration(database_url: str) -> None:
+    async with opened(database_url) as backend:
+        await run_sql(backend, "insert into orders values (7, 'a', 1, null), (7, 'b', 2, null), (8, 'a', 3, null)")
+        await run_sql(backend, "insert into turned select * from orders")
+
+        async def look(ctx: QueryCtx) -> None:
+            found = await ctx.db.get(Order, (7, "a"))
+            assert found is not None
+            assert (found.id, found.tenant, found.number, found.amount) == (an_id(7, "a"), 7, "a", 1)
+            assert await ctx.db.get(Order, found.id) == found
+            assert await ctx.db.get(Order, (8, "b")) is None
+            turned = await ctx.db.get(Turned, ("a", 8))
+            assert turned is not None
+            assert (turned.id, turned.amount) == (an_id("a", 8), 3)
+
+        await backend.run_query(read, look)
+
+
+async def test_odd_texts_are_keys_like_any_other(database_url: str) -> None:
+    async with opened(database_url) as backend:
+        for number in HOSTILE:
+            await write_with(backend, number)
+            rows = await run_sql(backend, "select tenant, number, amount, note from orders")
+            assert [tuple(row) for row in rows] == [(-1, number, 0, "n")]
+            await run_sql(backend, "delete from orders")
+
+
+async def write_with(backend: TestApp, number: str) -> None:
+    """Use every verb with a key."""
+
+    async def story(ctx: MutationCtx) -> None:
+        row_id = await ctx.db.insert(Order(tenant=-1, number=number, amount=1))
+        assert row_id == an_id(-1, number)
+        changed = await ctx.db.patch(Order, row_id, amount=5)
+        assert (changed.id, changed.amount) == (an_id(-1, number), 5)
+
+    await backend.run_mutation(write, story)
+    await backend.run_mutation(write, lambda ctx: ctx.db.insert(Order(tenant=-2, number=number)))
+
+    async def more(ctx: MutationCtx) -> None:
+        found = await ctx.db.get(Order, (-1, number))
+        assert found is not None
+        assert found.amount == 5
+        await ctx.db.replace(Order, (-1, number), Order(tenant=-1, number=number, note="n"))
+        with pytest.raises(UniqueViolation):
+            await ctx.db.insert(Order(tenant=-2, number=number))
+        await ctx.db.delete(Order, (-2, number))
+
+    await backend.run_mutation(write, more)
+
+
+async def test_what_is_no_key_is_refused_with_what_is_wrong(database_url: str) -> None:
+    async with opened(database_url) as backend:
+
+        async def look(ctx: QueryCtx) -> None:
+            wrong: Any
+            for wrong in (7, "7", (), (7,), (7, "a", 1), None, {"tenant": 7}, Id("orders_1")):
+                with pytest.raises(IdInvalid, match=r"whose key is \(tenant, number\)") as raised:
+                    await ctx.db.get(Order, wrong)
+                assert raised.value.fix == "Pass a tuple of these 2 values, in this order."
+            for wrong in ((None, "a"), (7, None), (7, 8), (True, "a"), (1.5, "a"), ("x", "a"), ([7], "a"), (b"7", "a")):
+                with pytest.raises(IdInvalid, match=r"is no (tenant|number), which is (integer|text)"):
+                    await ctx.db.get(Order, wrong)
+            for wrong in ((2**64, "a"), (7, "a\0"), (7, "\ud800")):
+                with pytest.raises((IdInvalid, ValueInvalid)):
+                    await ctx.db.get(Order, wrong)
+            with pytest.raises(IdInvalid):
+                await ctx.db.get(Tenant, (7,))  # of one column it is no tuple
+
+        await backend.run_query(read, look)
+
+
+async def test_the_columns_of_a_key_are_not_changed(database_url: str) -> None:
+    async with opened(database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            row_id = await ctx.db.insert(Order(tenant=7, number="a"))
+            for changes in ({"tenant": 8}, {"number": "b"}, {"amount": 1, "number": "a"}):
+                with pytest.raises(ValueInvalid, match="cannot be changed"):
+                    await ctx.db.patch(Order, row_id, **changes)
+            with pytest.raises(ValueInvalid, match=r"orders.number cannot be changed"):
+                await ctx.db.replace(Order, row_id, Order(tenant=7, number="b"))
+            for verb in (partial(ctx.db.patch, amount=1), ctx.db.delete):
+                with pytest.raises(RowNotFound, match=r"no row \(7, 'z'\)"):
+                    await verb(Order, (7, "z"))
+            await ctx.db.patch(Order, row_id, amount=3)
+
+        await backend.run_mutation(write, story)
+        assert [tuple(row) for row in await run_sql(backend, "select * from orders")] == [(7, "a", 3, None)]
+
+
+async def test_only_the_row_itself_is_written(database_url: str) -> None:
+    async with opened(database_url) as backend:
+        await run_sql(
+            backend,
+            "insert into orders values (7, 'a', 0, null), (7, 'b', 0, null), (8, 'a', 0, null)",
+            "insert into tenants values (7, 'seven')",
+        )
+
+        async def story(ctx: MutationCtx) -> None:
+            await ctx.db.patch(Order, (7, "b"), amount=1)
+            await ctx.db.delete(Order, (8, "a"))
+            await ctx.db.delete(Tenant, Id("7"))
+
+        await backend.run_mutation(write, story)
+        rows = await run_sql(backend, "select tenant, number, amount from orders order by 1, 2")
+        assert [tuple(row) for row in rows] == [(7, "a", 0), (7, "b", 1)]
+        assert not await run_sql(backend, "select * from tenants")
+
+
+async def test_keys_of_all_kinds_come_back_as_they_went(database_url: str) -> None:
+    async with opened(database_url) as backend:
+        when = datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+
+        async def story(ctx: MutationCtx) -> None:
+            rate = await ctx.db.insert(Rate(fund=TWO, day=date(2030, 1, 1), side=Side.SELL, rate=Decimal("1.5")))
+            assert rate == an_id(TWO, date(2030, 1, 1), Side.SELL)
+            assert await ctx.db.get(Rate, (ONE, date(2030, 1, 1), Side.SELL)) is None
+            for given in (rate, (str(TWO), "2030-01-01", "sell"), [TWO, date(2030, 1, 1), "sell"]):
+                found = await ctx.db.get(Rate, tuple(given))
+                assert found is not None
+                assert (found.id, found.rate) == (rate, Decimal("1.5"))
+            moment = await ctx.db.insert(Moment(at=when, raw=b"\0\xff", worth=Decimal("10.50"), id=3))
+            assert moment == an_id(when, b"\0\xff", Decimal("10.50"))
+            as_json, in_the_feed = (
+                (when.isoformat(), "AP8=", "10.5"),
+                ("2030-01-02T03:04:05.000678", "\\x00ff", "10.50"),
+            )
+            for key in (moment, as_json, in_the_feed):
+                row = await ctx.db.get(Moment, key)
+                assert row is not None
+                assert (row.id, row.raw) == (3, b"\0\xff")
+            changed = await ctx.db.patch(Moment, moment, id=4)
+            assert (changed.id, changed.at) == (4, when)
+            await ctx.db.delete(Moment, moment)
+            await ctx.db.patch(Rate, rate, rate=None)
+
+        await backend.run_mutation(write, story)
+        assert not await run_sql(backend, "select * from moments")
+
+
+async def test_pages_follow_the_whole_key(database_url: str) -> None:
+    async with opened(database_url) as backend:
+        expected = [an_id(tenant, f"{number:02}") for tenant in range(4) for number in range(7)]
+        values = ", ".join(f"({tenant}, '{number}', {int(number) % 2}, null)" for tenant, number in reversed(expected))
+        await run_sql(backend, f"insert into orders values {values}", f"insert into turned values {values}")
+
+        async def pages(ctx: QueryCtx, query: Any, size: int) -> list[Any]:
+            found, cursor = [], None
+            while True:
+                page = await query.paginate(cursor=cursor, num_items=size)
+                found += [row.id for row in page.page]
+                if page.is_done:
+                    return found
+                cursor = page.continue_cursor
+
+        async def look(ctx: QueryCtx) -> None:
+            for size in (1, 3, 7, 28, 50):
+                assert await pages(ctx, ctx.db.query(Order), size) == expected
+                assert await pages(ctx, ctx.db.query(Order).order("desc"), size) == expected[::-1]
+                by_amount = sorted(expected, key=lambda key: (int(key[1]) % 2, key))
+                assert await pages(ctx, ctx.db.query(Order).with_index(Order.by_amount), size) == by_amount
+                by_number = sorted(expected, key=lambda key: (key[1], key[0]))
+                assert await pages(ctx, ctx.db.query(Order).with_index(Order.by_number), size) == by_number
+                three = ctx.db.query(Order).with_index(Order.by_number, number="03")
+                assert await pages(ctx, three, size) == [(tenant, "03") for tenant in range(4)]
+                assert await pages(ctx, ctx.db.query(Turned), size) == [(b, a) for a, b in by_number]
+            assert [row.id async for row in ctx.db.query(Order)] == expected
+            page = await ctx.db.query(Order).paginate(num_items=5)
+            with pytest.raises(CursorInvalid):
+                await ctx.db.query(Turned).paginate(cursor=page.continue_cursor)
+            assert await ctx.db.query(Order).with_index(Order.by_amount, amount=1).count() == 12
+
+        await backend.run_query(read, look)
+
+
+async def test_what_was_read_concerns_the_row_and_no_other(database_url: str) -> None:
+    async with opened(database_url) as backend:
+        await run_sql(backend, "insert into orders values (7, 'a', 0, null), (7, 'b', 0, null)")
+        day = date(2030, 1, 1)
+        await backend.run_mutation(write, lambda ctx: ctx.db.insert(Rate(fund=ONE, day=day, side=Side.BUY)))
+
+        async def story(ctx: MutationCtx) -> None:
+            transaction = ctx._scope.transaction
+            await ctx.db.get(Order, (7, "a"))
+            await ctx.db.get(Rate, (ONE, day, Side.BUY))
+            reads, concerned = transaction.read_set, []
+            ranges = list(reads.ranges)
+            for table, key, changes in (
+                (Order, (7, "b"), {"amount": 1}),
+                (Order, (7, "a"), {"amount": 1}),
+                (Rate, (ONE, day, Side.BUY), {"rate": Decimal(1)}),
+            ):
+                await ctx.db.patch(table, key, **changes)
+                change = transaction.write_set.changes[-1]
+                places = transaction.table(table).read_columns
+                own = [one for one in ranges if one.table == change.table]
+                assert change.new is not None
+                concerned.append(any(one.covers(change.new, places) for one in own))
+                assert change.key == definition_of(table).encode_key(key)
+            assert concerned == [False, True, True]
+
+        await backend.run_mutation(write, story)
+
+
+async def test_what_a_key_lacks_is_filled_by_the_others_defaults(database_url: str) -> None:
+    number = "text not null default 'none'" if database_url.startswith("sqlite") else "serial"
+    await prepare(database_url, f"create table lines (tenant integer, number {number}, primary key (tenant, number))")
+
+    class Line(Table, source="lines", key=("tenant", "number"), managed=False):
+        tenant: int
+        number: str | None = None
+
+    class Numbered(Table, source="lines", key=("tenant", "number"), managed=False):
+        tenant: int
+        number: int | None = None
+
+    table: Any = Line if database_url.startswith("sqlite") else Numbered
+    lines = App(tables=[table])
+    write_here, _, _ = tell_in(lines)
+    async with TestApp(lines, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            filled = "none" if table is Line else 1
+            row_id = await ctx.db.insert(table(tenant=7))
+            assert row_id == an_id(7, filled)
+            row: Any = await ctx.db.get(table, row_id)
+            assert row.number == filled
+            assert await ctx.db.insert(table(tenant=7, number="5" if table is Line else 5))
+            assert len(await ctx.db.query(table).collect()) == 2
+
+        await backend.run_mutation(write_here, story)
+
+
+async def test_writers_of_one_row_at_once_lose_nothing(database_url: str) -> None:
+    async with opened(database_url) as backend:
+        await run_sql(backend, "insert into orders values (7, 'a', 0, null), (7, 'b', 0, null)")
+
+        async def story(ctx: MutationCtx) -> None:
+            row = await ctx.db.get(Order, (7, "a"))
+            assert row is not None
+            await ctx.db.patch(Order, (7, "a"), amount=row.amount + 1)
+
+        await asyncio.gather(*(backend.run_mutation(write, story) for _ in range(8)))
+        rows = await run_sql(backend, "select number, amount from orders order by number")
+        assert [tuple(row) for row in rows] == [("a", 8), ("b", 0)]
+
+
+# ----- ids as arguments and results
+
+
+@app.mutation
+async def annotate(ctx: MutationCtx, order: Id[Order], note: str) -> Id[Order]:
+    """Take an id of another program's table, and give it back."""
+    row = await ctx.db.patch(Order, order, note=note)
+    return row.id
+
+
+@app.query
+async def noted(ctx: QueryCtx, rate: Id[Rate]) -> Rate | None:
+    """Take one of three columns."""
+    return await ctx.db.get(Rate, rate)
+
+
+async def test_ids_are_arguments_and_results(database_url: str) -> None:
+    async with opened(database_url) as backend:
+        await run_sql(backend, "insert into orders values (7, 'a', 0, null)")
+        assert await backend.run_mutation(annotate, an_id(7, "a"), "x") == an_id(7, "a")
+        day = date(2030, 1, 1)
+        await backend.run_mutation(write, lambda ctx: ctx.db.insert(Rate(fund=ONE, day=day, side=Side.BUY)))
+        found = await backend.run_query(noted, an_id(str(ONE), "2030-01-01", "buy"))
+        assert found is not None
+        assert found.id == an_id(ONE, day, Side.BUY)
+        wrong: Any
+        for wrong in ("7", (7,), (7, 7), {"tenant": 7}):
+            with pytest.raises(ArgumentsInvalid, match="whose key is"):
+                await backend.run_mutation(annotate, wrong, "x")
+
+
+async def test_jobs_take_ids_of_several_columns(database_url: str) -> None:
+    async with opened(database_url) as backend:
+        await run_sql(backend, "insert into orders values (7, 'a', 0, null)")
+
+        async def story(ctx: MutationCtx) -> None:
+            await ctx.scheduler.run_after(timedelta(0), annotate, order=an_id(7, "a"), note="later")
+
+        await backend.run_mutation(write, story)
+        assert await backend.run_until_idle() == 1
+        assert [tuple(row) for row in await run_sql(backend, "select note from orders")] == [("later",)]
+
+
+# ----- tables that do not fit
+
+
+def an_app(key: Any, *, number: Any = str) -> App:
+    """An app over orders with another key."""
+    made = type(
+        "Order",
+        (Table,),
+        {"__annotations__": {"tenant": int, "number": number, "amount": int}, "__module__": __name__},
+        source="orders",
+        key=key,
+        managed=False,
+    )
+    return App(tables=[made])
+
+
+async def refusal(url: str, made: App) -> str:
+    """Why an app is not opened; empty if it is."""
+    try:
+        async with made.open(url):
+            return ""
+    except SchemaMismatch as error:
+        return str(error)
+
+
+async def test_a_key_that_the_database_does_not_keep_unique_is_refused(database_url: str) -> None:
+    await prepare(database_url, ORDERS)
+    assert await refusal(database_url, an_app(("tenant", "number"))) == ""
+    assert await refusal(database_url, an_app(("number", "tenant"))) == "", "in any order"
+    assert await refusal(database_url, an_app(("amount", "number", "tenant"))) == "", "with more columns than needed"
+    for key in ("tenant", ("tenant", "amount")):
+        why = await refusal(database_url, an_app(key))
+        assert "as the key of orders, of which several rows may have the same" in why
+        assert "are (tenant, number)" in why
+    async with EMPTY.open(database_url) as backend:
+        await run_sql(backend, "create unique index half on orders (tenant, amount) where amount > 0")
+        await run_sql(backend, "create unique index worked_out on orders (tenant, (amount + 1))")
+    assert await refusal(database_url, an_app(("tenant", "amount"))), "not of all rows"
+    async with EMPTY.open(database_url) as backend:
+        await run_sql(backend, "create unique index whole on orders (amount desc, tenant)")
+    assert await refusal(database_url, an_app(("tenant", "amount"))) == "", "a unique index is a key as well"
+
+
+async def test_without_any_key_in_the_database_the_declared_one_counts(database_url: str) -> None:
+    await prepare(database_url, "create table orders (tenant integer, number text, amount integer)")
+    assert await refusal(database_url, an_app(("tenant", "number"))) == ""
+
+
+async def test_a_key_column_that_the_table_has_not_is_refused(database_url: str) -> None:
+    await prepare(database_url, ORDERS)
+    async with EMPTY.open(database_url) as backend:
+        await run_sql(backend, "alter table orders rename column number to nr")
+    assert "orders has no column number" in await refusal(database_url, an_app(("tenant", "number")))
+
+
+async def test_a_row_without_a_whole_key_does_not_fit(database_url: str) -> None:
+    await prepare(database_url, "create table orders (tenant integer, number text, amount integer, note text)")
+    async with TestApp(App(tables=[Order]), database_url) as backend:
+        _, read_here, _ = tell_in(backend.app)
+        await run_sql(backend, "insert into orders values (7, null, 1, null), (7, 'a', 1, null)")
+
+        async def look(ctx: QueryCtx) -> None:
+            assert await ctx.db.get(Order, (7, "a")) is not None
+            with pytest.raises(RowInvalid, match=r"the row \(7, None\) does not fit"):
+                await ctx.db.query(Order).collect()
+
+        await backend.run_query(read_here, look)

@@ -1,0 +1,219 @@
+"""Messages that are sent in transactions of the user's own, on connections of all kinds: with them, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from stage.guests import KINDS, Kind, Visit, play, sqlite_file
+
+from penstock import ActionCtx, App, ConfigError, ContextError, LimitExceeded, Table, TopicNotFound, ValueInvalid
+from penstock.outbox.message import Message
+from penstock.store.guest.drivers import answer
+from penstock.testing import TestApp
+
+app = App()
+
+heard: list[Any] = []
+
+
+@dataclass
+class Greeting:
+    to: str
+    times: int = 1
+
+
+class Order(Table, name="orders"):
+    item: str
+
+
+@app.outbox("greetings")
+async def hear(ctx: ActionCtx, message: Message[Greeting]) -> None:
+    heard.append((message.payload.to, message.key))
+
+
+@app.outbox(Order)
+async def hear_of_order(ctx: ActionCtx, order: Order) -> None:
+    heard.append(order.item)
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    heard.clear()
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture
+def url(kind: Kind, request: pytest.FixtureRequest) -> str:
+    """URL of an empty database of the kind that the connection leads to."""
+    found: str = request.getfixturevalue(f"{kind.dialect}_url")
+    return found
+
+
+@pytest.fixture
+def app_url(url: str) -> str:
+    """The same with penstock's tables."""
+
+    async def make() -> None:
+        async with app.open(url):
+            pass
+
+    asyncio.run(make())
+    return url
+
+
+def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:
+    """Run a story on a connection of a kind."""
+
+    async def main() -> None:
+        async with kind.open(url) as visit:
+            await story(visit)
+
+    play(kind.is_async, main())
+
+
+def hand_over(url: str) -> list[Any]:
+    """Hand over all messages of a database; what was heard."""
+
+    async def run() -> None:
+        async with TestApp(app, url) as backend:
+            await backend.relay.drain()
+
+    asyncio.run(run())
+    found, heard[:] = list(heard), []
+    return found
+
+
+def test_messages_are_sent_if_the_transaction_commits(kind: Kind, app_url: str) -> None:
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Ada"), key="100% %s"))
+        await answer(app.outboxes.send(visit.connection, "greetings", {"to": "Čeněk %s", "times": 2}))
+        await answer(visit.commit())
+        await answer(visit.begin())
+        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Bob")))
+        await answer(visit.rollback())
+
+    tell(kind, app_url, story)
+    assert hand_over(app_url) == [("Ada", "100% %s"), ("Čeněk %s", None)]
+    assert hand_over(app_url) == []
+
+
+def test_a_message_is_gone_with_a_savepoint_that_is_rolled_back(kind: Kind, app_url: str) -> None:
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Ada")))
+        await answer(visit.run("savepoint here"))
+        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Bob")))
+        await answer(visit.run("rollback to savepoint here"))
+        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Eve")))
+        await answer(visit.commit())
+
+    tell(kind, app_url, story)
+    assert hand_over(app_url) == [("Ada", None), ("Eve", None)]
+
+
+def test_what_cannot_be_sent_leaves_no_trace(kind: Kind, app_url: str) -> None:
+    cases: list[tuple[str, Any, Any, type[Exception]]] = [
+        ("nowhere", 1, None, TopicNotFound),
+        ("greetings", object(), None, ValueInvalid),
+        ("greetings", "x" * 5_000_000, None, LimitExceeded),
+        ("greetings", 1, "", ValueInvalid),
+    ]
+
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Ada")))
+        for topic, payload, key, error in cases:
+            with pytest.raises(error):
+                await answer(app.outboxes.send(visit.connection, topic, payload, key=key))
+        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Eve")))
+        await answer(visit.commit())
+
+    tell(kind, app_url, story)
+    assert hand_over(app_url) == [("Ada", None), ("Eve", None)]
+
+
+def test_a_connection_that_can_run_nothing_is_refused(kind: Kind, app_url: str) -> None:
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        if kind.dialect == "postgres":  # a transaction on SQLite goes on after an error
+            with suppress(Exception):
+                await answer(visit.run("select * from nowhere"))
+            with pytest.raises(ContextError, match=r"has failed before.* Roll back"):
+                await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Ada")))
+        await answer(visit.rollback())
+        await answer(visit.close())
+        with pytest.raises(ContextError, match=r"is not open|permanently closed|released"):
+            await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Ada")))
+
+    tell(kind, app_url, story)
+    assert hand_over(app_url) == []
+
+
+def test_a_database_without_tables_of_penstock_says_what_to_do(kind: Kind, url: str) -> None:
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        with pytest.raises(ConfigError, match=r"penstock's tables are not in .* penstock migrate"):
+            await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Ada")))
+        await answer(visit.rollback())
+
+    tell(kind, url, story)
+
+
+def test_what_is_no_connection_is_refused() -> None:
+    for wrong in (None, 5, "postgresql://", object()):
+        with pytest.raises(ContextError, match="neither a ctx nor a backend, nor a connection"):
+            app.outboxes.send(wrong, "greetings", Greeting("Ada"))  # type: ignore[call-overload]
+
+
+def test_numbers_of_messages_and_rows_are_those_of_the_statements(database_url: str) -> None:
+    lite = database_url.startswith("sqlite")
+    with app.sync.open(database_url):
+        connection: Any = sqlite3.connect(sqlite_file(database_url)) if lite else psycopg.connect(database_url)
+        insert = "insert into orders (id, creation_time, item) values ('orders_01jd3k4v5w6x7y8z9a0b1c2d3e', {}, 'book')"
+        app.outboxes.send(connection, "greetings", Greeting("Ada"))
+        connection.execute(insert.format("'2026-01-01T00:00:00.000000Z'" if lite else "now()"))
+        app.outboxes.send(connection, "greetings", Greeting("Eve"))
+        rows = connection.execute(
+            f"select kind from {'penstock_' if lite else 'penstock.'}change order by seq"
+        ).fetchall()
+        connection.commit()
+        connection.close()
+    assert [row[0] for row in rows] == ["message", "enter", "message"]
+    assert sorted(hand_over(database_url), key=str) == [("Ada", None), ("Eve", None), "book"]
+
+
+def test_the_rights_that_the_docs_name_are_enough(postgres_url: str) -> None:
+    with app.sync.open(postgres_url), psycopg.connect(postgres_url, autocommit=True) as connection:
+        ((database,),) = connection.execute("select current_database()")
+        role = f"sender_of_{database}"
+        connection.execute(f"create role {role}")
+        try:
+            connection.execute(f"set role {role}")
+            with pytest.raises(ConfigError, match=r"may not do this.* Grant it the right"):
+                app.outboxes.send(connection, "greetings", Greeting("Ada"))
+            connection.execute("reset role")
+            connection.execute(f"grant usage on schema penstock to {role}")
+            connection.execute(f"grant select, insert on all tables in schema penstock to {role}")
+            connection.execute(f"set role {role}")
+            app.outboxes.send(connection, "greetings", Greeting("Ada"))
+            connection.execute("""select penstock.send('greetings', '{"to": "Eve"}')""")
+            connection.execute("reset role")
+        finally:
+            connection.execute("reset role")
+            connection.execute(f"drop owned by {role}")
+            connection.execute(f"drop role {role}")
+    assert hand_over(postgres_url) == [("Ada", None), ("Eve", None)]

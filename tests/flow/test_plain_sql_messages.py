@@ -1,0 +1,180 @@
+"""Messages that are sent in plain SQL, as programs in other languages do: they come as if the program had sent them."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from stage.guests import sqlite_file
+
+from penstock import ActionCtx, App
+from penstock.outbox.message import Message
+from penstock.testing import TestApp
+
+app = App()
+
+heard: list[tuple[Any, str | None]] = []
+
+
+@app.outbox("greetings")
+async def hear(ctx: ActionCtx, message: Message[Any]) -> None:
+    heard.append((message.payload, message.key))
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    heard.clear()
+
+
+@pytest.fixture
+def url(database_url: str) -> str:
+    """URL of a database on which the program was started once."""
+
+    async def start() -> None:
+        async with app.open(database_url):
+            pass
+
+    asyncio.run(start())
+    return database_url
+
+
+class Raw:
+    """A connection without penstock, and its transaction."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._lite = isinstance(connection, sqlite3.Connection)
+
+    def send(self, topic: Any, payload: Any, key: Any = None) -> None:
+        """Send a message."""
+        if self._lite:
+            columns, values = "topic, payload", [topic, payload]
+            if key is not None:
+                columns, values = "topic, payload, key", [topic, payload, key]
+            marks = ", ".join("?" * len(values))
+            self.connection.execute(f"insert into penstock_send ({columns}) values ({marks})", values)
+        elif key is None:
+            self.connection.execute("select penstock.send(%s, %s::jsonb)", [topic, payload])
+        else:
+            self.connection.execute("select penstock.send(%s, %s::jsonb, key => %s)", [topic, payload, key])
+
+
+@contextmanager
+def raw(url: str) -> Iterator[Raw]:
+    """A connection of some other program to a database."""
+    connection: Any = sqlite3.connect(sqlite_file(url)) if url.startswith("sqlite") else psycopg.connect(url)
+    try:
+        yield Raw(connection)
+    finally:
+        connection.close()
+
+
+def hand_over(url: str) -> list[Any]:
+    """Hand over all messages of a database; what was heard."""
+
+    async def run() -> None:
+        async with TestApp(app, url) as backend:
+            await backend.relay.drain()
+
+    asyncio.run(run())
+    found, heard[:] = list(heard), []
+    return found
+
+
+def test_messages_are_sent_if_the_transaction_commits(url: str) -> None:
+    with raw(url) as program:
+        program.send("greetings", '{"to": "Žofie %s", "times": 2.5}', "k")
+        program.connection.execute("savepoint here")
+        program.send("greetings", '"gone"')
+        program.connection.execute("rollback to savepoint here")
+        for payload in ("null", "[]", '"é 😀"', "-0.5", "true", "123456789012345678901234567890"):
+            program.send("greetings", payload)
+        program.send("greetings", "1", "é" * 200)
+        program.connection.commit()
+        program.send("greetings", '"gone"')
+        program.connection.rollback()
+    assert hand_over(url) == [
+        ({"to": "Žofie %s", "times": 2.5}, "k"),
+        (None, None),
+        ([], None),
+        ("é 😀", None),
+        (-0.5, None),
+        (True, None),
+        (123456789012345678901234567890, None),
+        (1, "é" * 200),
+    ]
+
+
+def test_a_message_is_stored_as_a_program_stores_it(url: str) -> None:
+    with raw(url) as program:
+        app.outboxes.send(program.connection, "greetings", [1, "a"], key="k")
+        program.send("greetings", '[1,"a"]', "k")
+        lite = url.startswith("sqlite")
+        rows = program.connection.execute(
+            f"select interest, kind, key, before, after, length(cast(changed_at as text)) "
+            f"from {'penstock_' if lite else 'penstock.'}change order by seq"
+        ).fetchall()
+        program.connection.rollback()
+    assert len(rows) == 2
+    first, second = (list(row) for row in rows)
+    assert second[4].replace(", ", ",") == first[4]
+    if lite:
+        assert first[5] == second[5] == len("2026-11-21T09:00:00.000000Z")
+    assert first[:4] == second[:4]
+
+
+def test_a_trigger_sends(url: str) -> None:
+    with raw(url) as program:
+        run = program.connection.execute
+        run("create table visit (who text)")
+        if url.startswith("sqlite"):
+            run(
+                "create trigger visited after insert on visit begin insert into penstock_send (topic, payload, key) "
+                "values ('greetings', json_object('who', new.who), new.who); end"
+            )
+        else:
+            run(
+                "create function visited() returns trigger language plpgsql as $$ begin "
+                "perform penstock.send('greetings', jsonb_build_object('who', new.who), new.who); return null; end $$"
+            )
+            run("create trigger visited after insert on visit for each row execute function visited()")
+        run("insert into visit values ('Ada'), ('Bob')")
+        program.connection.commit()
+    assert hand_over(url) == [({"who": "Ada"}, "Ada"), ({"who": "Bob"}, "Bob")]
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload", "key", "text"),
+    [
+        ("nowhere", "1", None, "there is no.* topic"),
+        (None, "1", None, "there is no.* topic"),
+        ("greetings", None, None, "payload"),
+        ("greetings", "1", "", "key"),
+        ("greetings", "1", "x" * 201, "key"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_with_the_reason(
+    url: str, topic: str | None, payload: str | None, key: str | None, text: str
+) -> None:
+    with raw(url) as program:
+        with pytest.raises((sqlite3.IntegrityError, psycopg.errors.InvalidParameterValue), match=f"penstock: {text}"):
+            program.send(topic, payload, key)
+        program.connection.rollback()
+    assert hand_over(url) == []
+
+
+@pytest.mark.parametrize(("payload", "key"), [("{to: 1}", None), (5, None), (b"1", None), ("1", 5), ("1", "a\0b")])
+def test_sqlite_takes_no_other_types(sqlite_url: str, payload: Any, key: Any) -> None:
+    async def start() -> None:
+        async with app.open(sqlite_url):
+            pass
+
+    asyncio.run(start())
+    with raw(sqlite_url) as program, pytest.raises(sqlite3.IntegrityError, match=r"penstock: (payload|key)"):
+        program.send("greetings", payload, key)

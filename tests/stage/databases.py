@@ -1,0 +1,61 @@
+"""Databases of tests, made by the hundred: empty ones, and copies of one that has tables already."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.schema.table import Table, definition_of
+from penstock.store.migrate import push
+from penstock.store.open import make_store
+
+_HAS_STRATEGIES = 150000
+
+
+class Databases:
+    """Databases on one server, all made over one connection: opening one takes about as long as dropping a database.
+
+    Args:
+        server: URL of the server.
+        connection: A connection to it.
+    """
+
+    def __init__(self, server: str, connection: psycopg.Connection) -> None:
+        self._server = urlsplit(server)
+        self._connection = connection
+        self._numbers = itertools.count(1)
+        # Its files are copied, not logged page by page: of a database as small as these, twice as fast.
+        self._copied = " strategy file_copy" if connection.info.server_version >= _HAS_STRATEGIES else ""
+
+    @contextmanager
+    def one(self, template: str = "template1") -> Iterator[str]:
+        """URL of a new database, which is dropped at the end of the block."""
+        name = f"test_{os.getpid()}_{next(self._numbers)}"
+        self._connection.execute(f"create database {name} template {template}{self._copied}")
+        yield urlunsplit(self._server._replace(path=f"/{name}"))
+        self._connection.execute(f"drop database {name} with (force)")
+
+
+def name_of(url: str) -> str:
+    """The name of the database that a URL leads to."""
+    return urlsplit(url).path.removeprefix("/")
+
+
+def make_tables(url: str, *tables: type[Table]) -> None:
+    """Give a database penstock's own tables, and others."""
+
+    async def main() -> None:
+        store = make_store(Config(database=url), SystemClock())
+        await store.open()
+        await push(store, [definition_of(table) for table in tables])
+        await store.close()
+
+    asyncio.run(main())
