@@ -58,13 +58,14 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture
 def url(kind: Kind, request: pytest.FixtureRequest) -> str:
     """URL of an empty database of the kind that the connection leads to."""
-    found: str = request.getfixturevalue(f"{kind.dialect}_url")
+    found: str = request.getfixturevalue(f"empty_{kind.dialect}_url")
     return found
 
 
 @pytest.fixture
-def app_url(url: str) -> str:
-    """The same with penstock's tables."""
+def app_url(kind: Kind, request: pytest.FixtureRequest) -> str:
+    """The same with penstock's tables, and those of the app."""
+    url: str = request.getfixturevalue(f"{kind.dialect}_url")
 
     async def make() -> None:
         async with app.open(url):
@@ -194,6 +195,22 @@ def test_numbers_of_messages_and_rows_are_those_of_the_statements(database_url: 
         connection.close()
     assert [row[0] for row in rows] == ["message", "enter", "message"]
     assert sorted(hand_over(database_url), key=str) == [("Ada", None), ("Eve", None), "book"]
+
+
+def test_messages_are_written_where_changes_are_though_a_statement_was_prepared_before(postgres_url: str) -> None:
+    with app.sync.open(postgres_url), psycopg.connect(postgres_url, autocommit=True, prepare_threshold=0) as connection:
+
+        def send() -> None:
+            app.outboxes.send(connection, "greetings", Greeting("Ada"))
+            connection.execute("""select penstock.send('greetings', '{"to": "Eve"}')""")
+
+        send()
+        with psycopg.connect(postgres_url, autocommit=True) as pruner:
+            text = "create or replace function penstock.current_slot() returns smallint language sql immutable as "
+            pruner.execute(text + "'select 1::smallint'")
+        send()
+        rows = connection.execute("select slot from penstock.change order by seq").fetchall()
+    assert [row[0] for row in rows] == [0, 0, 1, 1]
 
 
 def test_the_rights_that_the_docs_name_are_enough(postgres_url: str) -> None:

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from penstock import (
     ActionCtx,
     App,
+    Conflict,
     ContextError,
     DeclarationError,
     Id,
@@ -170,6 +171,17 @@ async def call(ctx: MutationCtx, person: Id[Person], fails: bool = False) -> Non
         raise RuntimeError
 
 
+tries: list[str] = []
+
+
+@app.internal_mutation
+async def conflict(ctx: MutationCtx) -> None:
+    await ctx.outbox.send("any", "once")
+    tries.append("try")
+    if len(tries) < 3:
+        raise Conflict("staged")
+
+
 @app.internal_query
 async def all_heard(ctx: QueryCtx) -> list[str]:
     return [row.text for row in await ctx.db.query(Heard).collect()]
@@ -179,6 +191,7 @@ async def all_heard(ctx: QueryCtx) -> list[str]:
 def _clean() -> Iterator[None]:
     yield
     heard.clear()
+    tries.clear()
 
 
 # ----- in a transaction
@@ -198,6 +211,30 @@ async def test_messages_are_sent_if_the_mutation_commits_and_in_its_order(databa
         ]  # fmt: skip
         await test.relay.drain()
         assert len(heard) == 6
+
+
+async def test_a_mutation_that_runs_again_sends_once(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        await test.run_mutation(conflict)
+        await test.relay.drain()
+    assert (len(tries), heard) == (3, [("once", None)])
+
+
+async def test_of_many_who_send_at_once_each_has_its_order_and_those_who_fail_send_nothing(database_url: str) -> None:
+    async def one(number: int) -> None:
+        payloads: list[Any] = [[number, place] for place in range(5)]
+        if number % 4 == 0:
+            payloads.append("x" * 5_000_000)  # which is refused
+        await test.run_mutation(say, payloads, key=str(number))
+
+    async with TestApp(app, database_url) as test:
+        ends = await asyncio.gather(*map(one, range(24)), return_exceptions=True)
+        await test.relay.drain()
+    assert [isinstance(end, LimitExceeded) for end in ends] == [number % 4 == 0 for number in range(24)]
+    for number in range(24):
+        expected = [] if number % 4 == 0 else [[number, place] for place in range(5)]
+        assert [payload for payload, key in heard if key == str(number)] == expected
+    assert len(heard) == 18 * 5
 
 
 async def test_each_kind_of_function_sends(database_url: str) -> None:

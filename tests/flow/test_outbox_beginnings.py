@@ -194,6 +194,7 @@ async def test_rows_written_around_the_moment_of_taking_over_come_once(database_
     async with first.open(database_url) as old:
         await drain(old)
         await first.insert(old, Item(note="1"))
+        await drain(old)
         async with second.open(database_url, clock=old.clock) as new:
             await first.insert(old, Item(note="2"))
             await drain(old)

@@ -314,6 +314,41 @@ async def test_moved_back_it_keeps_what_is_aside_and_not_read_again(database_url
         assert names.count("b1") == 2
 
 
+async def test_an_outbox_that_sends_older_rows_is_moved_and_goes_on_with_them(database_url: str) -> None:
+    other = App(tables=[Parcel])
+
+    @other.internal_mutation
+    async def put_first(ctx: MutationCtx, names: list[str]) -> None:
+        for name in names:
+            await ctx.db.insert(Parcel(name=name))
+
+    async with TestApp(other, database_url) as test:
+        await test.run_mutation(put_first, ["a1", "a2", "a3", "a4"])
+    failing.add("a2")
+    async with TestApp(app, database_url) as test:
+        await put_rows(test, "b1", "b2")
+        await hand_over(test)
+        found = await status(test, "ship")
+        assert (found.older_rows, found.waiting, found.messages) == (1, 2, 2)
+        (one,) = (await app.outboxes.messages(test, "ship", states=("failing",))).messages
+        assert (one.content["name"], one.kind) == ("a2", "insert")
+        assert one.number < 0
+        moved = await app.outboxes.move(test, "ship", "beginning")
+        assert (moved.older_rows, moved.waiting, moved.messages) == (1, 0, 2)
+        await hand_over(test)
+        assert ids[1:] == [one.id, one.id]
+        await app.outboxes.skip(test, "ship", one.number, "it is gone")
+        await hand_over(test)
+        assert [name for outbox, name in sent if outbox == "ship"] == ["a1", "a3", "a4", "b1", "b2"]
+        failing.add("a1")
+        await app.outboxes.move(test, "ship", "end")
+        await put_rows(test, "b3")
+        await hand_over(test)
+        assert ("ship", "b3") in sent
+        found = await status(test, "ship")
+        assert (found.older_rows, found.messages) == (None, 0)
+
+
 async def test_a_read_model_is_rebuilt_from_the_rows(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         await put_rows(test, "a1", "a2", "b1")
@@ -429,3 +464,16 @@ async def spoil(ctx: MutationCtx) -> None:
 async def feed(test: TestApp) -> list[Any]:
     """All that the change feed holds."""
     return list((await test.engine.store.changes.read(BEGINNING, 1000)).changes)
+
+
+def test_programs_that_do_not_await_look_after_outboxes_too(database_url: str) -> None:
+    with app.sync.open(database_url) as backend:
+        app.outboxes.pause(backend, "ship")
+        assert {one.name: one.paused for one in app.outboxes.list(backend)}["ship"]
+        app.outboxes.resume(backend, "ship")
+        assert app.outboxes.move(backend, "ship", "end").messages == 0
+        assert app.outboxes.retry(backend, "ship") == 0
+        assert app.outboxes.messages(backend, "ship").messages == []
+        app.outboxes.rebuild(backend, "count")
+        app.outboxes.drop(backend, "notify")
+        assert len(app.outboxes.list(backend)) == 3

@@ -5,7 +5,6 @@ Only reads. What it means is `calls/outboxviews`'s.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -128,7 +127,7 @@ async def _older(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedChan
         return None
     session = await store.begin_read()
     try:
-        rows = await session.fetch(source.among, [json.dumps([trouble.key])])
+        rows = await session.fetch(source.among, [f"[{trouble.key}]"])
     finally:
         await session.rollback()
     return next(

@@ -245,7 +245,7 @@ class Line(Service):
             return False
         error = WorkerLost("The process died that handed it over.")
         begun = after_failure(self._outbox.retry, item.change.seq, known, error, now, 0.0)
-        begun = replace(begun, halted=False, retry_at=now)
+        begun = replace(begun, halted=False, retry_at=now, key=item.change.key)
         if item.aside is not None and item.aside.state == "halted":
             await self._write([item], put=[Aside(item.change, item.key, "halted", begun)], keeps=True)
         else:
@@ -324,9 +324,10 @@ class Line(Service):
         known, now = self._sending.known(item), self.clock.now()
         trouble = after_failure(self._outbox.retry, item.change.seq, known, error, now, self.clock.random())
         self._sending.begun.pop(item.change.seq, None)
-        await self._pass_by(item, replace(trouble, key=item.change.key), known)
+        await self._pass_by(item, trouble, known)
 
     async def _pass_by(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
+        trouble = replace(trouble, key=item.change.key)
         self._tell(item, trouble, known)
         policy = self._outbox.on_failure
         if policy == "halt_key" and item.change.kind != "lost":

@@ -135,9 +135,9 @@ class PostgresOutboxes:
         """Take an outbox from the relay that reads it, and keep it from all relays under a lease."""
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
-            await self._fetch(session, "hold_reader", reader=reader_name(name), lease=lease)  # as `advance` does: first
             if not await self._fetch(session, "touch", name=name):
                 return False
+            await self._fetch(session, "hold_reader", reader=reader_name(name), lease=lease)
             await session.commit()
         finally:
             await session.rollback()
@@ -169,8 +169,8 @@ class PostgresOutboxes:
         """Drop an outbox, with its reader and what is put aside; False if there is none."""
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
-            await self._fetch(session, "forget_reader", reader=reader_name(name))
             found = await self._fetch(session, "forget", name=name)
+            await self._fetch(session, "forget_reader", reader=reader_name(name))
             await session.commit()
         finally:
             await session.rollback()
@@ -200,10 +200,10 @@ class PostgresOutboxes:
             at = here
         elif at.high > high or max(at.seen.end, (at.batch or at.seen).end) > here.seen.end:
             raise CursorInvalid(f"The change feed has not come to {at} yet.", fix="Use a position of this database.")
-        await self._fetch(session, "put_reader", reader=reader_name(name), position=str(at), now=now)
         if not (rows := await self._fetch(session, "place", name=name, backfill=backfill)):
             return False
         outbox, interests = rows[0]
+        await self._fetch(session, "put_reader", reader=reader_name(name), position=str(at), now=now)
         older = backfill not in {None, KEPT}
         await self._fetch(session, "forget_unread", outbox=outbox, interests=interests, older=older, **at.bounds())
         if forgets != "again":

@@ -379,8 +379,8 @@ create table penstock.interest (
     unique (name, digest)
 );
 
--- The change feed. Written by the triggers of interests, in the transactions that change the rows (insert only); read by
--- readers. Numbers are given one by one, so that who has seen a change has a greater one; xid is the transaction.
+-- The change feed. Written by the triggers of interests, in the transactions that change the rows, and by whoever sends
+-- messages (insert only); read by readers. Numbers are given one by one, so that who has seen a change has a greater one; xid is the transaction.
 -- Slots are used in a ring, and truncated once all readers have passed what is in them.
 create sequence penstock.change_seq cache 1;
 grant usage on sequence penstock.change_seq to public; -- who sends messages inserts into the feed as themselves

@@ -356,8 +356,8 @@ create table penstock_interest (
     unique (name, digest)
 ) strict;
 
--- The change feed. Written by the triggers of interests, in the transactions that change the rows (insert only); read by
--- readers, and cleared by the pruner once all of them have passed. As one writes at a time, numbers follow the commits; none
+-- The change feed. Written by the triggers of interests, in the transactions that change the rows, and by whoever sends
+-- messages (insert only); read by readers, and cleared by the pruner once all of them have passed. As one writes at a time, numbers follow the commits; none
 -- is ever given twice.
 create table penstock_change (
     seq integer primary key autoincrement,
