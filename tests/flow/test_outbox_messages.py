@@ -1,3 +1,4 @@
+# mypy: disable-error-code="union-attr"
 """Outboxes: which changes are messages, and how handlers get them."""
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ async def test_each_kind_of_handler_gets_its_messages(database_url: str) -> None
 @pytest.mark.parametrize("partitioned", [False, True])
 async def test_each_key_is_in_order_and_no_more_run_at_once_than_may(database_url: str, *, partitioned: bool) -> None:
     stage = OutboxStage(Item)
-    options = {"partition_by": "lane"} if partitioned else {}
+    options: dict[str, Any] = {"partition_by": "lane"} if partitioned else {}
     stage.outbox(Item, on=("insert", "update"), parallelism=3, **options)
     running, most = dict[str, int](), 0
 

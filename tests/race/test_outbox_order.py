@@ -1,3 +1,4 @@
+# mypy: disable-error-code="union-attr"
 """The order in which outboxes hand over: causes first, statements of a transaction and rows of a key in theirs."""
 
 from __future__ import annotations

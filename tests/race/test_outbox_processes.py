@@ -84,9 +84,9 @@ async def test_relays_are_killed_while_others_write(database_url: str, tmp_path:
             ids = dict(told)
             assert {(parcel, id_) for parcel, id_ in told} == set(ids.items()), "with the same id each time"
             assert len(told) - len(ALL) <= KILLS * PIECE
-            for writer in range(WRITERS):
-                first = list(dict.fromkeys(parcel for parcel, _ in told if parcel.startswith(f"{writer}.")))
-                assert first == [f"{writer}.{number}" for number in range(PARCELS)], "in the order of its commits"
+            for one in range(WRITERS):
+                first = list(dict.fromkeys(parcel for parcel, _ in told if parcel.startswith(f"{one}.")))
+                assert first == [f"{one}.{number}" for number in range(PARCELS)], "in the order of its commits"
 
 
 async def test_a_relay_that_is_frozen_past_its_lease_does_nothing_any_more(database_url: str, tmp_path: Path) -> None:

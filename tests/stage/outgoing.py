@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from penstock import ActionCtx, App, Index, MutationCtx, QueryCtx, Table
+from penstock.app import ServiceName
 from penstock.outbox.message import Message
 
 app = App()
@@ -61,7 +62,7 @@ async def main(role: str, database: str, writer: str = "0", count: str = "0", **
     """Hand over until the process is stopped, or write so many parcels, some at a time."""
     global outside  # noqa: PLW0603 - functions of an app are global, and so is what they write to
     outside = Path(settings.pop("outside"))
-    services = ("relay",) if role == "relay" else ()
+    services: tuple[ServiceName, ...] = ("relay",) if role == "relay" else ()
     async with app.open(services=services, config=app.config(database=database, **settings)) as backend:
         sys.stdout.write("ready\n")
         sys.stdout.flush()

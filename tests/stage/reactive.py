@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from penstock import App, Id, MutationCtx, Table, TaskCtx
+from penstock.app import Backend
 from penstock.store.tasks import RecordRow, TaskRow
 from penstock.testing import TestApp, TestClock
 
@@ -78,13 +79,13 @@ class Stage:
 
     # ----- writing rows
 
-    async def do(self, test: TestApp, step: Step) -> Any:
+    async def do(self, test: Backend, step: Step) -> Any:
         """Do something in a mutation; what it returns."""
         self._step = step
         await test.run_mutation(self._act)
         return self._result
 
-    async def insert(self, test: TestApp, *rows: Table) -> list[Id[Any]]:
+    async def insert(self, test: Backend, *rows: Table) -> list[Id[Any]]:
         """Insert rows in one transaction."""
 
         async def step(ctx: MutationCtx) -> list[Id[Any]]:
