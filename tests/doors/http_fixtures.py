@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,8 +11,8 @@ from typing import Annotated, Any
 
 import httpx
 import pytest
-import uvicorn
 from pydantic import AfterValidator
+from stage.listening import listening
 
 from penstock import (
     ActionCtx,
@@ -307,34 +306,6 @@ class Api:
 
 
 Door = Callable[..., AbstractAsyncContextManager[Api]]
-
-
-class Uvicorn(uvicorn.Server):
-    """A server that tells when it takes connections."""
-
-    def __init__(self, asgi: Asgi, lifespan: str = "on") -> None:
-        super().__init__(
-            uvicorn.Config(asgi, log_config=None, access_log=False, lifespan=lifespan)  # type: ignore[arg-type]
-        )
-        self.ready = asyncio.Event()
-
-    async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets=sockets)
-        self.ready.set()
-
-
-@asynccontextmanager
-async def listening(asgi: Asgi) -> AsyncIterator[str]:
-    """The URL of a server on a free port, for the time of a block."""
-    server = Uvicorn(asgi)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        task = asyncio.create_task(server.serve(sockets=[listener]))
-        await server.ready.wait()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await task
 
 
 def door_to(database: str, *, on_socket: bool) -> Door:

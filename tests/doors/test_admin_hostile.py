@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
-from doors.http_fixtures import listening
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage.desk import BY_FILTER, BY_NAME, CHANGES, READS, SECRET, TOKEN, Desk, app, before, desk, refused
+from stage.listening import listening
 from stage.stories import one_backend
 
 from penstock import asgi_app
