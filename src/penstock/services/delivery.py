@@ -220,6 +220,8 @@ class Line(Service):
             return
         if points.armed:
             await points.reach("outbox.next", outbox=self._outbox.name, items=items)
+        if self._is_late():  # it may have been suspended since it looked
+            return
         if self._function.kind is FunctionKind.MUTATION or self._outbox.batch is not None:
             await self._together(items)
             return

@@ -56,8 +56,6 @@ class Relay(Service):
         if not self.lines:
             return _IDLE
         now = self.clock.monotonic()
-        if now - self._renewed_at >= self._bound * _RENEW_PART:
-            await self._end_expired()
         if self._holder.lease is None:
             self._holder.lease = await self._store.leases.take(self._label, self._ttl, self.clock.now())
             self._is_held_since(now)
@@ -109,12 +107,6 @@ class Relay(Service):
         await asyncio.gather(*(line.kill() for line in self.lines))
 
     # ----- steps
-
-    async def _end_expired(self) -> None:
-        """End leases that have run out, so that their outboxes are free; where jobs run, that is for workers."""
-        for lease in await self._store.leases.expired(self.clock.now()):
-            if lease != self._holder.lease:
-                await self._store.leases.give_back(lease)
 
     async def _renew(self, lease: int, now: float) -> None:
         left = self._renewed_at + self._bound * _STOP_PART - now

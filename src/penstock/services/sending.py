@@ -84,6 +84,8 @@ class Sending:
         writing: asyncio.Task[None] | None = None
         try:
             for item in items:
+                if stops():
+                    break
                 if (error := await self._try(item)) is not None:
                     failed = item, error
                     break
@@ -96,8 +98,6 @@ class Sending:
                 if writing is None:
                     part, written = items[written:done], done
                     writing = asyncio.create_task(self._write(part))
-                if stops():
-                    break
         finally:
             if writing is not None:
                 with contextlib.suppress(TryAgain):
