@@ -253,7 +253,7 @@ async def test_rows_are_named_by_a_condition_on_them(database_url: str) -> None:
 async def test_a_condition_that_cannot_be_read_changes_nothing(database_url: str) -> None:
     async with desk(database_url) as admin:
         await admin.orders("a")
-        for words, code in (
+        wrong: tuple[tuple[dict[str, Any], str], ...] = (
             ({"task": "ship", "rows": "nam == 'a'"}, "ValueInvalid"),
             ({"task": "ship", "rows": "name.__class__.__mro__"}, "ValueInvalid"),
             ({"task": "ship", "rows": "eval('1')"}, "ValueInvalid"),
@@ -264,7 +264,8 @@ async def test_a_condition_that_cannot_be_read_changes_nothing(database_url: str
             ({"rows": "name == 'a'"}, "ValueInvalid"),
             ({"rows": "name == 'a'", "everything": True}, "ValueInvalid"),
             ({"task": "shipp", "rows": "name == 'a'"}, "ValueInvalid"),
-        ):
+        )
+        for words, code in wrong:
             for path in BY_FILTER:
                 refused(await admin.http.post(f"/admin/{path}", json=words), 400, code)
             words.pop("everything", None)
