@@ -228,6 +228,58 @@ async def test_rows_are_retried_canceled_skipped_and_forgotten(database_url: str
         assert await admin.counts() == {}
 
 
+async def test_rows_are_named_by_a_condition_on_them(database_url: str) -> None:
+    failing.update(("a", "b"))
+    async with desk(database_url) as admin:
+        first, second, third = await admin.orders("a", "b", "c")
+        await admin.run()
+        assert await admin.counts(task="ship", rows="name != 'b'") == {"failed": 1, "success": 1}
+        assert await admin.counts(table="order_of_admins", rows="name != 'b' and amount > 1") == {}
+        found = (await admin.get("tasks/records", task=["ship", "note"], rows="name in ['b', 'c']"))["records"]
+        assert {record["key"] for record in found} == {second, third}
+        failing.clear()
+        done = await admin.post("tasks/retry", task="ship", state="failed", rows='1 <= amount < 5 and name == "a"')
+        assert (done["found"], done["changed"]) == (1, 1)
+        assert (await admin.post("tasks/skip", task="ship", rows="name == 'b'"))["changed"] == 0
+        assert (await admin.post("tasks/skip", task="ship", rows="name == 'a'"))["changed"] == 1
+        assert (await admin.get("tasks/show", task="ship", key=first))["record"]["state"] == "skipped"
+        assert (await admin.post("tasks/retry", task="ship", rows="contains(name, 'b')"))["changed"] == 1
+        assert (await admin.post("tasks/cancel", task="ship", rows="not name != 'b'"))["changed"] == 1
+        assert (await admin.post("tasks/delete", task="ship", rows="matches(name, '^c')"))["changed"] == 1
+        await admin.run()
+        assert await admin.counts() == {"skipped": 1, "canceled": 1}
+
+
+async def test_a_condition_that_cannot_be_read_changes_nothing(database_url: str) -> None:
+    async with desk(database_url) as admin:
+        await admin.orders("a")
+        wrong: tuple[tuple[dict[str, Any], str], ...] = (
+            ({"task": "ship", "rows": "nam == 'a'"}, "ValueInvalid"),
+            ({"task": "ship", "rows": "name.__class__.__mro__"}, "ValueInvalid"),
+            ({"task": "ship", "rows": "eval('1')"}, "ValueInvalid"),
+            ({"task": "ship", "rows": "a\0"}, "ValueInvalid"),
+            ({"task": "ship", "rows": "(" * 2000}, "ValueInvalid"),
+            ({"task": "ship", "rows": "x" * 2001}, "ValueInvalid"),
+            ({"task": "ship", "rows": ""}, "BadRequest"),
+            ({"rows": "name == 'a'"}, "ValueInvalid"),
+            ({"rows": "name == 'a'", "everything": True}, "ValueInvalid"),
+            ({"task": "shipp", "rows": "name == 'a'"}, "ValueInvalid"),
+        )
+        for words, code in wrong:
+            for path in BY_FILTER:
+                refused(await admin.http.post(f"/admin/{path}", json=words), 400, code)
+            words.pop("everything", None)
+            for path in ("tasks/records", "tasks/count"):
+                refused(await admin.http.get(f"/admin/{path}", params=words), 400, code)
+        refused(
+            await admin.http.post("/admin/tasks/skip", json={"task": "ship", "rows": ["active"]}), 400, "BadRequest"
+        )
+        refused(
+            await admin.http.post("/admin/tasks/skip", json={"table": "x", "rows": "name == 'a'"}), 404, "TableNotFound"
+        )
+        assert await admin.counts() == {"pending": 1}
+
+
 async def test_a_change_without_a_filter_changes_nothing(database_url: str) -> None:
     async with desk(database_url) as admin:
         await admin.orders("a", "b")

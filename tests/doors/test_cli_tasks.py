@@ -135,6 +135,41 @@ def test_tasks_are_paused_and_resumed(shop: Console) -> None:
     assert shop("tasks", "records", "--state", "dirty").code != 0
 
 
+def test_rows_are_named_by_a_condition_on_them(shop: Console) -> None:
+    first, second, easy = shop.ok("run", "put", 'names=["a", "b", "easy"]', "--json").json
+    work(shop, 3)
+    listed = shop.ok("tasks", "records", "ship", "--rows", "name in ('a', 'easy')", "--json").json["records"]
+    assert {record["key"] for record in listed} == {first, easy}
+    assert shop.ok("tasks", "records", "--table", "order", "--rows", "name == 'b'", "--count").out.strip() == "1 failed"
+    listed = shop.ok("tasks", "records", "--table", "order", "--json").json["records"]
+    assert {record["key"] for record in listed} == {first, second, easy}
+    failed = ("--rows", 'name > "a" and amount is not None', "--state", "failed", "--json")
+    for verb in ("retry", "skip"):
+        state = failed if verb == "retry" else failed[:2] + failed[-1:]
+        assert shop.ok("tasks", verb, "ship", *state).json == {"found": 1, "changed": 1}
+    assert shop.ok("tasks", "show", "ship", second, "--json").json["state"] == "skipped"
+    assert shop.ok("tasks", "retry", "ship", "--rows", "name == 'b'", "--json").json == {"found": 1, "changed": 1}
+    assert shop.ok("tasks", "cancel", "ship", "--rows", "name == 'b'", "--json").json == {"found": 1, "changed": 1}
+    assert shop.ok("tasks", "delete", "ship", "--rows", "name == 'a'", "--json").json == {"found": 1, "changed": 1}
+    assert shop("tasks", "records", "ship", "--rows", "name == 'b'", "--order", "due").code == 1
+
+
+def test_a_condition_that_cannot_be_read_changes_nothing(shop: Console) -> None:
+    for verb in ("records", "retry", "cancel", "skip", "delete"):
+        for words, part in (
+            (("ship", "--rows", "nam == 'a'"), "There is name"),
+            (("ship", "--rows", "__import__('os').remove('open')"), "cannot be called here"),
+            (("ship", "--rows", ""), "0 characters"),
+            (("--rows", "name == 'a'"), "of which table"),
+            (("shipp", "--rows", "name == 'a'"), "declares no reactive task 'shipp'"),
+            (("--table", "orders", "--rows", "name == 'a'"), "declares no table 'orders'"),
+        ):
+            refused = shop("tasks", verb, *words)
+            assert refused.code == 2, refused.err
+            assert part in " ".join(refused.err.split())
+            assert "Traceback" not in refused.err
+
+
 # ----- metrics
 
 app = App()

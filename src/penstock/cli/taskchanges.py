@@ -30,7 +30,7 @@ def retry(options: Options, /, task: str | None, everything: bool, yes: bool, **
 
     Their attempts are counted anew. Rows that are being run are run once more afterwards.
     """
-    _change(options, "retry", read_task_filter(task, given), everything=everything, sure=yes)
+    _change(options, "retry", task, given, everything=everything, sure=yes)
 
 
 @click.command("cancel")
@@ -45,8 +45,7 @@ def cancel(options: Options, /, task: str | None, everything: bool, yes: bool, *
 
     Pending ones never start, running ones are asked to stop.
     """
-    where = read_task_filter(task, given)
-    _change(options, "cancel", where, "pending", "running", everything=everything, sure=yes)
+    _change(options, "cancel", task, given, "pending", "running", everything=everything, sure=yes)
 
 
 @click.command("skip")
@@ -58,7 +57,7 @@ def cancel(options: Options, /, task: str | None, everything: bool, yes: bool, *
 @pass_options
 def skip(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
     """End pending runs of TASK as skipped, or of all tasks. The next change of a row is run."""
-    _change(options, "skip", read_task_filter(task, given), "pending", everything=everything, sure=yes)
+    _change(options, "skip", task, given, "pending", everything=everything, sure=yes)
 
 
 @click.command("delete")
@@ -73,7 +72,7 @@ def delete(options: Options, /, task: str | None, everything: bool, yes: bool, *
 
     Pending runs are canceled first. Those under way are asked to stop; do it again when they have.
     """
-    _change(options, "delete", read_task_filter(task, given), everything=everything, sure=yes)
+    _change(options, "delete", task, given, everything=everything, sure=yes)
 
 
 @click.command("pause")
@@ -111,12 +110,21 @@ def reconcile(options: Options, task: str) -> None:
 _DONE = {"retry": "retried", "cancel": "asked to be canceled", "skip": "skipped", "delete": "forgotten"}
 
 
-def _change(options: Options, verb: str, where: TaskFilter[Any], *states: str, everything: bool, sure: bool) -> None:
-    if where.is_empty and not everything:
-        raise click.UsageError(f"Say which rows to {verb}: a task, --state, --error, --key; or --all.")
+def _change(
+    options: Options,
+    verb: str,
+    task: str | None,
+    given: dict[str, Any],
+    *states: str,
+    everything: bool,
+    sure: bool,
+) -> None:
+    if task is None and not everything and all(value is None for value in given.values()):
+        raise click.UsageError(f"Say which rows to {verb}: a task, --state, --error, --key, --table; or --all.")
+    app = open_app(options)
+    where = read_task_filter(app, task, given)
     if states:
         where = where.in_states(*states, verb=_DONE[verb])
-    app = open_app(options)
     found, changed = complete(_changed(app, options, verb, where, sure=sure))
     if options.json:
         print_json({"found": found, "changed": changed})

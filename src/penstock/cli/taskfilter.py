@@ -7,7 +7,11 @@ from typing import Any, TypeVar
 
 import click
 
+from penstock.app import App
+from penstock.calls.rowtexts import read_rows
+from penstock.errors import ValueInvalid
 from penstock.reactive.filter import STATES, TaskFilter
+from penstock.schema.table import Table
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,12 +38,40 @@ def task_filter_options(command: F) -> F:
         click.option(
             "--key", metavar="KEY", help="Only the row with this id, or key; a JSON array if that has several columns."
         ),
+        click.option("--table", metavar="TABLE", help="Only rows of tasks that are about this table."),
+        click.option(
+            "--rows",
+            metavar="TEXT",
+            help="Only rows of which this is true now, such as 'status == \"paid\" and amount > 100'. Needs a TASK, or "
+            "--table.",
+        ),
     )
     for option in reversed(options):
         command = option(command)
     return command
 
 
-def read_task_filter(task: str | None, given: dict[str, Any]) -> TaskFilter[Any]:
-    """The filter that the task and the options name."""
-    return TaskFilter(task=task, **{name: given[name] for name in ("state", "error", "has_error", "key")})
+def read_task_filter(app: App, task: str | None, given: dict[str, Any]) -> TaskFilter[Any]:
+    """The filter that the task and the options name.
+
+    Raises:
+        UsageError: The program declares no such table, or the text of --rows cannot be a condition on its rows.
+    """
+    table, rows = _table(app, given["table"]), None
+    if given["rows"] is not None:
+        try:
+            own = [declared.task for declared in app.tasks]
+            table, rows = read_rows(own, None if task is None else (task,), table, given["rows"])
+        except ValueInvalid as error:
+            raise click.UsageError(str(error)) from error
+    known = {name: given[name] for name in ("state", "error", "has_error", "key")}
+    return TaskFilter(task=task, table=table, rows=rows, **known)
+
+
+def _table(app: App, name: str | None) -> type[Table] | None:
+    if name is None:
+        return None
+    for definition in app.definitions():
+        if definition.name == name:
+            return definition.table
+    raise click.UsageError(f"This program declares no table {name!r}. See penstock tables.")

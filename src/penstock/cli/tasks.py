@@ -54,9 +54,8 @@ def command(context: click.Context, options: Options) -> None:
 @click.option(
     "--order",
     type=click.Choice(["due", "key"]),
-    default="due",
-    show_default=True,
-    help="Those first that are due first; or by task and key, which is quicker where there are many.",
+    help="Those first that are due first; or by task and key, which is quicker where there are many. The default is "
+    "due, and with --rows key, as there is no other then.",
 )
 @click.option("--count", is_flag=True, help="Only count them, by state. It reads them all.")
 @json_option()
@@ -65,7 +64,9 @@ def records(
     options: Options, /, task: str | None, limit: int, after: str | None, order: Any, count: bool, **given: Any
 ) -> None:
     """Show rows of TASK, or of all tasks, and how their runs stand."""
-    app, where = open_app(options), read_task_filter(task, given)
+    app = open_app(options)
+    where = read_task_filter(app, task, given)
+    order = order or ("due" if where.rows is None else "key")
     if count:
         counts = complete(with_backend(app, options, lambda backend: app.tasks.count(backend, where)))
         if options.json:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 from penstock.app import Backend
+from penstock.calls.rowtexts import read_rows
 from penstock.calls.taskcare import Order
 from penstock.calls.taskchanges import Verb, change_rows, pause, reconcile, resume
 from penstock.calls.taskpieces import Part
@@ -20,7 +21,7 @@ from penstock.schema.table import Table
 from penstock.server.adminwords import AdminRoute, Words
 from penstock.server.requests import Refused
 
-_FILTER = ("task", "state", "error", "has_error", "key", "table")
+_FILTER = ("task", "state", "error", "has_error", "key", "table", "rows")
 _LISTED, _CHANGED, _MOST = 50, 1000, 10_000
 _PART_OF_TIMEOUT = 0.5  # of the setting `call_timeout`: when a change begins no further piece
 _UNTOLD = {"args", "options", "on_complete", "on_complete_error"}  # captured values; and what a task's job has not
@@ -104,13 +105,18 @@ TASK_ROUTES = (
 
 
 def _filter(backend: Backend, words: Words) -> TaskFilter[Any]:
+    tasks, table, text = words.texts("task"), _table(backend, words.text("table")), words.text("rows")
+    rows = None
+    if text is not None:
+        table, rows = read_rows([declared.task for declared in backend.app.tasks], tasks, table, text)
     return TaskFilter(
-        task=words.texts("task"),
+        task=tasks,
         state=words.texts("state", commas=True),
         error=words.text("error"),
         has_error=words.flag("has_error"),
         key=words.key("key"),
-        table=_table(backend, words.text("table")),
+        table=table,
+        rows=rows,
     )
 
 
