@@ -20,7 +20,7 @@ demo: $(READY) ## run the example: bookings, an SMS provider that fails, and the
 	$(BIN)/python examples/bookings/demo.py
 
 test: $(READY) ## run all tests on SQLite and on a real PostgreSQL
-	$(BIN)/python -m pytest -n 5
+	$(BIN)/python -m pytest -n 4
 
 check: $(READY) ## formatting, lint, types and import rules
 	$(BIN)/ruff format --check .

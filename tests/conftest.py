@@ -10,9 +10,10 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import psycopg
@@ -22,6 +23,7 @@ from stage.pgbouncer import PgBouncer, pgbouncer
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 * 2**30
+_LEFT_SECONDS = 5.0
 _OWN = {  # settings of this session's own server, whose data is gone afterwards anyway
     "fsync": "off",
     "full_page_writes": "off",
@@ -53,8 +55,24 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    asyncio.run(_whole(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})))
     return True
+
+
+async def _whole(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test, and end what it has left behind before its event loop ends.
+
+    What is cancelled with the loop may begin something new, as closing a connection, which nobody would wait for.
+    """
+    try:
+        await test
+    finally:
+        ended: set[asyncio.Task[Any]] = {task for task in [asyncio.current_task()] if task is not None}
+        while left := asyncio.all_tasks() - ended:
+            for task in left:
+                task.cancel()
+            done, _ = await asyncio.wait(left, timeout=_LEFT_SECONDS)
+            ended |= done if done else left
 
 
 @pytest.fixture(scope="session")
