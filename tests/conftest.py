@@ -72,7 +72,7 @@ async def _whole(test: Coroutine[Any, Any, None]) -> None:
             for task in left:
                 task.cancel()
             done, _ = await asyncio.wait(left, timeout=_LEFT_SECONDS)
-            ended |= done if done else left
+            ended |= done or left
 
 
 @pytest.fixture(scope="session")
