@@ -38,7 +38,7 @@ from penstock.store.postgres.tokens import PostgresTokens
 from penstock.store.queries import load_queries
 
 _OLDEST = 130000
-_FOR_SERVICES = 2
+_FOR_SERVICES = 3  # one to claim, one to settle, one for those who plan and hand over
 
 
 class PostgresStore:
