@@ -1,16 +1,12 @@
 """An SMS gateway on the network, for the example beside this file: a real HTTP server on this machine's loopback."""
 
-import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
-import uvicorn
-from starlette.applications import Starlette
+from loopback import served
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 
 class Gateway:
@@ -32,17 +28,5 @@ class Gateway:
     @asynccontextmanager
     async def served(self) -> AsyncIterator[httpx.AsyncClient]:
         """Serve ``POST /sms`` for the time of a block; a client of it."""
-        routes = [Route("/sms", self.send, methods=["POST"])]
-        server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_level="error", lifespan="off"))
-        with socket.socket() as listening:
-            listening.bind(("127.0.0.1", 0))
-            host, port = listening.getsockname()
-            running = asyncio.create_task(server.serve(sockets=[listening]))
-            try:
-                async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as client:
-                    while not server.started:
-                        await asyncio.sleep(0.01)
-                    yield client
-            finally:
-                server.should_exit = True
-                await running
+        async with served("/sms", self.send) as url, httpx.AsyncClient(base_url=url.removesuffix("/sms")) as client:
+            yield client
