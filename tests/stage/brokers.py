@@ -1,0 +1,203 @@
+"""Servers to which outboxes send: each a child process on a port of its own, which may be killed and started again.
+
+Owns how Redis, NATS and RabbitMQ are started; whatever they keep lies in one folder. Leaves what is in them to
+`stage/sinks`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from stage.processes import TESTS
+from stage.programs import EXAMPLES
+from stage.waits import until
+
+_PLACES = (os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
+_RABBITMQ_PLACES = ("/usr/lib/rabbitmq/bin", *_PLACES)  # Debian's in the path is only for root and for rabbitmq
+_MISSING = (
+    "The program {name} is missing, with which these tests run. Install it (on Debian and Ubuntu: apt-get install"
+    " {package}), or name one in {variable}; see CONTRIBUTING.md."
+)
+
+
+def program(name: str, package: str, places: Sequence[str] = _PLACES) -> str:
+    """Where a program is; a failure that says how to get it, if it is nowhere."""
+    variable = "PENSTOCK_TEST_" + name.upper().replace("-", "_")
+    found = os.environ.get(variable) or shutil.which(name, path=os.pathsep.join(places))
+    if not found:
+        raise AssertionError(_MISSING.format(name=name, package=package, variable=variable))
+    return found
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody has."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+class Broker:
+    """A server.
+
+    Args:
+        folder: What it keeps, and its log.
+
+    Attributes:
+        url: Where its clients connect.
+    """
+
+    scheme = "http"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"{self.scheme}://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> list[str]:
+        """What starts it."""
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        """What it finds in its environment."""
+        return dict(os.environ)
+
+    async def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        self._process = self._spawn(self.command())
+        await until(self._answers)
+
+    async def kill(self) -> None:
+        """End it at once, as a power cut does."""
+        assert self._process is not None
+        self._process.kill()
+        await asyncio.to_thread(self._process.wait)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        _end(self._process)
+
+    def _spawn(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment(), cwd=self.folder
+            )
+
+    async def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "log").read_text(errors="replace")
+        try:
+            _reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+
+class Redis(Broker):
+    """A Redis that answers when what it was told is on the disk."""
+
+    scheme = "redis"
+
+    def command(self) -> list[str]:
+        settings = {"bind": "127.0.0.1", "port": str(self.port), "save": "", "appendonly": "yes"}
+        settings |= {"appendfsync": "always", "dir": str(self.folder)}
+        words = [word for name, value in settings.items() for word in (f"--{name}", value)]
+        return [program("redis-server", "redis-server"), *words]
+
+
+class Nats(Broker):
+    """A NATS server with JetStream."""
+
+    scheme = "nats"
+
+    def command(self) -> list[str]:
+        words = ["-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.folder)]
+        return [program("nats-server", "nats-server"), *words]
+
+
+class RabbitMQ(Broker):
+    """A RabbitMQ of one node, and the daemon that knows where Erlang's nodes are: it is started too, and ended."""
+
+    scheme = "amqp"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._names = free_port()
+        self._daemon: subprocess.Popen[bytes] | None = None
+        (folder / "plugins").write_text("[].")
+        (folder / "rabbitmq.conf").write_text("log.console.level = warning\n")
+
+    def command(self) -> list[str]:
+        return [program("rabbitmq-server", "rabbitmq-server", _RABBITMQ_PLACES)]
+
+    def environment(self) -> dict[str, str]:
+        folder = str(self.folder)
+        node = {
+            "ALLOW_INPUT": "1",  # then it is one process, without a shell before it
+            "NODENAME": "penstock@localhost",
+            "NODE_IP_ADDRESS": "127.0.0.1",
+            "NODE_PORT": str(self.port),
+            "DIST_PORT": str(free_port()),
+            "MNESIA_BASE": folder,
+            "LOG_BASE": folder,
+            "LOGS": "-",
+            "GENERATED_CONFIG_DIR": folder,
+            "PID_FILE": f"{folder}/pid",
+            "ENABLED_PLUGINS_FILE": f"{folder}/plugins",
+            "CONFIG_FILE": f"{folder}/rabbitmq.conf",
+            "CONF_ENV_FILE": f"{folder}/none",
+            "SERVER_ADDITIONAL_ERL_ARGS": "-noinput -start_epmd false -kernel inet_dist_use_interface {127,0,0,1}"
+            " +S 1:1 +A 4",
+        }
+        erlang = {"HOME": folder, "ERL_EPMD_PORT": str(self._names), "ERL_EPMD_ADDRESS": "127.0.0.1"}
+        return os.environ | erlang | {f"RABBITMQ_{name}": value for name, value in node.items()}
+
+    async def start(self) -> None:
+        if self._daemon is None:
+            self._daemon = self._spawn([program("epmd", "erlang-base"), "-port", str(self._names)])
+        await super().start()
+
+    def close(self) -> None:
+        super().close()
+        _end(self._daemon)
+
+
+class Receiver(Broker):
+    """The receiver of webhooks of the examples, which keeps what it got in a file."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "stage.receiving", str(self.port), str(self.folder)]
+
+    def environment(self) -> dict[str, str]:
+        given = (str(TESTS), str(EXAMPLES / "outbox"), os.environ.get("PYTHONPATH"))
+        path = os.pathsep.join(filter(None, given))
+        return os.environ | {"PYTHONPATH": path}
+
+
+@contextmanager
+def running(kind: type[Broker]) -> Iterator[Broker]:
+    """A server for the time of a block."""
+    with tempfile.TemporaryDirectory(prefix="penstock-broker-", ignore_cleanup_errors=True) as folder:
+        own = kind(Path(folder))
+        try:
+            asyncio.run(own.start())
+            yield own
+        finally:
+            own.close()
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    if process is not None and process.poll() is None:
+        process.kill()
+        process.wait()

@@ -1,0 +1,129 @@
+"""What befalls each example of a sink: its relay dies between sending and writing that down, its server is killed.
+
+Leaves to the test what there is to be found in the server afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from stage.brokers import Broker
+from stage.processes import Process
+from stage.waits import until
+
+from penstock.app import Backend
+
+LEASE = 1.0
+BEFORE, ALL = 12, 40
+CUSTOMERS = 4
+
+
+@dataclass(frozen=True)
+class Event:
+    """What the server got of a booking: the id of the message, and which booking it is."""
+
+    id: str
+    customer: str
+    number: int
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Event:
+        """Of a CloudEvent."""
+        said = json.loads(text)
+        return cls(said["id"], said["data"]["customer"], said["data"]["seats"])
+
+
+@dataclass(frozen=True)
+class Sink:
+    """An example with its server.
+
+    Attributes:
+        name: The module of the example.
+        broker: The server.
+        arrived: All that the server has got, in its order.
+    """
+
+    name: str
+    broker: Broker
+    arrived: Callable[[], Awaitable[list[Event]]]
+
+    @property
+    def module(self) -> Any:
+        """The example."""
+        return importlib.import_module(self.name)
+
+    @contextmanager
+    def relay(self, url: str, **settings: Any) -> Iterator[Process]:
+        """A process that hands over, for the time of a block; it is ready."""
+        options = {"lease": LEASE, "synchronous": "normal"} | settings
+        process = Process("relay", url, self.name, program="stage.sinking", **options)
+        try:
+            process.expect("ready")
+            yield process
+        finally:
+            process.close()
+
+    async def book(self, backend: Backend, first: int, after: int) -> None:
+        """Write bookings, of a few customers in turn."""
+        for number in range(first, after):
+            await backend.run_mutation(self.module.book, f"customer {number % CUSTOMERS}", number)
+
+    async def is_halted(self, backend: Backend) -> bool:
+        """Whether it is told that it goes no further."""
+        (outbox,) = await self.module.app.outboxes.list(backend)
+        return bool(outbox.halted)
+
+    async def delivered(self, backend: Backend) -> int:
+        """How many messages were delivered, as far as that is written down."""
+        (outbox,) = await self.module.app.outboxes.list(backend)
+        return int(outbox.delivered)
+
+    async def suffer(self, url: str) -> list[Event]:
+        """Have relay and server killed while bookings are written; what the server has got in the end."""
+        async with self.module.app.open(url) as backend:
+            await self._relay_dies(backend, url)
+            with self.relay(url) as relay:
+                await until(lambda: self._has_delivered(backend, BEFORE))
+                await self._server_dies(backend)
+                await until(lambda: self._has_delivered(backend, ALL))
+                assert relay.stop() == 0
+            return await self.arrived()
+
+    # ----- steps
+
+    async def _relay_dies(self, backend: Backend, url: str) -> None:
+        """What was sent is not written down, so it comes again."""
+        await self.book(backend, 0, BEFORE)
+        with self.relay(url, dies="once") as relay:
+            assert await asyncio.to_thread(relay.wait) == -signal.SIGKILL
+        assert len(await self.arrived()) > await self.delivered(backend) == 0
+
+    async def _server_dies(self, backend: Backend) -> None:
+        """Messages flow until then; while it is away, the outbox tells that it is halted."""
+        writing = asyncio.create_task(self.book(backend, BEFORE, ALL))
+        await until(lambda: self._has_delivered(backend, BEFORE + 5))
+        await self.broker.kill()
+        await writing
+        await until(lambda: self.is_halted(backend))
+        assert await self.delivered(backend) < ALL
+        await self.broker.start()
+
+    async def _has_delivered(self, backend: Backend, count: int) -> bool:
+        return await self.delivered(backend) >= count
+
+
+def check_each(events: list[Event]) -> None:
+    """All bookings are there, those of each customer in their order, the same id each time one came."""
+    firsts = list({event.id: event for event in events}.values())
+    assert sorted(event.number for event in firsts) == list(range(ALL)), "each once, by its id"
+    assert set(firsts) == set(events)
+    for customer in range(CUSTOMERS):
+        numbers = [event.number for event in firsts if event.customer == f"customer {customer}"]
+        assert numbers == sorted(numbers), "in the order of its commits"
