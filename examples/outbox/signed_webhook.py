@@ -48,8 +48,9 @@ class Webhook:
 
     async def post(self, message: str, body: bytes, now: datetime) -> httpx.Response:
         """Tell an event; the answer."""
+        if not (key := base64.b64decode(self.secret.removeprefix("whsec_"))):
+            raise ValueError("There is no secret to sign with. Set WEBHOOK_SECRET.")
         timestamp = str(int(now.timestamp()))  # of this attempt, so that what is old can be refused
-        key = base64.b64decode(self.secret.removeprefix("whsec_"))
         digest = hmac.digest(key, f"{message}.{timestamp}.".encode() + body, "sha256")
         headers = {
             "content-type": "application/cloudevents+json",
@@ -61,10 +62,7 @@ class Webhook:
         return await self.client.post(self.url, content=body, headers=headers)
 
 
-webhook = Webhook(
-    os.environ.get("WEBHOOK_URL", ""),
-    os.environ.get("WEBHOOK_SECRET", "whsec_" + base64.b64encode(b"known to everyone, as this is public").decode()),
-)
+webhook = Webhook(os.environ.get("WEBHOOK_URL", ""), os.environ.get("WEBHOOK_SECRET", ""))
 
 
 @app.outbox(Booking, name="booking-webhook", retry=PATIENCE, timeout=AT_MOST)
@@ -93,6 +91,7 @@ def pause_of(answer: httpx.Response, now: datetime) -> timedelta | None:
 
 
 async def main() -> None:
+    webhook.secret = "whsec_" + base64.b64encode(os.urandom(32)).decode()
     receiver = Receiver(webhook.secret, fails_every=9, pauses_at=13)
     with tempfile.TemporaryDirectory() as folder:
         database = os.environ.get("DATABASE_URL") or f"sqlite:///{folder}/signed_webhook.db"

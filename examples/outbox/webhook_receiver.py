@@ -19,10 +19,10 @@ TOLERANCE = 300  # seconds by which the clocks may differ
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> str | None:
     """The id of an event that was signed with the secret lately; None if it was not."""
-    message, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
-    if not message or not timestamp.isdecimal() or not abs(now - float(timestamp)) <= TOLERANCE:
-        return None
     key = base64.b64decode(secret.removeprefix("whsec_"))
+    message, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    if not key or not message or not timestamp.isdecimal() or abs(now - float(timestamp)) > TOLERANCE:
+        return None
     digest = hmac.digest(key, f"{message}.{timestamp}.".encode() + body, "sha256")
     expected = b"v1," + base64.b64encode(digest)
     given = headers.get("webhook-signature", "").encode().split()  # several, while a secret is replaced

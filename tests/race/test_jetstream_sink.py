@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -31,6 +32,7 @@ def server() -> Iterator[Broker]:
 @pytest.fixture
 def broker(server: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
     """The same, known to the example."""
+    asyncio.run(server.revive())
     monkeypatch.setenv("NATS_URL", server.url)
     monkeypatch.setattr(jetstream, "stream", jetstream.Stream(server.url))
     return server

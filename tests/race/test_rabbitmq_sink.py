@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -29,6 +30,7 @@ def server() -> Iterator[Broker]:
 @pytest.fixture
 def broker(server: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
     """The same, known to the example."""
+    asyncio.run(server.revive())
     monkeypatch.setenv("AMQP_URL", server.url)
     monkeypatch.setattr(rabbitmq, "publisher", rabbitmq.Publisher(server.url))
     return server

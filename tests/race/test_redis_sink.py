@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -26,6 +27,7 @@ def server() -> Iterator[Broker]:
 @pytest.fixture
 def broker(server: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
     """The same, known to the example."""
+    asyncio.run(server.revive())
     monkeypatch.setenv("REDIS_URL", server.url)
     return server
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hmac
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -39,6 +42,7 @@ def server() -> Iterator[Broker]:
 @pytest.fixture
 def broker(server: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
     """The same, known to the example."""
+    asyncio.run(server.revive())
     monkeypatch.setenv("WEBHOOK_URL", server.url)
     monkeypatch.setenv("WEBHOOK_SECRET", SECRET)
     return server
@@ -101,6 +105,15 @@ def test_an_event_is_refused_with_another_body_or_secret_or_without_headers() ->
     assert verify(KNOWN_SECRET, {}, KNOWN_BODY, KNOWN_AT) is None
 
 
+@pytest.mark.parametrize("none", ["", "whsec_"])
+async def test_nothing_is_signed_or_taken_without_a_secret(none: str) -> None:
+    with pytest.raises(ValueError, match="Set WEBHOOK_SECRET"):
+        await signed_webhook.Webhook("http://shop.example/", none).post(KNOWN_ID, KNOWN_BODY, NOW)
+    digest = hmac.digest(b"", f"{KNOWN_ID}.{KNOWN_AT}.".encode() + KNOWN_BODY, "sha256")
+    signature = {"webhook-signature": "v1," + base64.b64encode(digest).decode()}
+    assert verify(none, KNOWN | signature, KNOWN_BODY, KNOWN_AT) is None
+
+
 @pytest.mark.parametrize("seconds", [-TOLERANCE, TOLERANCE])
 def test_an_event_that_is_old_or_of_the_future_is_refused(seconds: int) -> None:
     assert verify(KNOWN_SECRET, KNOWN, KNOWN_BODY, KNOWN_AT + seconds) == KNOWN_ID
@@ -137,6 +150,7 @@ class Answers:
         client = httpx.AsyncClient(transport=httpx.MockTransport(self._answer))
         monkeypatch.setattr(signed_webhook.webhook, "client", client)
         monkeypatch.setattr(signed_webhook.webhook, "url", "https://shop.example/hooks")
+        monkeypatch.setattr(signed_webhook.webhook, "secret", SECRET)
 
     def _answer(self, call: httpx.Request) -> httpx.Response:
         self.calls.append(call)

@@ -83,6 +83,11 @@ class Broker:
         self._process.kill()
         await asyncio.to_thread(self._process.wait)
 
+    async def revive(self) -> None:
+        """Start it again, if a test that failed has left it dead."""
+        if self._process is None or self._process.poll() is not None:
+            await self.start()
+
     def close(self) -> None:
         """Leave nothing behind."""
         _end(self._process)
@@ -191,7 +196,7 @@ def running(kind: type[Broker]) -> Iterator[Broker]:
     with tempfile.TemporaryDirectory(prefix="penstock-broker-", ignore_cleanup_errors=True) as folder:
         own = kind(Path(folder))
         try:
-            asyncio.run(own.start())
+            asyncio.run(own.revive())
             yield own
         finally:
             own.close()

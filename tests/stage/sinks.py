@@ -21,7 +21,7 @@ from stage.waits import until
 from penstock.app import Backend
 
 LEASE = 1.0
-BEFORE, ALL = 12, 40
+BEFORE, MEANWHILE, ALL = 12, 32, 40
 CUSTOMERS = 4
 
 
@@ -107,10 +107,11 @@ class Sink:
 
     async def _server_dies(self, backend: Backend) -> None:
         """Messages flow until then; while it is away, the outbox tells that it is halted."""
-        writing = asyncio.create_task(self.book(backend, BEFORE, ALL))
+        writing = asyncio.create_task(self.book(backend, BEFORE, MEANWHILE))
         await until(lambda: self._has_delivered(backend, BEFORE + 5))
         await self.broker.kill()
         await writing
+        await self.book(backend, MEANWHILE, ALL)
         await until(lambda: self.is_halted(backend))
         assert await self.delivered(backend) < ALL
         await self.broker.start()
