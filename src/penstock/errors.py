@@ -24,6 +24,8 @@ PenstockError
 │   ├── UniqueViolation           a unique index already holds this key
 │   ├── DuplicateJob              another job that has not ended has this key
 │   ├── TaskNotFound              the database knows no reactive task of this name
+│   ├── OutboxNotFound            the database knows no outbox of this name
+│   ├── MessageNotFound           an outbox has no message of this number that has failed
 │   ├── LockLost                  a lock is not its holder's any more
 │   ├── ConstraintViolation       a constraint of a user-owned table refused the row
 │   └── RowInvalid                a stored row does not fit its declared table
@@ -218,6 +220,18 @@ class TaskNotFound(DataError):
     """The database knows no reactive task of this name, or several whose names end so."""
 
     code = "task_not_found"
+
+
+class OutboxNotFound(DataError):
+    """The database knows no outbox of this name, or several whose names end so."""
+
+    code = "outbox_not_found"
+
+
+class MessageNotFound(DataError):
+    """An outbox has no message of this number that has failed."""
+
+    code = "message_not_found"
 
 
 class LockLost(DataError):

@@ -6,8 +6,10 @@ Owns the look of both. On a terminal a table fits its width; elsewhere it is pla
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any
 
 import click
@@ -60,7 +62,24 @@ def print_table(
 
 def print_json(value: Any, *, pretty: bool = False) -> None:
     """Print a value as JSON: on one line, or readably."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2 if pretty else None, default=str))
+    click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2 if pretty else None, default=str))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON says it: times in ISO form, lengths of time in seconds, objects by their fields."""
+    match value:
+        case Mapping():
+            return {name: plain(one) for name, one in value.items()}
+        case list() | tuple():
+            return [plain(one) for one in value]
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Enum():
+            return value.value
+    known = fields(value) if is_dataclass(value) else None
+    return value if known is None else {field.name: plain(getattr(value, field.name)) for field in known}
 
 
 def say(text: str) -> None:
