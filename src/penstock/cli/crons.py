@@ -7,7 +7,7 @@ import click
 from penstock.calls.crons import CronStatus
 from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.output import print_json, print_table, readable_time, say
+from penstock.cli.output import print_list, readable_time, say
 
 
 @click.group("crons", invoke_without_command=True)
@@ -20,13 +20,8 @@ def command(context: click.Context, options: Options) -> None:
         return
     app = open_app(options)
     crons = with_backend(app, options, app.crons.list)
-    if options.json:
-        print_json({"crons": crons})
-    elif not crons:
-        click.echo("no crons")
-    else:
-        headers = ("cron", "schedule", "time zone", "next due", "last run", "state")
-        print_table(headers, [_row(cron) for cron in crons])
+    headers = ("cron", "schedule", "time zone", "next due", "last run", "state")
+    print_list("crons", crons, headers, _row, as_json=options.json)
 
 
 @command.command("run")

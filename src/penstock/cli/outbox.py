@@ -16,7 +16,7 @@ from penstock.calls.outboxviews import OutboxMessage, OutboxPage, OutboxStatus
 from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.outboxchanges import drop, move, pause, rebuild, resume, retry, skip
-from penstock.cli.output import counted, plain, print_json, print_table, readable_time, say
+from penstock.cli.output import counted, plain, print_json, print_list, print_table, readable_time, say
 
 _LABEL = 14
 
@@ -34,13 +34,8 @@ def command(context: click.Context, options: Options) -> None:
         return
     app = open_app(options)
     found = with_backend(app, options, app.outboxes.list)
-    if options.json:
-        print_json({"outboxes": found})
-    elif not found:
-        click.echo("no outboxes")
-    else:
-        headers = ("outbox", "source", "messages", "behind", "parked", "delivered", "per second", "read by", "state")
-        print_table(headers, [_row(one) for one in found], right=headers[2:7])
+    headers = ("outbox", "source", "messages", "behind", "parked", "delivered", "per second", "read by", "state")
+    print_list("outboxes", found, headers, _row, as_json=options.json, right=headers[2:7])
 
 
 @command.command("show")

@@ -11,7 +11,7 @@ from penstock.app import Backend
 from penstock.calls.taskviews import TaskPage, TaskRecord, TaskStatus, key_text
 from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.output import counted, plain, print_json, print_table, readable_time, say
+from penstock.cli.output import counted, plain, print_json, print_list, print_table, readable_time, say
 from penstock.cli.taskchanges import cancel, delete, pause, reconcile, resume, retry, skip
 from penstock.cli.taskfilter import read_task_filter, task_filter_options
 from penstock.errors import DataError
@@ -32,13 +32,8 @@ def command(context: click.Context, options: Options) -> None:
         return
     app = open_app(options)
     tasks = with_backend(app, options, app.tasks.list)
-    if options.json:
-        print_json({"tasks": tasks})
-    elif not tasks:
-        click.echo("no tasks")
-    else:
-        headers = ("task", "table", "ready", "scheduled", "running", "failed", "oldest due", "version", "state")
-        print_table(headers, [_row(task) for task in tasks], right=headers[2:6])
+    headers = ("task", "table", "ready", "scheduled", "running", "failed", "oldest due", "version", "state")
+    print_list("tasks", tasks, headers, _row, as_json=options.json, right=headers[2:6])
 
 
 @command.command("records")
