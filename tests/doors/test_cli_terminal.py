@@ -30,7 +30,7 @@ ANSWERS = pytest.mark.parametrize(
         (f"n{ENTER}", 1, f"n\n{NOTHING}"),
         (ENTER, 1, f"\n{NOTHING}"),
         (END_OF_FILE, 1, f"\n{NOTHING}"),
-        (INTERRUPT, 130, "^C\n"),
+        (INTERRUPT, 130, "^C"),
     ],
     ids=["no", "nothing", "end of file", "interrupt"],
 )
@@ -156,6 +156,21 @@ def test_rows_of_tasks_are_changed_once_the_answer_is_yes(shop: Console, databas
         assert (code, shown.splitlines()[0]) == (0, "yes")
         assert ", of 3." in shown
         assert rows(database_url) == done
+
+
+def test_the_other_commands_that_ask_end_with_ctrl_c_too(bookings: Console) -> None:
+    for _ in range(2):
+        bookings.ok("run", "book", "customer=ada", "phone=1")
+    bookings.write("rows.jsonl", '{"customer": "eve", "phone": "2"}\n')
+    jobs, rows = bookings.ok("jobs", "--json").json["counts"], bookings.ok("data", "booking", "--json").out
+    for command, question in (
+        (("jobs", "cancel", "--state", "pending"), "Cancel 2 jobs?"),
+        (("import", "booking", "rows.jsonl", "--replace"), "Delete all 2 rows of booking?"),
+    ):
+        assert answered(bookings, command, question, INTERRUPT) == (130, "^C")
+        assert answered(bookings, command, question, END_OF_FILE) == (1, f"\n{NOTHING}")
+    assert bookings.ok("jobs", "--json").json["counts"] == jobs
+    assert bookings.ok("data", "booking", "--json").out == rows
 
 
 def test_nobody_is_asked_who_cannot_see_the_question(shop: Console, database_url: str) -> None:

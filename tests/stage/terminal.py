@@ -53,10 +53,11 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def end(self) -> int:
-        """Read to the end; the exit code."""
+        """Read to the end; the exit code as a shell has it."""
         while self._read():
             continue
-        return self._process.wait()
+        code = self._process.wait()
+        return code if code >= 0 else 128 - code
 
     def _read(self) -> bool:
         """Read what is shown next; whether there was anything."""

@@ -99,7 +99,7 @@ class OutboxCare:
             ctx: As for `list`.
             name: The outbox, with or without its module.
             states: Only those that stand so.
-            limit: How many at once.
+            limit: How many at once; fewer come where they are large.
             after: `next` of the page before.
 
         Raises:

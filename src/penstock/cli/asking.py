@@ -38,7 +38,7 @@ def confirm(question: str, consequence: str = "", *, sure: bool) -> None:
         try:
             click.confirm(question, abort=True, err=True)
         except click.Abort as error:
-            if error.__context__ is not None:  # Ctrl-C, or the end of the input: the line of the question is still open
+            if error.__context__ is not None:  # the input has ended, and the line of the question is still open
                 say("")
             raise
 
@@ -55,8 +55,11 @@ def confirm_many(count: int, verb: str, noun: str, *, sure: bool) -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end the question. Inside of an event loop it would only be noted, for when the answer is there."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Let Ctrl-C end the process at once, as nothing was begun yet.
+
+    An event loop would only note it, for when the answer is there; and Python too, if it comes just before the reading.
+    """
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield
     finally:
