@@ -13,11 +13,11 @@ from penstock import (
     App,
     ContextError,
     CursorInvalid,
+    DataError,
     DeclarationError,
     Id,
     Index,
     Message,
-    MessageNotFound,
     MutationCtx,
     OutboxNotFound,
     QueryCtx,
@@ -176,7 +176,7 @@ async def test_a_message_that_fails_is_shown_retried_and_skipped(
         assert str(one.key).startswith("parcel_of_outbox_")
         assert ids == [one.id, one.id]
 
-        with pytest.raises(MessageNotFound, match="no message"):
+        with pytest.raises(DataError, match="no message"):
             await app.outboxes.skip(test, "ship", one.number + 1, "a guess")
         with pytest.raises(ValueInvalid, match="reason"):
             await app.outboxes.skip(test, "ship", one.number, " ")

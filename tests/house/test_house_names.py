@@ -16,7 +16,7 @@ ActionCtx ActionWork App ApplicationError ArgumentsInvalid Attempt Backend CallT
 Completion Config ConfigError Conflict ConstraintViolation ContextError CronExpression CronStatus CursorInvalid
 DataError DatabaseBusy DatabaseFull DatabaseUnavailable DeclarationError DuplicateJob Failed Finished FixedWindow
 FunctionNotFound Id IdInvalid Index InputError Interval JobError JobFilter JobId JobState JobStatus LeaseLost
-LimitExceeded Lock LockLost LockTaken Message MessageNotFound MutationCtx MutationTaskCtx NonRetryableError NotUnique
+LimitExceeded Lock LockLost LockTaken Message MutationCtx MutationTaskCtx NonRetryableError NotUnique
 OutboxMessage OutboxNotFound OutboxPage OutboxStatus Overloaded Page
 Pending PenstockError Progress QueryCtx Range RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Running
 SchemaMismatch Snooze Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx Table TaskBatchCtx

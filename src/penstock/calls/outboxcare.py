@@ -19,7 +19,7 @@ from penstock.calls.outboxlooks import look_at, messages_of, outbox_of
 from penstock.calls.outboxviews import MessageState, OutboxPage, OutboxStatus
 from penstock.calls.rebuilding import rebuild, reset_of
 from penstock.changes.position import BEGINNING, Position
-from penstock.errors import MessageNotFound, ValueInvalid
+from penstock.errors import DataError, ValueInvalid
 from penstock.observe.logs import event as log_event
 from penstock.store.outboxes import KEPT
 
@@ -151,7 +151,7 @@ class OutboxCare:
 
         Raises:
             OutboxNotFound: The database knows no outbox of this name.
-            MessageNotFound: It has no such message that has failed.
+            DataError: It has no such message that has failed.
             ValueInvalid: There is no reason.
         """
         _check_numbers((number,))
@@ -271,7 +271,7 @@ class OutboxCare:
     async def _skip(self, calls: JobCalls, name: str, number: int, reason: str) -> None:
         found = (await outbox_of(calls.store, name)).plan.name
         if not await _again(calls, lambda: calls.store.outboxes.skip(found, number, calls.now())):
-            raise MessageNotFound(
+            raise DataError(
                 f"Outbox {found} has no message {number!r} that has failed.",
                 fix="List them with app.outboxes.messages, or penstock outbox messages.",
             )

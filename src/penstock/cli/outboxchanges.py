@@ -13,7 +13,7 @@ from penstock.cli.asking import confirm
 from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import counted, say
-from penstock.errors import MessageNotFound, ValueInvalid
+from penstock.errors import DataError, ValueInvalid
 
 _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
@@ -35,9 +35,7 @@ def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
 
     count = with_backend(app, options, do)
     if numbers and not count:
-        raise MessageNotFound(
-            f"Outbox {outbox} has no such message that has failed.", fix="See penstock outbox messages."
-        )
+        raise DataError(f"Outbox {outbox} has no such message that has failed.", fix="See penstock outbox messages.")
     say(
         f"{counted(count, 'message')} of {outbox} will be tried again now."
         if count

@@ -20,7 +20,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock.errors import (
     CallTimeout,
     InputError,
-    MessageNotFound,
     OutboxNotFound,
     Overloaded,
     PenstockError,
@@ -40,7 +39,7 @@ from penstock.wire.outgoing import Format, encode_result
 
 _MOST_AT_ONCE = 8  # so that looking at millions of rows leaves connections for calls
 _ROUTES = (*TASK_ROUTES, *OUTBOX_ROUTES)
-_NOT_FOUND = (TaskNotFound, OutboxNotFound, MessageNotFound)
+_NOT_FOUND = (TaskNotFound, OutboxNotFound)
 
 
 def admin_mount(opening: Opening) -> Mount:

@@ -16,7 +16,7 @@ from penstock.calls.outboxcare import STATES
 from penstock.calls.outboxlooks import look_at_one, outbox_of
 from penstock.calls.outboxviews import MessageState, OutboxMessage, read_place
 from penstock.calls.rebuilding import reset_of
-from penstock.errors import ContextError, ResultInvalid
+from penstock.errors import ContextError, DataError, OutboxNotFound, ResultInvalid
 from penstock.server.adminwords import LISTED, MOST_LISTED, AdminRoute, Words
 from penstock.server.requests import Refused
 from penstock.wire.outgoing import Format, encode_result
@@ -48,7 +48,12 @@ async def _retry(backend: Backend, words: Words) -> Any:
 async def _skip(backend: Backend, words: Words) -> Any:
     number, reason = words.needed_integer("number"), words.needed("reason")
     name = await _name(backend, words)
-    await backend.app.outboxes.skip(backend, name, number, reason)
+    try:
+        await backend.app.outboxes.skip(backend, name, number, reason)
+    except DataError as error:
+        if isinstance(error, OutboxNotFound):
+            raise
+        raise Refused(404, "MessageNotFound", str(error)) from error
     return {"outbox": name, "number": number, "skipped": True}
 
 
