@@ -30,7 +30,7 @@ ANSWERS = pytest.mark.parametrize(
         (f"n{ENTER}", 1, f"n\n{NOTHING}"),
         (ENTER, 1, f"\n{NOTHING}"),
         (END_OF_FILE, 1, f"\n{NOTHING}"),
-        (INTERRUPT, 130, "^C"),
+        (INTERRUPT, 130, ""),
     ],
     ids=["no", "nothing", "end of file", "interrupt"],
 )
@@ -84,7 +84,9 @@ def answered(shop: Console, command: tuple[str, ...], question: str, answer: str
         assert terminal.shown.endswith(f"{question} [y/N]: ")
         terminal.press(answer)
         code = terminal.end()
-        return code, terminal.shown.partition("[y/N]: ")[2]
+        return code, terminal.shown.partition("[y/N]: ")[2].removeprefix(
+            "^C"
+        )  # which Linux shows, or does not any more
 
 
 @ANSWERS
@@ -167,7 +169,7 @@ def test_the_other_commands_that_ask_end_with_ctrl_c_too(bookings: Console) -> N
         (("jobs", "cancel", "--state", "pending"), "Cancel 2 jobs?"),
         (("import", "booking", "rows.jsonl", "--replace"), "Delete all 2 rows of booking?"),
     ):
-        assert answered(bookings, command, question, INTERRUPT) == (130, "^C")
+        assert answered(bookings, command, question, INTERRUPT) == (130, "")
         assert answered(bookings, command, question, END_OF_FILE) == (1, f"\n{NOTHING}")
     assert bookings.ok("jobs", "--json").json["counts"] == jobs
     assert bookings.ok("data", "booking", "--json").out == rows
