@@ -24,6 +24,7 @@ PenstockError
 │   ├── UniqueViolation           a unique index already holds this key
 │   ├── DuplicateJob              another job that has not ended has this key
 │   ├── TaskNotFound              the database knows no reactive task of this name
+│   ├── OutboxNotFound            the database knows no outbox of this name
 │   ├── LockLost                  a lock is not its holder's any more
 │   ├── ConstraintViolation       a constraint of a user-owned table refused the row
 │   └── RowInvalid                a stored row does not fit its declared table
@@ -220,6 +221,12 @@ class TaskNotFound(DataError):
     code = "task_not_found"
 
 
+class OutboxNotFound(DataError):
+    """The database knows no outbox of this name, or several whose names end so."""
+
+    code = "outbox_not_found"
+
+
 class LockLost(DataError):
     """A lock is not its holder's any more: it could not be renewed in time, or was taken away.
 
@@ -359,13 +366,12 @@ class Snooze(JobError):
             raise ValueInvalid(f"Snooze takes a timedelta from 0 to five years, not {delay!r}.")
         if until is not None and not _is_aware(until):
             raise ValueInvalid(f"Snooze: until takes an aware datetime, not {until!r}.", fix="Attach a time zone.")
+        seconds = None if delay is None else delay.total_seconds()
+        moment = None if until is None else until.isoformat()
         super().__init__(
-            reason or (f"for {delay}" if until is None else f"until {until.isoformat()}"),
-            delay=None if delay is None else delay.total_seconds(),
-            until=None if until is None else until.isoformat(),
+            reason or (f"for {delay}" if moment is None else f"until {moment}"), delay=seconds, until=moment
         )
-        self.delay = delay
-        self.until = until
+        self.delay, self.until = delay, until
 
     def wait(self, now: datetime) -> timedelta:
         """How long the job waits from now on."""

@@ -131,7 +131,7 @@ def test_many_are_retried_by_filter_once_somebody_is_sure(mail: Console) -> None
     jobs = enqueue(mail, 3)
     work(mail, *jobs)
     asked = mail("jobs", "retry", "--pool", "mail")
-    assert (asked.code, "This would retry 3 jobs" in asked.err, "--yes" in asked.err) == (1, True, True)
+    assert (asked.code, "Retry 3 jobs?" in asked.err, "--yes" in asked.err) == (1, True, True)
     assert mail.ok("jobs", "retry", "--error", "user2").err == "1 job retried, of 1.\n", "one needs no asking"
     done = mail.ok("jobs", "retry", "--pool", "mail", "--function", "send", "--yes", "--json").json
     assert (done["found"], done["retried"]) == (2, jobs[:2])
@@ -141,7 +141,7 @@ def test_many_are_retried_by_filter_once_somebody_is_sure(mail: Console) -> None
 
 def test_many_are_canceled_by_filter(mail: Console) -> None:
     (job,) = enqueue(mail, 1)
-    assert "This would cancel 2 jobs" in mail("jobs", "cancel", "--pool", "slow").err
+    assert "Cancel 2 jobs?" in mail("jobs", "cancel", "--pool", "slow").err
     assert mail.ok("jobs", "cancel", "--pool", "slow", "--yes").err == "Asked for 2 jobs to be canceled.\n"
     assert mail.ok("jobs", "cancel", "--state", "running", "--yes").err == "There are no such jobs.\n"
     assert mail.ok("jobs", "cancel", job, "--json").json["jobs"] == [{"id": job, "state": "pending", "requested": True}]

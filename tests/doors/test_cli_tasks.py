@@ -95,7 +95,7 @@ def test_tasks_are_shown_retried_and_explained(shop: Console) -> None:
     assert "1 row retried" in shop.ok("tasks", "retry", "ship", "--error", "for b").err
     asked = shop("tasks", "retry", "ship", "--state", "failed,pending")
     assert asked.code != 0
-    assert "retry 2 rows" in asked.err
+    assert "Retry 2 rows?" in asked.err
     assert shop.ok("tasks", "retry", "ship", "--state", "failed", "--json", "--yes").json == {"found": 1, "changed": 1}
     work(shop, 3)
     assert shop.ok("tasks", "records", "ship", "--count", "--json").json == {"counts": {"success": 3}}
@@ -110,7 +110,7 @@ def test_f24_a_command_without_a_filter_changes_nothing(shop: Console) -> None:
         assert f"Say which rows to {verb}" in refused.err
         refused = shop("tasks", verb, "--yes")
         assert refused.code != 0
-    assert "retry 2 rows" in shop("tasks", "retry", "--all").err
+    assert "Retry 2 rows?" in shop("tasks", "retry", "--all").err
     assert shop.ok("tasks", "records", "--count", "--json").json == {"counts": {"success": 2}}
     assert "2 rows retried, of 2." in shop.ok("tasks", "retry", "--all", "--yes").err
     assert "2 rows skipped, of 2." in shop.ok("tasks", "skip", "ship", "--yes").err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from penstock import (
     Index,
     Message,
     MutationCtx,
+    OutboxNotFound,
     QueryCtx,
     Retry,
     Table,
@@ -276,7 +277,7 @@ async def test_an_outbox_is_moved(database_url: str) -> None:
             await app.outboxes.move(test, "ship", "yesterday")
         with pytest.raises(ValueInvalid, match="aware"):
             await app.outboxes.move(test, "ship", test.clock.now().replace(tzinfo=None))
-        with pytest.raises(DataError, match="no outbox"):
+        with pytest.raises(OutboxNotFound, match="no outbox"):
             await app.outboxes.move(test, "nobody", "end")
 
 
@@ -426,13 +427,32 @@ async def test_an_outbox_is_dropped_with_all_that_is_kept_of_it(database_url: st
         await put_rows(test, "a3")
         assert len(await feed(test)) - before == 3  # for the three others
         await hand_over(test)
-        with pytest.raises(DataError, match="no outbox"):
+        with pytest.raises(OutboxNotFound, match="no outbox"):
             await app.outboxes.drop(test, "notify")
     failing.clear()
     async with TestApp(app, database_url) as test:  # it is declared still
         await put_rows(test, "a4")
         await hand_over(test)
         assert [name for outbox, name in sent if outbox == "notify"] == ["a4"]
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30, True, 1.0, "1", None])
+async def test_what_is_no_number_of_a_message_is_refused(sqlite_url: str, number: Any) -> None:
+    async with TestApp(app, sqlite_url) as test:
+        for refused in (
+            lambda: app.outboxes.retry(test, "ship", [1, number]),
+            lambda: app.outboxes.skip(test, "ship", number, "a test"),
+            lambda: app.outboxes.messages(test, "ship", after=2**63 if number is None else number),
+        ):
+            with pytest.raises(ValueInvalid, match="64 bits"):
+                await refused()
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+async def test_a_time_that_is_none_in_utc_is_refused(sqlite_url: str, time: str) -> None:
+    async with TestApp(app, sqlite_url) as test:
+        with pytest.raises(ValueInvalid, match="no time in UTC"):
+            await app.outboxes.move(test, "ship", datetime.fromisoformat(time))
 
 
 async def test_whoever_looks_after_outboxes_does_so_outside_of_transactions(database_url: str) -> None:

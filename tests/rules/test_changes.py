@@ -118,6 +118,26 @@ def test_text_that_is_no_position_is_refused(text: str) -> None:
         Position.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"high": 0', f'"high": {2**63}'),
+        ('"high": 0', '"high": 1e400'),
+        ('"last": 0', '"last": NaN'),
+        ('"last": 0', f'"last": {-(2**63)}'),
+        ('"0:0:"', f'"0:{2**63}:"'),
+        ('"0:0:"', f'"0:0:{10**30},1"'),
+        ("null", f'"0:{-(10**30)}:"'),
+        ("null", '{"a":' * 20_000),
+    ],
+)
+def test_numbers_that_no_store_has_are_no_position(old: str, new: str) -> None:
+    text = '{"seen": "0:0:", "batch": null, "last": 0, "high": 0}'
+    assert str(Position.parse(text)) == text
+    with pytest.raises(CursorInvalid):
+        Position.parse(text.replace(old, new))
+
+
 @given(positions, xids, st.integers(1, 50))
 def test_a_position_means_the_same_when_all_transactions_are_moved(position: Position, xid: int, number: int) -> None:
     assert position.moved(ERA).passed(xid - ERA, number) == position.passed(xid, number)

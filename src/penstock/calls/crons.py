@@ -15,7 +15,7 @@ from uuid import UUID
 from penstock.calls.callers import Program
 from penstock.calls.cronplans import AnySchedule, CronOptions, DeclaredCron, declared_cron, kind_of, plan_of_declared
 from penstock.calls.decorators import CronDecorator
-from penstock.calls.jobcalls import JobCalls
+from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.crons.plan import CronPlan, KeptCron, schedule_of, schedule_words
 from penstock.errors import ContextError, DataError, DeclarationError, UsageError
 from penstock.functions.function import AnyFunction, Function, FunctionKind
@@ -367,11 +367,7 @@ def _unknown(name: str) -> DataError:
 
 
 def _calls(ctx: Any, *, writes: bool = False) -> JobCalls:
-    calls = getattr(ctx, "job_calls", None)
-    if not isinstance(calls, JobCalls):
-        raise ContextError(
-            f"{type(ctx).__name__} is neither a ctx nor a backend.", fix="Pass the ctx of the function, or the backend."
-        )
+    calls = calls_of(ctx)
     if writes and not calls.is_writable:
         raise ContextError("A query only reads; it can change no cron.", fix="Do it in a mutation.")
     return calls

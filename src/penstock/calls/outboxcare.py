@@ -9,17 +9,17 @@ from __future__ import annotations
 import builtins
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from penstock.calls.attempts import Attempts
-from penstock.calls.jobcalls import JobCalls
+from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.calls.outboxlooks import look_at, messages_of, outbox_of
 from penstock.calls.outboxviews import MessageState, OutboxPage, OutboxStatus
-from penstock.calls.rebuilding import rebuild
+from penstock.calls.rebuilding import rebuild, reset_of
 from penstock.changes.position import BEGINNING, Position
-from penstock.errors import ContextError, DataError, ValueInvalid
+from penstock.errors import DataError, ValueInvalid
 from penstock.observe.logs import event as log_event
 from penstock.store.outboxes import KEPT
 
@@ -32,6 +32,7 @@ T = TypeVar("T")
 STATES: tuple[MessageState, ...] = ("failing", "halted", "parked", "waiting")
 _MOST_LISTED = 10_000
 _LONGEST_REASON = 1000
+_NUMBERS = range(-(2**63), 2**63)
 
 
 class OutboxCare:
@@ -40,6 +41,10 @@ class OutboxCare:
     def find(self, name: str) -> DeclaredOutbox | None:
         """One that this program declares."""
         raise NotImplementedError
+
+    def declares(self, name: str) -> bool:
+        """Whether this program declares one."""
+        return self.find(name) is not None
 
     @overload
     def list(self, ctx: AsyncWaiter) -> Coroutine[Any, Any, builtins.list[OutboxStatus]]: ...
@@ -94,19 +99,20 @@ class OutboxCare:
             ctx: As for `list`.
             name: The outbox, with or without its module.
             states: Only those that stand so.
-            limit: How many at once.
+            limit: How many at once; fewer come where they are large.
             after: `next` of the page before.
 
         Raises:
-            DataError: The database knows no outbox of this name.
+            OutboxNotFound: The database knows no outbox of this name.
             ValueInvalid: There is no such state, or `limit` is none.
         """
         if type(limit) is not int or not 1 <= limit <= _MOST_LISTED:
             raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
         if isinstance(states, str) or not set(states) <= set(STATES):
             raise ValueInvalid(f"states takes some of {', '.join(STATES)}, not {states!r}.")
+        _check_numbers(() if after is None else (after,))
         calls = _calls(ctx)
-        return calls.answer(messages_of(calls.store, name, states, limit, after))
+        return calls.answer(self._messages(calls, name, states, limit, after))
 
     @overload
     def retry(self, ctx: AsyncWaiter, name: str, numbers: Sequence[int] | None = ...) -> Coroutine[Any, Any, int]: ...
@@ -124,8 +130,9 @@ class OutboxCare:
             numbers: Which; by default all that have failed.
 
         Raises:
-            DataError: The database knows no outbox of this name.
+            OutboxNotFound: The database knows no outbox of this name.
         """
+        _check_numbers(numbers or ())
         calls = _calls(ctx)
         return calls.answer(self._retry(calls, name, numbers))
 
@@ -143,13 +150,15 @@ class OutboxCare:
             reason: Why; the log event ``outbox.skipped`` tells it.
 
         Raises:
-            DataError: The database knows no outbox of this name, or it has no such message that has failed.
+            OutboxNotFound: The database knows no outbox of this name.
+            DataError: It has no such message that has failed.
             ValueInvalid: There is no reason.
         """
+        _check_numbers((number,))
         if not reason.strip():
             raise ValueInvalid("A message is skipped for a reason.", fix="Say why; the log tells it.")
         calls = _calls(ctx)
-        return calls.answer(self._skip(calls, name, number, reason[:_LONGEST_REASON]))
+        return calls.answer(self._skip(calls, name, number, " ".join(reason.split())[:_LONGEST_REASON]))
 
     @overload
     def pause(self, ctx: AsyncWaiter, name: str) -> Coroutine[Any, Any, None]: ...
@@ -162,7 +171,7 @@ class OutboxCare:
         handed its message again afterwards.
 
         Raises:
-            DataError: The database knows no outbox of this name.
+            OutboxNotFound: The database knows no outbox of this name.
         """
         calls = _calls(ctx)
         return calls.answer(self._pause(calls, name, paused=True))
@@ -175,7 +184,7 @@ class OutboxCare:
         """Hand over messages of an outbox again.
 
         Raises:
-            DataError: The database knows no outbox of this name.
+            OutboxNotFound: The database knows no outbox of this name.
         """
         calls = _calls(ctx)
         return calls.answer(self._pause(calls, name, paused=False))
@@ -199,12 +208,12 @@ class OutboxCare:
                 status.
 
         Raises:
-            DataError: The database knows no outbox of this name.
+            OutboxNotFound: The database knows no outbox of this name.
             ValueInvalid: It is a time without a time zone.
             CursorInvalid: It is no position in the change feed of this database.
         """
-        if isinstance(to, datetime) and to.tzinfo is None:
-            raise ValueInvalid(f"move takes an aware datetime, not {to!r}.", fix="Attach a time zone.")
+        if isinstance(to, datetime):
+            to = _utc(to)
         calls = _calls(ctx)
         return calls.answer(self._move(calls, name, to))
 
@@ -219,7 +228,7 @@ class OutboxCare:
         forgotten. If that is interrupted, nothing has happened.
 
         Raises:
-            DataError: The database knows no outbox of this name.
+            OutboxNotFound: The database knows no outbox of this name.
             ContextError: This program does not declare it, or it has no `reset`.
         """
         calls = _calls(ctx)
@@ -235,7 +244,7 @@ class OutboxCare:
         A program that still declares it makes it anew at its next start.
 
         Raises:
-            DataError: The database knows no outbox of this name.
+            OutboxNotFound: The database knows no outbox of this name.
             DatabaseBusy: Others hold locks on its table; nothing has happened.
         """
         calls = _calls(ctx)
@@ -245,10 +254,12 @@ class OutboxCare:
 
     async def _list(self, calls: JobCalls) -> builtins.list[OutboxStatus]:
         rows = await calls.store.outboxes.list()
-        return await look_at(calls.store, rows, calls.now(), self._is_declared)
+        return await look_at(calls.store, rows, calls.now(), self.declares)
 
-    def _is_declared(self, name: str) -> bool:
-        return self.find(name) is not None
+    async def _messages(
+        self, calls: JobCalls, name: str, states: Sequence[MessageState], limit: int, after: int | None
+    ) -> OutboxPage:
+        return await messages_of(calls.store, await outbox_of(calls.store, name), states, limit, after)
 
     async def _retry(self, calls: JobCalls, name: str, numbers: Sequence[int] | None) -> int:
         found = (await outbox_of(calls.store, name)).plan.name
@@ -291,19 +302,13 @@ class OutboxCare:
         await _again(calls, lambda: place(forgets="pending" if ends else "again"))
         store.signals.notify()
         row = await outbox_of(store, row.plan.name)
-        (status,) = await look_at(store, [row], calls.now(), self._is_declared)
+        (status,) = await look_at(store, [row], calls.now(), self.declares)
         log_event("outbox.moved", logging.WARNING, outbox=row.plan.name, to=str(to), messages=status.messages)
         return status
 
     async def _rebuild(self, calls: JobCalls, name: str) -> None:
         found = (await outbox_of(calls.store, name)).plan.name
-        declared = self.find(found)
-        if declared is None:
-            raise ContextError(
-                f"Outbox {found} is not declared by this program, so its handler cannot run.",
-                fix="Do it with the program that declares it.",
-            )
-        await rebuild(calls.engine, declared)
+        await rebuild(calls.engine, found, reset_of(self.find(found), found))
 
     async def _drop(self, calls: JobCalls, name: str) -> None:
         store = calls.store
@@ -320,11 +325,22 @@ async def _again(calls: JobCalls, write: Callable[[], Awaitable[T]]) -> T:
     return await Attempts(calls.engine).run(write, "Looking after outboxes")
 
 
+def _check_numbers(numbers: Sequence[int]) -> None:
+    for one in numbers:
+        if type(one) is not int or one not in _NUMBERS:
+            raise ValueInvalid(f"A message has a number of at most 64 bits, not {str(one)[:100]}.")
+
+
+def _utc(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueInvalid(f"move takes an aware datetime, not {moment!r}.", fix="Attach a time zone.")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueInvalid(f"{moment} is no time in UTC.") from None
+
+
 def _calls(ctx: Any) -> JobCalls:
-    calls = getattr(ctx, "job_calls", None)
-    if not isinstance(calls, JobCalls):
-        raise ContextError(
-            f"{type(ctx).__name__} is neither a ctx nor a backend.", fix="Pass the ctx of the action, or the backend."
-        )
+    calls = calls_of(ctx)
     calls.check_outside("Outboxes are looked after")
     return calls

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from penstock.calls.naming import called
 from penstock.calls.outboxviews import (
     Found,
     MessageState,
@@ -20,15 +21,18 @@ from penstock.calls.outboxviews import (
 )
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
-from penstock.errors import DataError
+from penstock.errors import OutboxNotFound
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.changes import Lag, ReaderRow
 from penstock.store.contract import Store
-from penstock.store.outboxes import AsideCount, AsideState, OutboxRow
+from penstock.store.outboxes import Aside, AsideCount, AsideState, OutboxRow
 
 MOST_COUNTED = 100_000
+_BEFORE_ALL = -(2**53) + 1  # a number that no message has, and that every program can read
 _AT_ONCE = 2000
+_ASIDE_AT_ONCE = 50
+_LARGEST_PAGE = 8 * 2**20  # bytes, about: a message has up to some MiB
 _ASIDE: tuple[AsideState, ...] = ("waiting", "halted", "parked")
 
 
@@ -36,17 +40,15 @@ async def outbox_of(store: Store, name: str) -> OutboxRow:
     """An outbox by its name, or by the end of it, if no other ends so: handlers are called after their modules, too.
 
     Raises:
-        DataError: The database does not know it.
+        OutboxNotFound: The database does not know it.
     """
-    rows = await store.outboxes.list()
-    found = [row for row in rows if row.plan.name == name]
-    found = found or [row for row in rows if row.plan.name.endswith(f":{name}")]
-    if len(found) != 1:
-        raise DataError(
+    found = called(await store.outboxes.list(), name, lambda row: row.plan.name)
+    if found is None:
+        raise OutboxNotFound(
             f"The database knows no outbox {name!r}.",
             fix="Start the program that declares it once; see penstock outbox.",
         )
-    return found[0]
+    return found
 
 
 async def look_at(
@@ -86,26 +88,47 @@ async def look_at(
     return [status_of(one, now) for one in found]
 
 
+async def look_at_one(
+    store: Store, name: str, now: datetime, is_declared: Callable[[str], bool]
+) -> tuple[OutboxStatus, list[OutboxMessage]]:
+    """How one outbox stands, and the message that keeps it from going on, or those of its key, if there is one.
+
+    Raises:
+        OutboxNotFound: The database does not know it.
+    """
+    row = await outbox_of(store, name)
+    (status,) = await look_at(store, [row], now, is_declared)
+    return status, (await messages_of(store, row, ("failing", "halted"), 1, None)).messages
+
+
 async def lag_of(store: Store, row: OutboxRow, reader: ReaderRow | None, most: int) -> Lag:
     """What is unread of an outbox; nothing can be, if it has no reader."""
     return Lag(0, None) if reader is None else await store.changes.lag(reader.position, most, row.interests)
 
 
 async def messages_of(
-    store: Store, name: str, states: Sequence[MessageState], limit: int, after: int | None
+    store: Store, row: OutboxRow, states: Sequence[MessageState], limit: int, after: int | None
 ) -> OutboxPage:
-    """Messages of an outbox that have failed, or wait for one that has."""
-    row = await outbox_of(store, name)
+    """Messages of an outbox that have failed, or wait for one that has; fewer than there may be, if they are large."""
     found: list[OutboxMessage] = []
-    trouble = row.trouble
+    trouble, size = row.trouble, 0
     if after is None and trouble is not None and trouble.seq and "failing" in states:
         found.append(failing_message(row.plan.name, trouble, await _change(store, row, trouble)))
     wanted = [state for state in _ASIDE if state in states]
-    room = limit - len(found)
-    put = await store.outboxes.aside(row.id, wanted, room, after) if wanted and room else []
-    found += [aside_message(row.plan.name, one) for one in put]
-    full = bool(put) and len(put) == room
-    return OutboxPage(found, put[-1].change.seq if full else None)
+    following, more = _BEFORE_ALL if after is None else after, bool(wanted)
+    while more and len(found) < limit and size < _LARGEST_PAGE:
+        at_once = min(limit - len(found), _ASIDE_AT_ONCE)
+        put = await store.outboxes.aside(row.id, wanted, at_once, following)
+        found += [aside_message(row.plan.name, one) for one in put]
+        size += sum(map(_size, put))
+        following, more = put[-1].change.seq if put else following, len(put) == at_once
+    return OutboxPage(found, following if more else None)
+
+
+def _size(one: Aside) -> int:
+    """About how many bytes there are to show of a message."""
+    texts = (one.change.before, one.change.after, None if one.trouble is None else one.trouble.traceback)
+    return sum(len(text) for text in texts if text is not None)
 
 
 async def _change(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedChange | None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from penstock.calls.taskviews import plain_key
 from penstock.changes.change import CapturedChange, read_values
+from penstock.errors import LimitExceeded, ValueInvalid
 from penstock.outbox.message import KIND_OF, TOPIC, message_id
 from penstock.outbox.trouble import Trouble
 from penstock.store.changes import Lag
 from penstock.store.outboxes import Aside, AsideCount, AsideState, OutboxRow
+from penstock.values import check_nesting
 
 MessageState = Literal["failing", "halted", "parked", "waiting"]
 
@@ -145,6 +148,24 @@ class Found:
     declared: bool
 
 
+def read_place(text: str) -> str | datetime:
+    """Where an outbox is to go on, as `app.outboxes.move` takes it, from a text.
+
+    Raises:
+        ValueInvalid: It is neither ``beginning``, nor ``end``, nor a time with its offset, and begins as no position.
+    """
+    if text in {"beginning", "end"} or text.startswith("{"):
+        return text
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return moment
+    raise ValueInvalid(
+        f"{text[:100]!r} is neither beginning, nor end, nor a time with its offset, nor a position.",
+        fix="Write a time as 2030-05-01T09:00Z.",
+    )
+
+
 def status_of(found: Found, now: datetime) -> OutboxStatus:
     """How an outbox stands.
 
@@ -227,4 +248,9 @@ def _content(change: CapturedChange) -> Any:
     text = change.after if change.after is not None else change.before
     if text is None:
         return None
-    return json.loads(text) if change.kind == TOPIC else read_values(text)
+    try:
+        content = json.loads(text) if change.kind == TOPIC else read_values(text)
+        check_nesting(content, "A message")
+    except (ValueError, RecursionError, LimitExceeded):  # from plain SQL, which keeps to no rules
+        return text
+    return content

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from penstock.calls.jobcalls import JobCalls
+from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.errors import ContextError, UsageError
 from penstock.functions.function import Function
 from penstock.jobs.filter import JobFilter
@@ -106,10 +106,6 @@ async def _retry(calls: JobCalls, work_id: JobId) -> bool:
 
 
 def _calls(ctx: Any) -> JobCalls:
-    calls = getattr(ctx, "job_calls", None)
-    if not isinstance(calls, JobCalls):
-        raise ContextError(
-            f"{type(ctx).__name__} is neither a ctx nor a backend.", fix="Pass the ctx of the action, or the backend."
-        )
+    calls = calls_of(ctx)
     calls.check_outside("Work is retried")
     return calls

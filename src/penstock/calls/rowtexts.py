@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.calls.naming import called
 from penstock.errors import ValueInvalid
 from penstock.reactive.filtertext import TextFilter
 from penstock.reactive.task import ReactiveTask
@@ -44,10 +45,10 @@ def _table_of(own: Sequence[ReactiveTask], names: Sequence[str]) -> type[Table]:
 
 
 def _task(own: Sequence[ReactiveTask], name: str) -> ReactiveTask:
-    found = [task for task in own if task.name == name] or [task for task in own if task.name.endswith(f":{name}")]
-    if len(found) != 1:
+    found = called(own, name, lambda task: task.name)
+    if found is None:
         raise ValueInvalid(
             f"This program declares no reactive task {name[:100]!r}, so its table is not known here.",
             fix="Name a task of this program, or the table, if the program declares that.",
         )
-    return found[0]
+    return found

@@ -12,11 +12,11 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from penstock.calls.explaining import explain
-from penstock.calls.jobcalls import JobCalls
+from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.calls.taskchanges import Verb, change_rows, meant, pause, pieces_of, reconcile, resume
 from penstock.calls.taskpieces import Pieces
 from penstock.calls.taskviews import TaskExplanation, TaskPage, TaskRecord, TaskStatus
-from penstock.errors import ContextError, ValueInvalid
+from penstock.errors import ValueInvalid
 from penstock.reactive.filter import ANYTHING, GONE, TaskFilter
 from penstock.reactive.task import ReactiveTask
 from penstock.store.contract import Session
@@ -330,10 +330,6 @@ async def _nothing(done: Coroutine[Any, Any, str]) -> None:
 
 
 def _calls(ctx: Any) -> JobCalls:
-    calls = getattr(ctx, "job_calls", None)
-    if not isinstance(calls, JobCalls):
-        raise ContextError(
-            f"{type(ctx).__name__} is neither a ctx nor a backend.", fix="Pass the ctx of the action, or the backend."
-        )
+    calls = calls_of(ctx)
     calls.check_outside("Reactive tasks are looked after")
     return calls

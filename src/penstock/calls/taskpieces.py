@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.calls.jobcalls import JobCalls
+from penstock.calls.naming import called
 from penstock.calls.taskviews import TaskPage, TaskRecord, record_of
 from penstock.errors import CursorInvalid, IdInvalid, TaskNotFound, TryAgain, ValueInvalid
 from penstock.reactive.filter import GONE, TaskFilter
@@ -237,11 +238,10 @@ def task_of(tasks: Sequence[TaskRow], name: str) -> TaskRow:
     Raises:
         TaskNotFound: The database does not know it.
     """
-    found = [task for task in tasks if task.plan.name == name]
-    found = found or [task for task in tasks if task.plan.name.endswith(f":{name}")]
-    if len(found) != 1:
+    found = called(tasks, name, lambda task: task.plan.name)
+    if found is None:
         raise unknown_task(name)
-    return found[0]
+    return found
 
 
 def unknown_task(name: str) -> TaskNotFound:

@@ -12,6 +12,7 @@ from typing import Any
 from penstock.errors import CursorInvalid
 
 _BEFORE_ALL = -(2**62)
+_LARGEST = 2**63 - 1
 ERA = 2**48  # by so much all transactions of a server that is no more are moved below those of the one that took over
 
 
@@ -29,7 +30,7 @@ class Snapshot:
     def parse(cls, text: str) -> Snapshot:
         """A snapshot from its text."""
         _first, end, still_open = text.split(":")
-        return cls(int(end), tuple(int(xid) for xid in still_open.split(",") if xid))
+        return cls(_number(end), tuple(_number(xid) for xid in still_open.split(",") if xid))
 
     def __str__(self) -> str:
         return f"{min(self.open, default=self.end)}:{self.end}:{','.join(map(str, self.open))}"
@@ -73,8 +74,8 @@ class Position:
         try:
             given = json.loads(text)
             batch = None if given["batch"] is None else Snapshot.parse(given["batch"])
-            return cls(Snapshot.parse(given["seen"]), batch, int(given["last"]), int(given["high"]))
-        except (ValueError, TypeError, KeyError, AttributeError):
+            return cls(Snapshot.parse(given["seen"]), batch, _number(given["last"]), _number(given["high"]))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             raise CursorInvalid(
                 f"{text!r} is no position in the change feed.", fix="Use one that a reader was said to have."
             ) from None
@@ -120,3 +121,10 @@ class Position:
 
 
 BEGINNING = Position()
+
+
+def _number(given: Any) -> int:
+    found = int(given)
+    if not _BEFORE_ALL <= found <= _LARGEST:
+        raise ValueError("No store has such a number.")
+    return found

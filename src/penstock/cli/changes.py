@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,10 +10,11 @@ import click
 
 from penstock.app import App, Backend
 from penstock.changes.behind import Standing
+from penstock.cli.asking import confirm
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, print_table, readable_time, say
-from penstock.errors import ConfigError, DataError
+from penstock.errors import DataError
 from penstock.outbox.outbox import outbox_read
 from penstock.store.changes import InterestRow, ReaderRow
 from penstock.store.feed import FeedSeen, see_feed
@@ -99,7 +99,7 @@ async def _drop(app: App, options: Options, name: str, *, sure: bool) -> None:
         row, standing = known.pop(name)
         others = max((other.rows for _row, other in known.values()), default=0)
         _tell(look, row, standing, others)
-        _confirm(name, sure=sure)
+        confirm(f"Drop {name}?", sure=sure)
         await backend.engine.store.changes.forget(name)
 
 
@@ -113,16 +113,6 @@ def _tell(look: _Look, row: ReaderRow, standing: Standing, others: int) -> None:
     worker = look.worker(row)
     if worker is not None:
         say(f"It is read by {worker} now, which will lose it.")
-
-
-def _confirm(name: str, *, sure: bool) -> None:
-    if sure:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigError(
-            f"This would drop the reader {name}, and there is no terminal on which to ask.", fix="Say so with --yes."
-        )
-    click.confirm(f"Drop {name}?", abort=True, err=True)
 
 
 # ----- how it looks

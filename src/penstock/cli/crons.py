@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict
-from typing import TypeVar
-
 import click
 
-from penstock.app import App, Backend
 from penstock.calls.crons import CronStatus
-from penstock.cli.opening import complete, open_app, open_backend
+from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.output import print_json, print_table, readable_time, say
-
-T = TypeVar("T")
+from penstock.cli.output import print_list, readable_time, say
 
 
 @click.group("crons", invoke_without_command=True)
@@ -26,14 +19,9 @@ def command(context: click.Context, options: Options) -> None:
     if context.invoked_subcommand is not None:
         return
     app = open_app(options)
-    crons = complete(_with_backend(app, options, app.crons.list))
-    if options.json:
-        print_json({"crons": [_as_data(cron) for cron in crons]})
-    elif not crons:
-        click.echo("no crons")
-    else:
-        headers = ("cron", "schedule", "time zone", "next due", "last run", "state")
-        print_table(headers, [_row(cron) for cron in crons])
+    crons = with_backend(app, options, app.crons.list)
+    headers = ("cron", "schedule", "time zone", "next due", "last run", "state")
+    print_list("crons", crons, headers, _row, as_json=options.json)
 
 
 @command.command("run")
@@ -42,7 +30,7 @@ def command(context: click.Context, options: Options) -> None:
 def run(options: Options, cron: str) -> None:
     """Run a cron now, beside its schedule; print the id of the job. Refused while a run of it is under way."""
     app = open_app(options)
-    click.echo(complete(_with_backend(app, options, lambda backend: app.crons.run(backend, cron))))
+    click.echo(with_backend(app, options, lambda backend: app.crons.run(backend, cron)))
 
 
 @command.command("pause")
@@ -51,7 +39,7 @@ def run(options: Options, cron: str) -> None:
 def pause(options: Options, cron: str) -> None:
     """Run a cron no more, on all machines, until it is resumed."""
     app = open_app(options)
-    complete(_with_backend(app, options, lambda backend: app.crons.pause(backend, cron)))
+    with_backend(app, options, lambda backend: app.crons.pause(backend, cron))
     say(f"{cron} is paused: a run under way goes on, and no other one is started.")
 
 
@@ -61,7 +49,7 @@ def pause(options: Options, cron: str) -> None:
 def resume(options: Options, cron: str) -> None:
     """Run a paused cron again, from its next planned time on."""
     app = open_app(options)
-    complete(_with_backend(app, options, lambda backend: app.crons.resume(backend, cron)))
+    with_backend(app, options, lambda backend: app.crons.resume(backend, cron))
     say(f"{cron} runs again.")
 
 
@@ -71,13 +59,8 @@ def resume(options: Options, cron: str) -> None:
 def remove(options: Options, cron: str) -> None:
     """Remove a cron that was created at run time, or that no program declares any more."""
     app = open_app(options)
-    found = complete(_with_backend(app, options, lambda backend: app.crons.remove(backend, cron)))
+    found = with_backend(app, options, lambda backend: app.crons.remove(backend, cron))
     say(f"{cron} is removed." if found else f"The database knows no cron {cron!r}.")
-
-
-async def _with_backend(app: App, options: Options, use: Callable[[Backend], Awaitable[T]]) -> T:
-    async with open_backend(app, options) as backend:
-        return await use(backend)
 
 
 def _row(cron: CronStatus) -> tuple[str, ...]:
@@ -91,7 +74,3 @@ def _row(cron: CronStatus) -> tuple[str, ...]:
         last,
         "" if cron.state is None else cron.state.value,
     )
-
-
-def _as_data(cron: CronStatus) -> dict[str, object]:
-    return {**asdict(cron), "state": None if cron.state is None else cron.state.value}

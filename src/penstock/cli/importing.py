@@ -14,6 +14,7 @@ from functools import partial
 import click
 
 from penstock.app import App, Backend
+from penstock.cli.asking import confirm
 from penstock.cli.documents import Documents
 from penstock.cli.lines import LineRefused, Lines, Piece, open_lines
 from penstock.cli.opening import UNHURRIED, complete, open_app, open_backend
@@ -149,8 +150,9 @@ async def _import(
             raise ConfigError(
                 f"{table} has {counted(rows, 'row')} already.", fix="Add to them with --append, or --replace them."
             )
-        if rows and not sure:
-            _ask(table, rows)
+        if rows:
+            which = "the only row" if rows == 1 else f"all {counted(rows, 'row')}"
+            confirm(f"Delete {which} of {table}?", sure=sure)
         await (loading.replace if replace else loading.append)(backend, statements)
 
 
@@ -167,13 +169,3 @@ async def _count(backend: Backend, statements: TableStatements) -> int:
         return await count_rows(session, statements)
     finally:
         await session.rollback()
-
-
-def _ask(table: str, rows: int) -> None:
-    which = "the only row" if rows == 1 else f"all {counted(rows, 'row')}"
-    if not sys.stdin.isatty():
-        raise ConfigError(
-            f"--replace would delete {which} of {table}, and there is no terminal on which to ask.",
-            fix="Say so with --yes.",
-        )
-    click.confirm(f"Delete {which} of {table}?", abort=True, err=True)

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from penstock.app import App, Backend
-from penstock.cli.jobfilter import Duration, check_meant, confirm, filter_options, read_filter
+from penstock.cli.asking import confirm_many
+from penstock.cli.jobfilter import Duration, check_meant, filter_options, read_filter
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, say
@@ -135,7 +136,7 @@ async def _retry_matching(app: App, options: Options, where: JobFilter, *, sure:
     """What the filter finds now is retried, and nothing that fails while somebody is asked."""
     async with open_backend(app, options) as backend:
         found = await backend.job_calls.matching(where)
-        confirm(len(found), "retry", sure=sure)
+        confirm_many(len(found), "retry", "job", sure=sure)
         return len(found), await backend.job_calls.retry(found)
 
 
@@ -151,7 +152,7 @@ async def _cancel_matching(app: App, options: Options, where: JobFilter, *, sure
         count = 0
         for state in _CANCELABLE if where.state is None else [where.state]:
             count += len(await backend.job_calls.matching(replace(where, state=state)))
-        confirm(count, "cancel", sure=sure)
+        confirm_many(count, "cancel", "job", sure=sure)
         return await backend.job_calls.cancel_all(where) if count else 0
 
 

@@ -6,7 +6,6 @@ Owns the options, and how times and names of functions are read. Leaves what a f
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -14,9 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from penstock.app import App
-from penstock.cli.output import counted
 from penstock.clock import SystemClock
-from penstock.errors import ConfigError
 from penstock.functions.registry import Registry
 from penstock.jobs.filter import JobFilter
 
@@ -111,20 +108,3 @@ def check_meant(jobs: Sequence[str], given: dict[str, Any], verb: str) -> None:
         raise click.UsageError(
             f"Say which jobs to {verb}: by id, or by --state, --pool, --function, --error and others."
         )
-
-
-def confirm(count: int, verb: str, *, sure: bool, noun: str = "job") -> None:
-    """Ask before many jobs, or what else the noun says, are changed at once.
-
-    Raises:
-        ConfigError: There is nobody to ask.
-        Abort: The answer is no.
-    """
-    if sure or count <= 1:
-        return
-    jobs = counted(count, noun)
-    if not sys.stdin.isatty():
-        raise ConfigError(
-            f"This would {verb} {jobs}, and there is no terminal on which to ask.", fix="Say so with --yes."
-        )
-    click.confirm(f"{verb.capitalize()} {jobs}?", abort=True, err=True)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
-from datetime import datetime
-from enum import Enum
 from typing import Any
 
 import click
@@ -16,7 +13,7 @@ from penstock.cli.jobchanges import cancel, known_job, retry, wait
 from penstock.cli.jobfilter import filter_options, read_filter
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.output import print_json, print_table, readable_time
+from penstock.cli.output import plain, print_json, print_table, readable_time
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Attempt, JobStatus
 from penstock.jobs.states import JobState
@@ -137,18 +134,5 @@ def _options_of(job: JobStatus) -> dict[str, Any]:
 
 
 def _as_data(job: JobStatus) -> dict[str, Any]:
-    found: dict[str, Any] = _plain(asdict(job))
+    found: dict[str, Any] = plain(job)
     return found | {"options": _options_of(job)}
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case dict():
-            return {name: _plain(one) for name, one in value.items()}
-        case list() | tuple():
-            return [_plain(one) for one in value]
-        case datetime():
-            return value.isoformat()
-        case Enum():
-            return value.value
-    return value

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from penstock.app import App
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.output import print_json, print_table, readable_time, say
+from penstock.cli.output import print_list, readable_time, say
 from penstock.errors import LockLost
 from penstock.store.locks import LockRow
 
@@ -24,12 +22,8 @@ def command(context: click.Context, options: Options, limit: int) -> None:
     if context.invoked_subcommand is not None:
         return
     locks = complete(_look(open_app(options), options, limit))
-    if options.json:
-        print_json({"locks": [{**asdict(lock), "attempt": str(lock.attempt)} for lock in locks]})
-    elif not locks:
-        click.echo("no locks")
-    else:
-        print_table(("key", "fence", "holder", "taken", "runs out", "wanted"), [_row(lock) for lock in locks])
+    headers = ("key", "fence", "holder", "taken", "runs out", "wanted")
+    print_list("locks", locks, headers, _row, as_json=options.json)
 
 
 @command.command("release")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import re
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,6 +70,16 @@ async def open_backend(app: App, options: Options, *, fitting: bool = False, **s
             if type(error) is DataError:
                 await _expect_fit(app, config)
             raise
+
+
+def with_backend(app: App, options: Options, use: Callable[[Backend], Awaitable[T]]) -> T:
+    """Do something with the backend of the app, to its end; what it gives."""
+
+    async def work() -> T:
+        async with open_backend(app, options) as backend:
+            return await use(backend)
+
+    return complete(work())
 
 
 def complete(work: Coroutine[Any, Any, T]) -> T:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
-from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
 
 import click
 
-from penstock.app import App, Backend
+from penstock.app import Backend
 from penstock.calls.outboxcare import STATES
-from penstock.calls.outboxlooks import MOST_COUNTED, outbox_of
+from penstock.calls.outboxlooks import MOST_COUNTED, look_at_one
 from penstock.calls.outboxviews import OutboxMessage, OutboxPage, OutboxStatus
-from penstock.cli.opening import complete, open_app, open_backend
+from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.outboxchanges import drop, move, pause, rebuild, resume, retry, skip
-from penstock.cli.output import counted, print_json, print_table, readable_time, say
-
-T = TypeVar("T")
+from penstock.cli.output import counted, plain, print_json, print_list, print_table, readable_time, say
 
 _LABEL = 14
 
@@ -36,14 +33,9 @@ def command(context: click.Context, options: Options) -> None:
     if context.invoked_subcommand is not None:
         return
     app = open_app(options)
-    found = complete(with_backend(app, options, app.outboxes.list))
-    if options.json:
-        print_json({"outboxes": [_plain(asdict(one)) for one in found]})
-    elif not found:
-        click.echo("no outboxes")
-    else:
-        headers = ("outbox", "source", "messages", "behind", "parked", "delivered", "per second", "read by", "state")
-        print_table(headers, [_row(one) for one in found], right=headers[2:7])
+    found = with_backend(app, options, app.outboxes.list)
+    headers = ("outbox", "source", "messages", "behind", "parked", "delivered", "per second", "read by", "state")
+    print_list("outboxes", found, headers, _row, as_json=options.json, right=headers[2:7])
 
 
 @command.command("show")
@@ -54,21 +46,19 @@ def show(options: Options, outbox: str) -> None:
     """Show how OUTBOX stands, and the message that keeps it from going on, with its traceback."""
     app = open_app(options)
 
-    async def look(backend: Backend) -> tuple[OutboxStatus, OutboxPage]:
-        name = (await outbox_of(backend.engine.store, outbox)).plan.name
-        status = next(one for one in await app.outboxes.list(backend) if one.name == name)
-        return status, await app.outboxes.messages(backend, name, states=("failing", "halted"), limit=1)
+    async def look(backend: Backend) -> tuple[OutboxStatus, list[OutboxMessage]]:
+        return await look_at_one(backend.engine.store, outbox, backend.job_calls.now(), app.outboxes.declares)
 
-    status, page = complete(with_backend(app, options, look))
+    status, found = with_backend(app, options, look)
     if options.json:
-        print_json({"outbox": _plain(asdict(status)), "messages": [_plain(asdict(one)) for one in page.messages]})
+        print_json({"outbox": status, "messages": found})
         return
     for name, value in _facts(status).items():
         click.echo(f"{name:{_LABEL}} {value}")
-    for message in page.messages:
+    for message in found:
         click.echo()
         _show_message(message)
-    if (advice := _advice(status, page)) is not None:
+    if (advice := _advice(status, found)) is not None:
         say(f"\n{advice}")
 
 
@@ -95,9 +85,9 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
     async def look(backend: Backend) -> OutboxPage:
         return await app.outboxes.messages(backend, outbox, states=states or STATES, limit=limit, after=after)
 
-    page = complete(with_backend(app, options, look))
+    page = with_backend(app, options, look)
     if options.json:
-        print_json({"messages": [_plain(asdict(one)) for one in page.messages], "next": page.next})
+        print_json(page)
         return
     if not page.messages:
         click.echo("no such messages")
@@ -110,12 +100,6 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
 
 for _command in (retry, skip, pause, resume, move, rebuild, drop):
     command.add_command(_command)
-
-
-async def with_backend(app: App, options: Options, use: Callable[[Backend], Awaitable[T]]) -> T:
-    """Do something with a backend."""
-    async with open_backend(app, options) as backend:
-        return await use(backend)
 
 
 # ----- what is shown
@@ -165,7 +149,7 @@ def _facts(one: OutboxStatus) -> dict[str, str]:
     return {name: str(value) for name, value in facts.items() if value is not None}
 
 
-def _advice(one: OutboxStatus, page: OutboxPage) -> str | None:
+def _advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> str | None:
     """What to do about an outbox that does not go on."""
     name = one.name
     if not one.declared and one.read_by is None:
@@ -176,10 +160,10 @@ def _advice(one: OutboxStatus, page: OutboxPage) -> str | None:
         )
     if one.position is None:
         return f"Start the program once: it halts {name}, and says what can be done."
-    if one.halted and not page.messages:
+    if one.halted and not found:
         return f"Go on with penstock outbox rebuild, move or retry {name}."
-    if page.messages:
-        number = page.messages[0].number
+    if found:
+        number = found[0].number
         said = f"-- {number}" if number < 0 else str(number)
         return (
             f"Try it again at once with penstock outbox retry {name} {said}, or pass it by with "
@@ -230,17 +214,4 @@ def _article(kind: str) -> str:
 def _word(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return ",".join(value) if isinstance(value, list) else json.dumps(_plain(value), ensure_ascii=False, default=str)
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case Mapping():
-            return {name: _plain(one) for name, one in value.items()}
-        case list() | tuple():
-            return [_plain(one) for one in value]
-        case datetime():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-    return value
+    return ",".join(value) if isinstance(value, list) else json.dumps(plain(value), ensure_ascii=False, default=str)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
-from typing import Any
 
 import click
 
 from penstock.app import App, Backend
 from penstock.calls.outboxlooks import outbox_of
-from penstock.calls.outboxviews import OutboxStatus
-from penstock.cli.opening import complete, open_app, open_backend
+from penstock.calls.outboxviews import OutboxStatus, read_place
+from penstock.cli.asking import confirm
+from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import counted, say
-from penstock.errors import ConfigError, DataError
+from penstock.errors import DataError, ValueInvalid
 
 _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
@@ -34,7 +33,7 @@ def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
     async def do(backend: Backend) -> int:
         return await app.outboxes.retry(backend, outbox, list(numbers) or None)
 
-    count = complete(_with(app, options, do))
+    count = with_backend(app, options, do)
     if numbers and not count:
         raise DataError(f"Outbox {outbox} has no such message that has failed.", fix="See penstock outbox messages.")
     say(
@@ -56,10 +55,10 @@ def skip(options: Options, outbox: str, number: int, reason: str, yes: bool) -> 
 
     async def do(backend: Backend) -> None:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
-        _confirm(f"Pass message {number} of {name} by, for good?", sure=yes)
+        confirm(f"Pass message {number} of {name} by, for good?", sure=yes)
         await app.outboxes.skip(backend, name, number, reason)
 
-    complete(_with(app, options, do))
+    with_backend(app, options, do)
     say(f"Message {number} of {outbox} is passed by.")
 
 
@@ -69,7 +68,7 @@ def skip(options: Options, outbox: str, number: int, reason: str, yes: bool) -> 
 def pause(options: Options, outbox: str) -> None:
     """Hand over nothing of OUTBOX any more, on all machines, until it is resumed. What is written is kept."""
     app = open_app(options)
-    complete(_with(app, options, lambda backend: app.outboxes.pause(backend, outbox)))
+    with_backend(app, options, lambda backend: app.outboxes.pause(backend, outbox))
     say(f"{outbox} is paused. The change feed keeps what is written meanwhile, and grows.")
 
 
@@ -79,7 +78,7 @@ def pause(options: Options, outbox: str) -> None:
 def resume(options: Options, outbox: str) -> None:
     """Hand over messages of a paused OUTBOX again."""
     app = open_app(options)
-    complete(_with(app, options, lambda backend: app.outboxes.resume(backend, outbox)))
+    with_backend(app, options, lambda backend: app.outboxes.resume(backend, outbox))
     say(f"{outbox} is resumed.")
 
 
@@ -102,10 +101,10 @@ def move(options: Options, outbox: str, to: str, yes: bool) -> None:
         end = (
             "\nNone of these will be handed over." if to == "end" else "\nMessages are passed by, or handed over again."
         )
-        _confirm(f"Move {name} to {to}?", f"{name} has {_left(before)} to hand over.{end}", sure=yes)
+        confirm(f"Move {name} to {to}?", f"{name} has {_left(before)} to hand over.{end}", sure=yes)
         return await app.outboxes.move(backend, name, place)
 
-    moved = complete(_with(app, options, do))
+    moved = with_backend(app, options, do)
     say(f"{moved.name} is moved, and has {_left(moved)} to hand over.")
 
 
@@ -122,14 +121,14 @@ def rebuild(options: Options, outbox: str, yes: bool) -> None:
 
     async def do(backend: Backend) -> None:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
-        _confirm(
+        confirm(
             f"Rebuild {name}?",
             f"What {name} has written is cleared, and is incomplete until all rows are sent.",
             sure=yes,
         )
         await app.outboxes.rebuild(backend, name)
 
-    complete(_with(app, options, do))
+    with_backend(app, options, do)
     say(f"{outbox} begins with all rows again. See penstock outbox show {outbox} for how far it has come.")
 
 
@@ -146,20 +145,16 @@ def drop(options: Options, outbox: str, yes: bool) -> None:
         before = await _status(app, backend, name)
         read_by = f"\nIt is read by {before.read_by} now." if before.read_by else ""
         aside = f" {counted(before.parked, 'message')} parked will be forgotten." if before.parked else ""
-        _confirm(f"Drop {name}?", f"{name} has {_left(before)} to hand over, and never will.{aside}{read_by}", sure=yes)
+        never = ", and never will" if before.messages or before.older_rows is not None else ""
+        confirm(f"Drop {name}?", f"{name} has {_left(before)} to hand over{never}.{aside}{read_by}", sure=yes)
         await app.outboxes.drop(backend, name)
         return before.declared
 
-    declared = complete(_with(app, options, do))
+    declared = with_backend(app, options, do)
     say(f"{outbox} is dropped." + (" This program declares it, and makes it anew when it starts." if declared else ""))
 
 
 # ----- steps
-
-
-async def _with(app: App, options: Options, use: Any) -> Any:
-    async with open_backend(app, options) as backend:
-        return await use(backend)
 
 
 async def _status(app: App, backend: Backend, name: str) -> OutboxStatus:
@@ -173,24 +168,7 @@ def _left(one: OutboxStatus) -> str:
 
 def _place(to: str) -> str | datetime:
     """Where to, as `app.outboxes.move` takes it."""
-    if to in {"beginning", "end"} or to.startswith("{"):
-        return to
     try:
-        return datetime.fromisoformat(to)
-    except ValueError:
-        raise click.UsageError(f"--to {to}: it is neither beginning, nor end, nor a time, nor a position.") from None
-
-
-def _confirm(question: str, consequence: str = "", *, sure: bool) -> None:
-    """Ask, unless it is said already.
-
-    Raises:
-        ConfigError: Nobody can be asked.
-    """
-    if consequence:
-        say(consequence)
-    if sure:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigError(f"{question} There is no terminal on which to ask.", fix="Say so with --yes.")
-    click.confirm(question, abort=True, err=True)
+        return read_place(to)
+    except ValueInvalid as error:
+        raise click.UsageError(f"--to {error}") from error

@@ -6,15 +6,19 @@ Owns the look of both. On a terminal a table fits its width; elsewhere it is pla
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, TypeVar
 
 import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+T = TypeVar("T")
 
 _WIDEST_CELL, _NARROWEST_CELL = 40, 12
 _GAP = 3  # between columns
@@ -58,9 +62,53 @@ def print_table(
     return len(headers) - len(widths)
 
 
+def print_list(
+    noun: str,
+    found: Sequence[T],
+    headers: Sequence[str],
+    row: Callable[[T], Sequence[str]],
+    *,
+    as_json: bool,
+    right: Collection[str] = (),
+) -> None:
+    """Print all that was found: as JSON under its noun, or as a table.
+
+    Args:
+        noun: What they are, in the plural.
+        found: What was found.
+        headers: Names of the columns.
+        row: The cells of one.
+        as_json: Whether a program reads it.
+        right: Columns of numbers.
+    """
+    if as_json:
+        print_json({noun: found})
+    elif not found:
+        click.echo(f"no {noun}")
+    else:
+        print_table(headers, [row(one) for one in found], right=right)
+
+
 def print_json(value: Any, *, pretty: bool = False) -> None:
     """Print a value as JSON: on one line, or readably."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2 if pretty else None, default=str))
+    click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2 if pretty else None, default=str))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON says it: times in ISO form, lengths of time in seconds, objects by their fields."""
+    match value:
+        case Mapping():
+            return {name: plain(one) for name, one in value.items()}
+        case list() | tuple():
+            return [plain(one) for one in value]
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Enum():
+            return value.value
+    known = fields(value) if is_dataclass(value) else None
+    return value if known is None else {field.name: plain(getattr(value, field.name)) for field in known}
 
 
 def say(text: str) -> None:

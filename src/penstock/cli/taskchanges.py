@@ -6,13 +6,12 @@ from typing import Any
 
 import click
 
-from penstock.app import App
-from penstock.cli.jobfilter import confirm
-from penstock.cli.opening import complete, open_app, open_backend
+from penstock.app import Backend
+from penstock.cli.asking import confirm_many
+from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, say
 from penstock.cli.taskfilter import read_task_filter, task_filter_options
-from penstock.reactive.filter import TaskFilter
 
 _all = click.option("--all", "everything", is_flag=True, help="All rows of all tasks, if nothing else is told.")
 _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before several rows are changed.")
@@ -81,7 +80,7 @@ def delete(options: Options, /, task: str | None, everything: bool, yes: bool, *
 def pause(options: Options, task: str) -> None:
     """Start no runs of TASK any more, on all machines, until it is resumed. Those under way go on."""
     app = open_app(options)
-    complete(_pause(app, options, task))
+    with_backend(app, options, lambda backend: app.tasks.pause(backend, task))
     say(f"{task} is paused: runs under way go on, and no other ones are started.")
 
 
@@ -91,7 +90,7 @@ def pause(options: Options, task: str) -> None:
 def resume(options: Options, task: str) -> None:
     """Start runs of a paused TASK again."""
     app = open_app(options)
-    count = complete(_resume(app, options, task))
+    count = with_backend(app, options, lambda backend: app.tasks.resume(backend, task))
     say(f"{task} runs again; {counted(count, 'run')} that had been put off {'is' if count == 1 else 'are'} due now.")
 
 
@@ -101,7 +100,7 @@ def resume(options: Options, task: str) -> None:
 def reconcile(options: Options, task: str) -> None:
     """Have all rows of TASK looked at, from the beginning. Planners do it; penstock tasks tells how far they are."""
     app = open_app(options)
-    complete(_reconcile(app, options, task))
+    with_backend(app, options, lambda backend: app.tasks.reconcile(backend, task))
     say(f"All rows of {task} are looked at, by whichever process plans.")
 
 
@@ -125,32 +124,16 @@ def _change(
     where = read_task_filter(app, task, given)
     if states:
         where = where.in_states(*states, verb=_DONE[verb])
-    found, changed = complete(_changed(app, options, verb, where, sure=sure))
+
+    async def change(backend: Backend) -> tuple[int, int]:
+        counts = await app.tasks.count(backend, where)
+        found = sum(number for state, number in counts.items() if state != "gone")
+        confirm_many(found, verb, "row", sure=sure)
+        act = {name: getattr(app.tasks, name) for name in _DONE}[verb]
+        return found, await act(backend, where, everything=True) if found else 0
+
+    found, changed = with_backend(app, options, change)
     if options.json:
         print_json({"found": found, "changed": changed})
     else:
         say(f"{counted(changed, 'row')} {_DONE[verb]}, of {found:,}." if found else "There are no such rows.")
-
-
-async def _changed(app: App, options: Options, verb: str, where: TaskFilter[Any], *, sure: bool) -> tuple[int, int]:
-    async with open_backend(app, options) as backend:
-        counts = await app.tasks.count(backend, where)
-        found = sum(number for state, number in counts.items() if state != "gone")
-        confirm(found, verb, sure=sure, noun="row")
-        verbs = {name: getattr(app.tasks, name) for name in _DONE}
-        return found, await verbs[verb](backend, where, everything=True) if found else 0
-
-
-async def _pause(app: App, options: Options, task: str) -> None:
-    async with open_backend(app, options) as backend:
-        await app.tasks.pause(backend, task)
-
-
-async def _resume(app: App, options: Options, task: str) -> int:
-    async with open_backend(app, options) as backend:
-        return await app.tasks.resume(backend, task)
-
-
-async def _reconcile(app: App, options: Options, task: str) -> None:
-    async with open_backend(app, options) as backend:
-        await app.tasks.reconcile(backend, task)

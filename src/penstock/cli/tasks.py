@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict
-from datetime import datetime
-from enum import Enum
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 import click
 
-from penstock.app import App, Backend
-from penstock.calls.taskviews import TaskRecord, TaskStatus, key_text
-from penstock.cli.opening import complete, open_app, open_backend
+from penstock.app import Backend
+from penstock.calls.taskviews import TaskPage, TaskRecord, TaskStatus, key_text
+from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.output import counted, print_json, print_table, readable_time, say
+from penstock.cli.output import counted, plain, print_json, print_list, print_table, readable_time, say
 from penstock.cli.taskchanges import cancel, delete, pause, reconcile, resume, retry, skip
 from penstock.cli.taskfilter import read_task_filter, task_filter_options
 from penstock.errors import DataError
-
-T = TypeVar("T")
 
 _LABEL = 12
 
@@ -36,14 +31,9 @@ def command(context: click.Context, options: Options) -> None:
     if context.invoked_subcommand is not None:
         return
     app = open_app(options)
-    tasks = complete(with_backend(app, options, app.tasks.list))
-    if options.json:
-        print_json({"tasks": [_plain(asdict(task)) for task in tasks]})
-    elif not tasks:
-        click.echo("no tasks")
-    else:
-        headers = ("task", "table", "ready", "scheduled", "running", "failed", "oldest due", "version", "state")
-        print_table(headers, [_row(task) for task in tasks], right=headers[2:6])
+    tasks = with_backend(app, options, app.tasks.list)
+    headers = ("task", "table", "ready", "scheduled", "running", "failed", "oldest due", "version", "state")
+    print_list("tasks", tasks, headers, _row, as_json=options.json, right=headers[2:6])
 
 
 @command.command("records")
@@ -68,19 +58,19 @@ def records(
     where = read_task_filter(app, task, given)
     order = order or ("due" if where.rows is None else "key")
     if count:
-        counts = complete(with_backend(app, options, lambda backend: app.tasks.count(backend, where)))
+        counts = with_backend(app, options, lambda backend: app.tasks.count(backend, where))
         if options.json:
             print_json({"counts": dict(counts)})
         else:
             click.echo(", ".join(f"{number:,} {state}" for state, number in counts.items()) or "no rows")
         return
 
-    async def look(backend: Backend) -> Any:
+    async def look(backend: Backend) -> TaskPage:
         return await app.tasks.records(backend, where, limit=limit, after=after, order=order)
 
-    page = complete(with_backend(app, options, look))
+    page = with_backend(app, options, look)
     if options.json:
-        print_json({"records": [_plain(asdict(record)) for record in page.records], "next": page.next})
+        print_json(page)
         return
     if not page.records:
         click.echo("no rows")
@@ -102,15 +92,13 @@ def show(options: Options, task: str, key: str) -> None:
     A KEY of several columns is a JSON array, such as '[7, "a"]'.
     """
     app = open_app(options)
-    record = complete(with_backend(app, options, lambda backend: app.tasks.find(backend, task, key)))
+    record = with_backend(app, options, lambda backend: app.tasks.find(backend, task, key))
     if record is None:
         raise DataError(f"{task} has not heard of a row {key}.", fix=f"See penstock tasks explain {task} {key}.")
-    found = _plain(asdict(record))
     if options.json:
-        print_json(found)
+        print_json(record)
         return
-    found["key"] = key_text(found["key"])
-    for name, value in found.items():
+    for name, value in plain(replace(record, key=key_text(record.key))).items():
         if value is not None:
             click.echo(f"{name.replace('_', ' '):{_LABEL}} {value}")
 
@@ -126,21 +114,15 @@ def explain(options: Options, task: str, key: str) -> None:
     A KEY of several columns is a JSON array, such as '[7, "a"]'.
     """
     app = open_app(options)
-    found = complete(with_backend(app, options, lambda backend: app.tasks.explain(backend, task, key)))
+    found = with_backend(app, options, lambda backend: app.tasks.explain(backend, task, key))
     if options.json:
-        print_json(_plain({**asdict(found), "job": None if found.record is None else found.record.job}))
+        print_json(plain(found) | {"job": None if found.record is None else found.record.job})
     else:
         click.echo(str(found))
 
 
 for _command in (retry, cancel, skip, delete, pause, resume, reconcile):
     command.add_command(_command)
-
-
-async def with_backend(app: App, options: Options, use: Callable[[Backend], Awaitable[T]]) -> T:
-    """Do something with a backend."""
-    async with open_backend(app, options) as backend:
-        return await use(backend)
 
 
 # ----- what is shown
@@ -169,16 +151,3 @@ def _record_row(record: TaskRecord) -> tuple[str, ...]:
     change = record.change if record.gone is None else f"{record.change}, {record.gone}"
     error = (record.error or "").partition("\n")[0]
     return (record.task, key_text(record.key), state, str(record.attempt or 0), run_at, change, error)
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case dict():
-            return {name: _plain(one) for name, one in value.items()}
-        case list() | tuple():
-            return [_plain(one) for one in value]
-        case datetime():
-            return value.isoformat()
-        case Enum():
-            return value.value
-    return value

@@ -17,8 +17,17 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock.errors import CallTimeout, InputError, Overloaded, TaskNotFound, TryAgain
+from penstock.errors import (
+    CallTimeout,
+    InputError,
+    OutboxNotFound,
+    Overloaded,
+    PenstockError,
+    TaskNotFound,
+    TryAgain,
+)
 from penstock.server.access import exchange_of
+from penstock.server.adminoutbox import OUTBOX_ROUTES
 from penstock.server.admintasks import TASK_ROUTES
 from penstock.server.adminwords import AdminRoute, read_words
 from penstock.server.answers import Answer, answer_error, refusal
@@ -29,7 +38,8 @@ from penstock.server.requests import Refused
 from penstock.wire.outgoing import Format, encode_result
 
 _MOST_AT_ONCE = 8  # so that looking at millions of rows leaves connections for calls
-_ROUTES = TASK_ROUTES
+_ROUTES = (*TASK_ROUTES, *OUTBOX_ROUTES)
+_NOT_FOUND = (TaskNotFound, OutboxNotFound)
 
 
 def admin_mount(opening: Opening) -> Mount:
@@ -80,7 +90,7 @@ class Admin:
             with nullcontext() if tracing is None else tracing.incoming(request.headers):
                 try:
                     return await self._answer(request, route)
-                except (Refused, TryAgain, InputError, TaskNotFound) as error:
+                except (Refused, TryAgain, InputError, *_NOT_FOUND) as error:
                     return send_answer(self._refusal(request, error))
 
         return Route(route.path, endpoint, methods=["POST" if route.changes else "GET"])
@@ -112,10 +122,10 @@ class Admin:
         finally:
             self._under_way -= 1
 
-    def _refusal(self, request: Request, error: Refused | TryAgain | InputError | TaskNotFound) -> Answer:
+    def _refusal(self, request: Request, error: Refused | PenstockError) -> Answer:
         exchange = exchange_of(request)
         if isinstance(error, Refused | TryAgain):
             return answer_error(error, exchange, Format.CLEAN, dev=self._config.dev)
         exchange.error = error.code
-        status = 404 if isinstance(error, TaskNotFound) else 400
+        status = 404 if isinstance(error, _NOT_FOUND) else 400
         return refusal(status, type(error).__name__, str(error))

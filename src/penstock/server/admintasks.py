@@ -14,15 +14,15 @@ from penstock.app import Backend
 from penstock.calls.rowtexts import read_rows
 from penstock.calls.taskcare import Order
 from penstock.calls.taskchanges import Verb, change_rows, pause, reconcile, resume
-from penstock.calls.taskpieces import Part
+from penstock.calls.taskpieces import Part, task_of
 from penstock.jobs.job import JobStatus, job_uuid
 from penstock.reactive.filter import TaskFilter
 from penstock.schema.table import Table
-from penstock.server.adminwords import AdminRoute, Words
+from penstock.server.adminwords import LISTED, MOST_LISTED, AdminRoute, Words
 from penstock.server.requests import Refused
 
 _FILTER = ("task", "state", "error", "has_error", "key", "table", "rows")
-_LISTED, _CHANGED, _MOST = 50, 1000, 10_000
+_CHANGED, _MOST_CHANGED = 1000, 10_000
 _PART_OF_TIMEOUT = 0.5  # of the setting `call_timeout`: when a change begins no further piece
 _UNTOLD = {"args", "options", "on_complete", "on_complete_error"}  # captured values; and what a task's job has not
 
@@ -32,13 +32,13 @@ async def _list(backend: Backend, _words: Words) -> Any:
 
 
 async def _records(backend: Backend, words: Words) -> Any:
-    where, order = _filter(backend, words), cast("Order", words.one_of("order", ("key", "due")))
-    limit, after = words.number("limit", _LISTED, _MOST), words.text("after")
+    where, order = await _filter(backend, words), cast("Order", words.one_of("order", ("key", "due")))
+    limit, after = words.number("limit", LISTED, MOST_LISTED), words.text("after")
     return await backend.app.tasks.records(backend, where, limit=limit, after=after, order=order)
 
 
 async def _count(backend: Backend, words: Words) -> Any:
-    return {"counts": await backend.app.tasks.count(backend, _filter(backend, words))}
+    return {"counts": await backend.app.tasks.count(backend, await _filter(backend, words))}
 
 
 async def _show(backend: Backend, words: Words) -> Any:
@@ -56,12 +56,12 @@ async def _explain(backend: Backend, words: Words) -> Any:
 
 
 async def _change(verb: Verb, backend: Backend, words: Words) -> Any:
-    where, everything = _filter(backend, words), words.flag("everything") or False
+    where, everything = await _filter(backend, words), words.flag("everything") or False
     if where.is_empty and not everything:
         message = f"This would {verb} all rows of all reactive tasks. Say which, or send everything: true."
         raise Refused(400, "FilterEmpty", message)
     part = Part(
-        limit=words.number("limit", _CHANGED, _MOST),
+        limit=words.number("limit", _CHANGED, _MOST_CHANGED),
         after=words.text("after"),
         seconds=backend.config.call_timeout * _PART_OF_TIMEOUT,
     )
@@ -75,7 +75,7 @@ async def _pause(backend: Backend, words: Words) -> Any:
 
 
 async def _resume(backend: Backend, words: Words) -> Any:
-    done = await resume(backend.job_calls, words.needed("task"), words.number("limit", _CHANGED, _MOST))
+    done = await resume(backend.job_calls, words.needed("task"), words.number("limit", _CHANGED, _MOST_CHANGED))
     return {"task": done.task, "paused": False, "changed": done.runs, "more": done.more}
 
 
@@ -104,10 +104,13 @@ TASK_ROUTES = (
 # ----- steps
 
 
-def _filter(backend: Backend, words: Words) -> TaskFilter[Any]:
+async def _filter(backend: Backend, words: Words) -> TaskFilter[Any]:
     tasks, table, text = words.texts("task"), _table(backend, words.text("table")), words.text("rows")
     rows = None
     if text is not None:
+        known = await backend.engine.store.tasks.list()
+        for name in tasks or ():
+            task_of(known, name)  # a task that nobody knows is not found, whatever is asked of its rows
         table, rows = read_rows([declared.task for declared in backend.app.tasks], tasks, table, text)
     return TaskFilter(
         task=tasks,

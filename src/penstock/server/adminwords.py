@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -17,8 +17,13 @@ from penstock.app import Backend
 from penstock.config import Config
 from penstock.server.requests import Refused, read_object
 
+T = TypeVar("T")
+
+LISTED, MOST_LISTED = 50, 1000  # of a page: more would keep the process from its calls for too long
+
 _LONGEST_BODY, _LONGEST_QUERY = 64 * 1024, 16 * 1024
-_DIGITS = re.compile(r"[0-9]{1,9}")
+_DIGITS, _INTEGER = re.compile(r"[0-9]{1,9}"), re.compile(r"-?[0-9]{1,19}")
+_INTEGERS = range(-(2**63), 2**63)  # that databases have
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -43,10 +48,7 @@ class Words:
 
     def needed(self, name: str) -> str:
         """The same for a word without which nothing can be done."""
-        value = self.text(name)
-        if value is None:
-            raise _refused(f"{name} is missing.")
-        return value
+        return self._needed(name, self.text(name))
 
     def texts(self, name: str, *, commas: bool = False) -> tuple[str, ...] | None:
         """One or several texts; None if there is none. In a URL the word is repeated, or they stand between commas."""
@@ -80,6 +82,29 @@ class Words:
             return value
         raise _refused(f"{name} must be a whole number from 1 to {most}.")
 
+    def integers(self, name: str) -> list[int] | None:
+        """One or several whole numbers of 64 bits; None if there is none. In a URL the word is repeated."""
+        given = self._given.get(name)
+        if given is None:
+            return None
+        values = given if isinstance(given, list) else [given]
+        if self._in_url:
+            values = [int(value) if _INTEGER.fullmatch(value) else None for value in values]
+        if values and all(type(value) is int and value in _INTEGERS for value in values):
+            return values
+        raise _refused(f"{name} must be a whole number of at most 64 bits, or several.")
+
+    def integer(self, name: str) -> int | None:
+        """One whole number of 64 bits; None if there is none."""
+        values = self.integers(name)
+        if values is None or (len(values) == 1 and (self._in_url or not isinstance(self._given[name], list))):
+            return None if values is None else values[0]
+        raise _refused(f"{name} must be one whole number.")
+
+    def needed_integer(self, name: str) -> int:
+        """The same for a word without which nothing can be done."""
+        return self._needed(name, self.integer(name))
+
     def one_of(self, name: str, choices: Sequence[str]) -> str:
         """One of several texts; the first if none is given."""
         value = self.text(name)
@@ -97,7 +122,9 @@ class Words:
 
     def needed_key(self, name: str) -> Any:
         """The same for a word without which nothing can be done."""
-        value = self.key(name)
+        return self._needed(name, self.key(name))
+
+    def _needed(self, name: str, value: T | None) -> T:
         if value is None:
             raise _refused(f"{name} is missing.")
         return value

@@ -1,0 +1,66 @@
+"""Asking before something is done that cannot be undone, or is done to many.
+
+Owns that an answer is a person's: where there is no terminal nobody is asked, and nothing is done without ``--yes``.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from penstock.cli.output import counted, say
+from penstock.errors import ConfigError
+
+
+def confirm(question: str, consequence: str = "", *, sure: bool) -> None:
+    """Say what follows, and ask, unless the answer is given already.
+
+    Args:
+        question: What is asked, to be answered with yes or no.
+        consequence: What follows if the answer is yes; told in any case.
+        sure: Whether ``--yes`` was said.
+
+    Raises:
+        ConfigError: There is no terminal on which to ask.
+        Abort: The answer is no, or none.
+    """
+    if consequence:
+        say(consequence)
+    if sure:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigError(f"{question} There is no terminal on which to ask.", fix="Say so with --yes.")
+    with _interruptible():
+        try:
+            click.confirm(question, abort=True, err=True)
+        except click.Abort as error:
+            if error.__context__ is not None:  # the input has ended, and the line of the question is still open
+                say("")
+            raise
+
+
+def confirm_many(count: int, verb: str, noun: str, *, sure: bool) -> None:
+    """Ask before several things are changed at once; one is changed without.
+
+    Raises:
+        ConfigError: There is no terminal on which to ask.
+        Abort: The answer is no, or none.
+    """
+    confirm(f"{verb.capitalize()} {counted(count, noun)}?", sure=sure or count <= 1)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the process at once, as nothing was begun yet.
+
+    An event loop would only note it, for when the answer is there; and Python too, if it comes just before the reading.
+    """
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

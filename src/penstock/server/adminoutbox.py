@@ -1,0 +1,126 @@
+"""``/admin/outbox``: outboxes and the messages that they cannot hand over, seen and changed over HTTP.
+
+Owns the routes, and what they answer. What is asked means what `app.outboxes` and ``penstock outbox`` mean by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from penstock.app import Backend
+from penstock.calls.outboxcare import STATES
+from penstock.calls.outboxlooks import look_at_one, outbox_of
+from penstock.calls.outboxviews import MessageState, OutboxMessage, read_place
+from penstock.calls.rebuilding import reset_of
+from penstock.errors import ContextError, DataError, OutboxNotFound, ResultInvalid
+from penstock.server.adminwords import LISTED, MOST_LISTED, AdminRoute, Words
+from penstock.server.requests import Refused
+from penstock.wire.outgoing import Format, encode_result
+
+
+async def _list(backend: Backend, _words: Words) -> Any:
+    return {"outboxes": await backend.app.outboxes.list(backend)}
+
+
+async def _show(backend: Backend, words: Words) -> Any:
+    store, declares = backend.engine.store, backend.app.outboxes.declares
+    status, found = await look_at_one(store, words.needed("outbox"), backend.job_calls.now(), declares)
+    return {"outbox": status, "messages": await asyncio.to_thread(_sayable, found)}
+
+
+async def _messages(backend: Backend, words: Words) -> Any:
+    states = cast("tuple[MessageState, ...]", words.texts("state", commas=True) or STATES)
+    limit, after = words.number("limit", LISTED, MOST_LISTED), words.integer("after")
+    outboxes, outbox = backend.app.outboxes, words.needed("outbox")
+    page = await outboxes.messages(backend, outbox, states=states, limit=limit, after=after)
+    return {"messages": await asyncio.to_thread(_sayable, page.messages), "next": page.next}
+
+
+async def _retry(backend: Backend, words: Words) -> Any:
+    numbers, name = words.integers("number"), await _name(backend, words)
+    return {"outbox": name, "retried": await backend.app.outboxes.retry(backend, name, numbers)}
+
+
+async def _skip(backend: Backend, words: Words) -> Any:
+    number, reason = words.needed_integer("number"), words.needed("reason")
+    name = await _name(backend, words)
+    try:
+        await backend.app.outboxes.skip(backend, name, number, reason)
+    except DataError as error:
+        if isinstance(error, OutboxNotFound):
+            raise
+        raise Refused(404, "MessageNotFound", str(error)) from error
+    return {"outbox": name, "number": number, "skipped": True}
+
+
+async def _pause(backend: Backend, words: Words) -> Any:
+    name = await _name(backend, words)
+    await backend.app.outboxes.pause(backend, name)
+    return {"outbox": name, "paused": True}
+
+
+async def _resume(backend: Backend, words: Words) -> Any:
+    name = await _name(backend, words)
+    await backend.app.outboxes.resume(backend, name)
+    return {"outbox": name, "paused": False}
+
+
+async def _move(backend: Backend, words: Words) -> Any:
+    place, name = read_place(words.needed("to")), await _name(backend, words)
+    moved = await backend.app.outboxes.move(backend, name, place)
+    return {"outbox": name, "position": moved.position, "messages": moved.messages, "older_rows": moved.older_rows}
+
+
+async def _rebuild(backend: Backend, words: Words) -> Any:
+    name = await _name(backend, words)
+    try:
+        reset_of(backend.app.outboxes.find(name), name)
+    except ContextError as error:
+        raise Refused(409, "NotRebuildable", str(error)) from error
+    await backend.app.outboxes.rebuild(backend, name)
+    return {"outbox": name, "rebuilding": True}
+
+
+async def _drop(backend: Backend, words: Words) -> Any:
+    name = await _name(backend, words)
+    await backend.app.outboxes.drop(backend, name)
+    return {"outbox": name, "dropped": True}
+
+
+OUTBOX_ROUTES = (
+    AdminRoute("/outbox", (), _list),
+    AdminRoute("/outbox/show", ("outbox",), _show),
+    AdminRoute("/outbox/messages", ("outbox", "state", "limit", "after"), _messages),
+    AdminRoute("/outbox/retry", ("outbox", "number"), _retry, changes=True),
+    AdminRoute("/outbox/skip", ("outbox", "number", "reason"), _skip, changes=True),
+    AdminRoute("/outbox/pause", ("outbox",), _pause, changes=True),
+    AdminRoute("/outbox/resume", ("outbox",), _resume, changes=True),
+    AdminRoute("/outbox/move", ("outbox", "to"), _move, changes=True),
+    AdminRoute("/outbox/rebuild", ("outbox",), _rebuild, changes=True),
+    AdminRoute("/outbox/drop", ("outbox",), _drop, changes=True),
+)
+
+
+# ----- steps
+
+
+async def _name(backend: Backend, words: Words) -> str:
+    """The whole name of the outbox that is meant."""
+    return (await outbox_of(backend.engine.store, words.needed("outbox"))).plan.name
+
+
+def _sayable(messages: Sequence[OutboxMessage]) -> list[OutboxMessage]:
+    """Messages with contents that can leave; one that cannot, as it has an integer over 64 bits, is JSON as text."""
+    found = []
+    for one in messages:
+        try:
+            encode_result(one.content, Format.CLEAN)
+        except ResultInvalid:
+            found.append(replace(one, content=json.dumps(one.content, default=str)))
+        else:
+            found.append(one)
+    return found

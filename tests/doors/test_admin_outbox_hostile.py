@@ -1,0 +1,289 @@
+"""The admin interface of outboxes under input that nobody sends by mistake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stage.desk import OF_OUTBOXES, SECRET, TO_OUTBOXES, before, desk, refused
+from stage.mailroom import app, failing, hand_over, put, put_and_fail
+from stage.outboxes import send
+from stage.stories import one_backend
+
+from penstock.testing import TestApp
+
+POSITION = {"seen": "0:0:", "batch": None, "last": 0, "high": 0}
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    failing.clear()
+    yield
+    failing.clear()
+
+
+async def standing(backend: TestApp) -> list[Any]:
+    """All that may be changed about outboxes."""
+    rows = await backend.engine.store.outboxes.list()
+    aside = [await backend.engine.store.outboxes.aside(row.id, ("waiting", "halted", "parked"), 100) for row in rows]
+    return [rows, aside, [(one.name, one.position) for one in await backend.engine.store.changes.readers()]]
+
+
+# ----- what cannot be taken
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status", "code"),
+    [
+        ("outbox", "outbox=post", 400, "UnknownWord"),
+        ("outbox", "limit=1", 400, "UnknownWord"),
+        ("outbox/show", "", 400, "BadRequest"),
+        ("outbox/show", "name=post", 400, "UnknownWord"),
+        ("outbox/show", "outbox=", 400, "BadRequest"),
+        ("outbox/show", "outbox=post&outbox=files", 400, "BadRequest"),
+        ("outbox/show", "outbox=postt", 404, "OutboxNotFound"),
+        ("outbox/show", "outbox=%00", 404, "OutboxNotFound"),
+        ("outbox/show", "outbox=%ED%A0%80", 404, "OutboxNotFound"),
+        ("outbox/show", "outbox=a/b/../c", 404, "OutboxNotFound"),
+        ("outbox/show", "outbox=%F0%9F%93%AE", 404, "OutboxNotFound"),
+        ("outbox/show", "outbox=" + "x" * 16_000, 404, "OutboxNotFound"),
+        ("outbox/show", "outbox=" + "x" * 20_000, 414, "UriTooLong"),
+        ("outbox/messages", "", 400, "BadRequest"),
+        ("outbox/messages", "outbox=postt", 404, "OutboxNotFound"),
+        ("outbox/messages", "outbox=post&state=dirty", 400, "ValueInvalid"),
+        ("outbox/messages", "outbox=post&state=", 400, "BadRequest"),
+        ("outbox/messages", "outbox=post&state=parked,", 400, "ValueInvalid"),
+        ("outbox/messages", "outbox=post&limit=0", 400, "BadRequest"),
+        ("outbox/messages", "outbox=post&limit=1001", 400, "BadRequest"),
+        ("outbox/messages", "outbox=post&limit=%D9%A3", 400, "BadRequest"),
+        ("outbox/messages", "outbox=post&limit=1&limit=2", 400, "BadRequest"),
+        ("outbox/messages", "outbox=post&limit=" + "9" * 5000, 400, "BadRequest"),
+        ("outbox/messages", "outbox=post&after=x", 400, "BadRequest"),
+        ("outbox/messages", "outbox=post&after=", 400, "BadRequest"),
+        ("outbox/messages", "outbox=post&after=1.5", 400, "BadRequest"),
+        ("outbox/messages", "outbox=post&after=--1", 400, "BadRequest"),
+        ("outbox/messages", "outbox=post&after=1&after=2", 400, "BadRequest"),
+        ("outbox/messages", f"outbox=post&after={2**63}", 400, "BadRequest"),
+        ("outbox/messages", "outbox=post&after=" + "9" * 5000, 400, "BadRequest"),
+        ("outbox/messages", "outbox=post&number=1", 400, "UnknownWord"),
+        ("outbox/post", "", 404, "NotFound"),
+        ("outbox/", "", 404, "NotFound"),
+        ("outbox/show/", "outbox=post", 404, "NotFound"),
+        ("outboxes", "", 404, "NotFound"),
+    ],
+)
+async def test_questions_that_cannot_be_taken(sqlite_url: str, path: str, query: str, status: int, code: str) -> None:
+    async with desk(sqlite_url, app) as admin:
+        message = refused(await admin.http.get(f"/admin/{path}?{query}"), status, code)
+        if "limit=1001" in query:
+            assert message == "limit must be a whole number from 1 to 1000."
+
+
+async def test_pages_after_any_number(database_url: str) -> None:
+    async with desk(database_url, app) as admin:
+        await put_and_fail(admin.backend)
+        for after, count in ((-(2**63), 2), (2**63 - 1, 0), (0, 2), (-1, 2)):
+            page = await admin.get("outbox/messages", outbox="files", after=after)
+            assert (len(page["messages"]), page["next"]) == (count, None), after
+
+
+async def test_changes_that_cannot_be_taken(database_url: str) -> None:
+    of_all: list[tuple[Any, int, str]] = [
+        (b"", 400, "BadJson"),
+        (b"{", 400, "BadJson"),
+        (b'{"outbox": NaN}', 400, "BadJson"),
+        (b'{"outbox": "\\ud800"}', 400, "BadJson"),
+        (b"[" * 60_000, 400, "BadJson"),
+        (b'{"outbox": "\xff"}', 400, "BadJson"),
+        ([], 400, "BadRequest"),
+        ("post", 400, "BadRequest"),
+        (None, 400, "BadRequest"),
+        ({"name": "post"}, 400, "UnknownWord"),
+        ({"outbox": "post", "everything": True}, 400, "UnknownWord"),
+        ({"outbox": "post", "": 1}, 400, "UnknownWord"),
+        ({"outbox": "post", "yes": True}, 400, "UnknownWord"),
+    ]
+    wrong: dict[str, list[tuple[dict[str, Any], int, str]]] = {
+        "retry": [
+            ({"number": "1"}, 400, "BadRequest"),
+            ({"number": 1.0}, 400, "BadRequest"),
+            ({"number": True}, 400, "BadRequest"),
+            ({"number": []}, 400, "BadRequest"),
+            ({"number": {}}, 400, "BadRequest"),
+            ({"number": [1, None]}, 400, "BadRequest"),
+            ({"number": [[1]]}, 400, "BadRequest"),
+            ({"number": 2**63}, 400, "BadRequest"),
+            ({"number": [1, -(2**63) - 1]}, 400, "BadRequest"),
+            ({"number": int("9" * 4000)}, 400, "BadRequest"),
+            ({"numbers": [1]}, 400, "UnknownWord"),
+        ],
+        "skip": [
+            ({"reason": "x"}, 400, "BadRequest"),
+            ({"number": 1}, 400, "BadRequest"),
+            ({"number": [1], "reason": "x"}, 400, "BadRequest"),
+            ({"number": 1e3, "reason": "x"}, 400, "BadRequest"),
+            ({"number": 2**63, "reason": "x"}, 400, "BadRequest"),
+            ({"number": 1, "reason": ""}, 400, "BadRequest"),
+            ({"number": 1, "reason": " \n"}, 400, "ValueInvalid"),
+            ({"number": 1, "reason": ["x"]}, 400, "BadRequest"),
+            ({"number": 10**12, "reason": "x"}, 404, "MessageNotFound"),
+            ({"number": -1, "reason": "x\x00" * 5000}, 404, "MessageNotFound"),
+        ],
+        "move": [
+            ({}, 400, "BadRequest"),
+            ({"to": ""}, 400, "BadRequest"),
+            ({"to": 5}, 400, "BadRequest"),
+            ({"to": POSITION}, 400, "BadRequest"),
+            ({"to": "Beginning"}, 400, "ValueInvalid"),
+            ({"to": "2030-13-01T00:00Z"}, 400, "ValueInvalid"),
+            ({"to": "2030-01-01T00:00"}, 400, "ValueInvalid"),
+            ({"to": "0001-01-01T00:00:00+14:00"}, 400, "ValueInvalid"),
+            ({"to": "9999-12-31T23:59:59-14:00"}, 400, "ValueInvalid"),
+            ({"to": "x" * 10_000}, 400, "ValueInvalid"),
+        ],
+        "pause": [({"paused": False}, 400, "UnknownWord")],
+        "resume": [({"limit": 1}, 400, "UnknownWord")],
+        "rebuild": [({}, 409, "NotRebuildable"), ({"to": "end"}, 400, "UnknownWord")],
+        "drop": [({"force": True}, 400, "UnknownWord")],
+    }
+    rest: dict[str, dict[str, Any]] = {"skip": {"number": 1, "reason": "x"}, "move": {"to": "end"}}
+    async with desk(database_url, app) as admin:
+        await put_and_fail(admin.backend)
+        whole = await standing(admin.backend)
+        for path in TO_OUTBOXES:
+            verb = path.removeprefix("outbox/")
+            others = [
+                (rest.get(verb, {}) | {"outbox": name}, status, code)
+                for name, status, code in (
+                    (None, 400, "BadRequest"),
+                    ("", 400, "BadRequest"),
+                    (7, 400, "BadRequest"),
+                    (True, 400, "BadRequest"),
+                    (["post"], 400, "BadRequest"),
+                    ({"$ne": ""}, 400, "BadRequest"),
+                    ("postt", 404, "OutboxNotFound"),
+                    ("post\0", 404, "OutboxNotFound"),
+                    ("../post", 404, "OutboxNotFound"),
+                    ("' or '1'='1", 404, "OutboxNotFound"),
+                    ("'; drop table penstock_outbox; --", 404, "OutboxNotFound"),
+                    ("%", 404, "OutboxNotFound"),
+                    ("póst", 404, "OutboxNotFound"),
+                    ("📮" * 1000, 404, "OutboxNotFound"),
+                )
+            ]
+            own = [({"outbox": "post"} | words, status, code) for words, status, code in wrong[verb]]
+            for body, status, code in [*of_all, *others, *own]:
+                content = body if isinstance(body, bytes) else json.dumps(body).encode()
+                answer = await admin.http.post(f"/admin/{path}", content=content)
+                said = (answer.status_code, answer.json()["code"])
+                assert said == (status, code), (path, str(body)[:200], answer.text[:500])
+        assert await standing(admin.backend) == whole
+
+
+async def test_places_that_no_outbox_has_had(database_url: str) -> None:
+    places = [
+        "{",
+        "{}",
+        "{" * 60_000,
+        '{"a":' * 5_000,
+        '{"seen": 5}',
+        *(
+            json.dumps(POSITION | wrong)
+            for wrong in (
+                {"high": 10**12},
+                {"high": 2**63},
+                {"high": -(10**30)},
+                {"high": "9" * 5000},
+                {"high": None},
+                {"high": [1]},
+                {"high": True, "seen": "1"},
+                {"last": 10**40},
+                {"batch": 5},
+                {"batch": "1:2"},
+                {"seen": f"0:{10**30}:"},
+                {"seen": f"0:{-(10**30)}:"},
+                {"seen": "0:0:" + ",".join(map(str, range(10**30, 10**30 + 5)))},
+                {"seen": "a:b:c"},
+                {"seen": None},
+            )
+        ),
+        json.dumps(POSITION).replace('"high": 0', '"high": 1e400'),
+        json.dumps(POSITION).replace('"last": 0', '"last": NaN'),
+    ]
+    async with desk(database_url, app) as admin:
+        await put_and_fail(admin.backend)
+        whole = await standing(admin.backend)
+        for place in places:
+            body = {"outbox": "post", "to": place}
+            refused(await admin.http.post("/admin/outbox/move", json=body), 400, "CursorInvalid")
+        assert await standing(admin.backend) == whole
+
+
+async def test_messages_that_no_json_can_say_are_shown_all_the_same(database_url: str) -> None:
+    deep = "[" * 80 + "]" * 80
+    payloads = {
+        f'{{"n": {10**40}}}': json.dumps({"n": 10**40}),
+        deep: deep,
+        '"talk \\u00fc \\u2028 <script>"': "talk ü \u2028 <script>",
+        '{"$bytes": "!", "$integer": 5}': {"$bytes": "!", "$integer": 5},
+        "null": None,
+    }
+    failing.update(("talk", "talk ü \u2028 <script>"))
+    async with desk(database_url, app) as admin:
+        await hand_over(admin.backend)
+        for payload in payloads:
+            await send(admin.backend, "talks", payload, "a/b/é\u202e")
+        await hand_over(admin.backend)
+        found = (await admin.get("outbox/messages", outbox="talks"))["messages"]
+        assert [one["content"] for one in found] == list(payloads.values())
+        assert {one["key"] for one in found} == {"a/b/é\u202e"}
+
+
+async def test_thousands_of_messages_are_retried_by_number(database_url: str) -> None:
+    async with desk(database_url, app) as admin:
+        await put_and_fail(admin.backend)
+        numbers = list(range(10_000))
+        assert (await admin.post("outbox/retry", outbox="files", number=numbers))["retried"] == 2
+
+
+# ----- anything at all
+
+
+def test_whatever_is_sent_gets_an_answer(sqlite_url: str) -> None:
+    values = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=4,
+    )
+    likely = st.sampled_from(["post", "files", "counts", "parked", "beginning", "end", 1, [1, 2], json.dumps(POSITION)])
+    names = st.sampled_from(["outbox", "state", "limit", "after", "number", "reason", "to"])
+    words = st.dictionaries(names, likely | values, max_size=5)
+    usual = st.fixed_dictionaries({"outbox": st.sampled_from(["post", "files", "counts"])}, optional={})
+    told = words | st.tuples(usual, words).map(lambda two: two[1] | two[0])
+    requests = st.lists(st.tuples(st.sampled_from([*OF_OUTBOXES, *TO_OUTBOXES]), told), max_size=5)
+
+    with one_backend(app, sqlite_url, admin_token=SECRET) as tell:
+
+        @given(requests)
+        @settings(max_examples=60, deadline=None)
+        def whatever(sent: list[tuple[str, dict[str, Any]]]) -> None:
+            async def story(backend: TestApp) -> None:
+                async with before(backend) as admin:
+                    for path, given in sent:
+                        text = json.dumps(given)
+                        if path in TO_OUTBOXES:
+                            answer = await admin.http.post(f"/admin/{path}", content=text)
+                        else:
+                            query = {name: str(value) for name, value in json.loads(text).items()}
+                            answer = await admin.http.get(f"/admin/{path}", params=query)
+                        assert answer.status_code in {200, 400, 404, 409}, (path, given, answer.text)
+                        assert answer.status_code == 200 or answer.json().keys() == {"code", "message"}
+                    await backend.run_mutation(put, ["a"])
+
+            tell(story)
+
+        whatever()

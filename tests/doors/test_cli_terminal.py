@@ -1,0 +1,186 @@
+"""Commands that ask before they do something, on a real terminal: every answer that a person may give, and none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from stage import desk, mailroom
+from stage.terminal import END_OF_FILE, ENTER, INTERRUPT, Terminal
+
+from penstock import App, TaskFilter
+from penstock.clock import SystemClock
+from penstock.testing import TestApp, TestClock
+
+if TYPE_CHECKING:
+    from doors.cli_fixtures import Console
+
+pytest_plugins = ("doors.cli_fixtures",)
+
+NOTHING = "error: Nothing was done.\n"
+DROP = ("--app", "stage.mailroom", "outbox", "drop", "post")
+DELETE = ("--app", "stage.desk:app", "tasks", "delete", "ship")
+ANSWERS = pytest.mark.parametrize(
+    ("answer", "code", "shown"),
+    [
+        (f"n{ENTER}", 1, f"n\n{NOTHING}"),
+        (ENTER, 1, f"\n{NOTHING}"),
+        (END_OF_FILE, 1, f"\n{NOTHING}"),
+        (INTERRUPT, 130, ""),
+    ],
+    ids=["no", "nothing", "end of file", "interrupt"],
+)
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    mailroom.failing.clear()
+    yield
+    mailroom.failing.clear()
+
+
+@pytest.fixture
+def shop(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+    """Where programs of the stage are found, with letters that have failed, and orders that wait."""
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+
+    async def order(test: TestApp) -> None:
+        await test.run_mutation(desk.put, ["a", "b", "c"])
+        await test.plan()
+
+    on(mailroom.app, database_url, mailroom.put_and_fail)
+    on(desk.app, database_url, order)
+    return console
+
+
+def on(app: App, url: str, work: Callable[[TestApp], Awaitable[Any]]) -> Any:
+    """Do something with an app on the database of the commands."""
+
+    async def main() -> Any:
+        async with TestApp(app, url, clock=TestClock(SystemClock().now())) as test:
+            return await work(test)
+
+    return asyncio.run(main())
+
+
+def outboxes(url: str) -> dict[str, Any]:
+    return {one.name: one for one in on(mailroom.app, url, mailroom.app.outboxes.list)}
+
+
+def rows(url: str) -> dict[str, int]:
+    counted: dict[str, int] = on(desk.app, url, lambda test: desk.app.tasks.count(test, TaskFilter(task="ship")))
+    return counted
+
+
+def answered(shop: Console, command: tuple[str, ...], question: str, answer: str) -> tuple[int, str]:
+    """A command's exit code, and what it shows behind its question."""
+    with Terminal(shop.folder, *command) as terminal:
+        terminal.wait_for("[y/N]: ")
+        assert terminal.shown.endswith(f"{question} [y/N]: ")
+        terminal.press(answer)
+        code = terminal.end()
+        return code, terminal.shown.partition("[y/N]: ")[2].removeprefix(
+            "^C"
+        )  # which Linux shows, or does not any more
+
+
+@ANSWERS
+def test_nothing_is_done_unless_the_answer_is_yes(
+    shop: Console, database_url: str, answer: str, code: int, shown: str
+) -> None:
+    assert answered(shop, DROP, "Drop post?", answer) == (code, shown)
+    assert answered(shop, DELETE, "Delete 3 rows?", answer) == (code, shown)
+    assert rows(database_url) == {"pending": 3}
+    assert "post" in outboxes(database_url)
+
+
+def test_a_question_is_asked_until_it_is_answered(shop: Console, database_url: str) -> None:
+    with Terminal(shop.folder, *DROP) as terminal:
+        terminal.wait_for("[y/N]: ")
+        terminal.press(f"perhaps{ENTER}")
+        terminal.wait_for("Error: invalid input\nDrop post? [y/N]: ")
+        terminal.press(f"n{ENTER}")
+        assert terminal.end() == 1
+        assert terminal.shown.endswith(f"Drop post? [y/N]: n\n{NOTHING}")
+    assert "post" in outboxes(database_url)
+
+
+def test_outboxes_are_changed_once_the_answer_is_yes(shop: Console, database_url: str) -> None:
+    outbox = ("--app", "stage.mailroom", "outbox")
+    (failed,) = shop.ok(*outbox, "messages", "post", "--json").json["messages"]
+    number = str(failed["number"])
+    for command, question, before, after in (
+        (
+            ("skip", "post", number, "--reason", "x"),
+            f"Pass message {number} of post by, for good?",
+            "",
+            f"Message {number} of post is passed by.",
+        ),
+        (
+            ("move", "post", "--to", "end"),
+            "Move post to end?",
+            "post has 3 messages to hand over.\nNone of these will be handed over.\n",
+            "post is moved, and has no messages to hand over.",
+        ),
+        (
+            ("rebuild", "counts"),
+            "Rebuild counts?",
+            "What counts has written is cleared, and is incomplete until all rows are sent.\n",
+            "counts begins with all rows again.",
+        ),
+        (
+            ("drop", "files"),
+            "Drop files?",
+            "files has no messages to hand over. 2 messages parked will be forgotten.\n",
+            "files is dropped.",
+        ),
+    ):
+        with Terminal(shop.folder, *outbox, *command) as terminal:
+            terminal.wait_for("[y/N]: ")
+            assert terminal.shown == f"{before}{question} [y/N]: "
+            terminal.press(f"y{ENTER}")
+            assert terminal.end() == 0, terminal.shown
+            assert after in terminal.shown
+    found = outboxes(database_url)
+    assert found["files"].parked == 0, "a program that declares it has made it anew"
+    assert found["post"].messages == 0
+    assert found["counts"].older_rows == 0
+
+
+def test_rows_of_tasks_are_changed_once_the_answer_is_yes(shop: Console, database_url: str) -> None:
+    for verb, done in (("skip", {"skipped": 3}), ("retry", {"pending": 3}), ("delete", {})):
+        code, shown = answered(shop, (*DELETE[:3], verb, "ship"), f"{verb.capitalize()} 3 rows?", f"yes{ENTER}")
+        assert (code, shown.splitlines()[0]) == (0, "yes")
+        assert ", of 3." in shown
+        assert rows(database_url) == done
+
+
+def test_the_other_commands_that_ask_end_with_ctrl_c_too(bookings: Console) -> None:
+    for _ in range(2):
+        bookings.ok("run", "book", "customer=ada", "phone=1")
+    bookings.write("rows.jsonl", '{"customer": "eve", "phone": "2"}\n')
+    jobs, rows = bookings.ok("jobs", "--json").json["counts"], bookings.ok("data", "booking", "--json").out
+    for command, question in (
+        (("jobs", "cancel", "--state", "pending"), "Cancel 2 jobs?"),
+        (("import", "booking", "rows.jsonl", "--replace"), "Delete all 2 rows of booking?"),
+    ):
+        assert answered(bookings, command, question, INTERRUPT) == (130, "")
+        assert answered(bookings, command, question, END_OF_FILE) == (1, f"\n{NOTHING}")
+    assert bookings.ok("jobs", "--json").json["counts"] == jobs
+    assert bookings.ok("data", "booking", "--json").out == rows
+
+
+def test_nobody_is_asked_who_cannot_see_the_question(shop: Console, database_url: str) -> None:
+    for command, question in ((DROP, "Drop post?"), (DELETE, "Delete 3 rows?")):
+        errors = shop.folder / "errors"
+        with errors.open("wb") as file, Terminal(shop.folder, *command, errors=file.fileno()) as terminal:
+            assert (terminal.end(), terminal.shown) == (1, "")
+        for refused in (errors.read_text(), shop(*command).err):
+            assert f"error: {question} There is no terminal on which to ask.\n  fix: Say so with --yes." in refused
+    assert rows(database_url) == {"pending": 3}
+    assert "post" in outboxes(database_url)

@@ -1,0 +1,76 @@
+"""A command on a terminal of its own, as a person has it: what it shows is read, and keys are pressed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+ENTER, INTERRUPT, END_OF_FILE = "\r", "\x03", "\x04"
+
+# The terminal becomes that of the process, so that Ctrl-C reaches it.
+_START = (
+    "import fcntl, runpy, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); runpy.run_module('penstock', None, '__main__')"
+)
+
+
+class Terminal:
+    """A command of the command line on a terminal. Use it in ``with``.
+
+    Args:
+        folder: Where it is called.
+        arguments: The command.
+        errors: Where stderr goes instead of the terminal.
+
+    Attributes:
+        shown: All that stood on the terminal so far, as a person has read it.
+    """
+
+    def __init__(self, folder: Path, *arguments: str, errors: int | None = None) -> None:
+        self.shown = ""
+        self._ours, theirs = pty.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START, *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TERM": "xterm", "NO_COLOR": "1"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs if errors is None else errors,
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def wait_for(self, text: str) -> None:
+        """Read until something is shown."""
+        while text not in self.shown:
+            assert self._read(), f"{text!r} is not shown:\n{self.shown}"
+
+    def press(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def end(self) -> int:
+        """Read to the end; the exit code as a shell has it."""
+        while self._read():
+            continue
+        code = self._process.wait()
+        return code if code >= 0 else 128 - code
+
+    def _read(self) -> bool:
+        """Read what is shown next; whether there was anything."""
+        read = b""
+        with suppress(OSError):  # so Linux says that nobody has the other end any more
+            read = os.read(self._ours, 4096)
+        self.shown += read.decode().replace("\r\n", "\n")
+        return bool(read)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
