@@ -243,6 +243,9 @@ async def say(ctx: ActionCtx) -> None: ...
 """
 
 
+_LIMIT = ("pools", "set", "sms", "--max-parallelism")
+
+
 def test_pools_are_listed_paused_resumed_and_limited(console: Console) -> None:
     console.write("pools.py", POOLS)
     console.ok("migrate")
@@ -252,10 +255,14 @@ def test_pools_are_listed_paused_resumed_and_limited(console: Console) -> None:
     rows = {row["name"]: row for row in console.ok("pools", "--json").json["pools"]}
     assert (rows["sms"]["paused"], rows["sms"]["ready"], rows["sms"]["max_parallelism"]) == (True, 5, 3)
     lines = [line.split() for line in console.ok("pools").out.splitlines()]
-    assert ["sms", "paused", "0", "5", "0", "0", "0"] in lines
+    assert ["sms", "3,", "paused", "0", "5", "0", "0", "0"] in lines
     assert ["calls", "2,000", "(declared", "10)", "0", "0", "0", "0", "0"] in lines
-    console.ok("resume", "sms")
+    assert "sms runs at most 0 jobs at once, once it is resumed." in console.ok(*_LIMIT, "0").err
+    assert "but its limit is 0. Raise it with: penstock pools set sms --max-par" in console.ok("resume", "sms").err
     assert not console.ok("pools", "--json").json["pools"][1]["paused"]
+    assert "sms runs at most 3 jobs at once." in console.ok(*_LIMIT, "3").err
+    assert "sms starts jobs again." in console.ok("resume", "sms").err
+    assert console(*_LIMIT, "99999999999").code == console(*_LIMIT, "-1").code == 2
     for command in (["pause", "mail"], ["pools", "set", "mail", "--max-parallelism", "1"]):
         refused = console(*command)
         assert (refused.code, "The database knows no pool 'mail'." in refused.err) == (1, True)

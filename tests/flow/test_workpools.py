@@ -441,6 +441,8 @@ def test_a_pool_that_cannot_be_is_refused_where_it_is_declared() -> None:
     twice.workpool("x")
     with pytest.raises(DeclarationError, match="two pools called 'x'"):
         twice.workpool("x")
+    with pytest.raises(DeclarationError, match="must be True or False, not 'no'"):
+        App().workpool("y", retry_actions_by_default="no")  # type: ignore[arg-type]
 
 
 def test_options_that_cannot_be_are_refused_where_they_are_given() -> None:
@@ -457,18 +459,23 @@ def test_options_that_cannot_be_are_refused_where_they_are_given() -> None:
         ({"on_complete": send}, DeclarationError),
         ({"on_complete": note}, DeclarationError),
         ({"on_complete": print}, DeclarationError),
+        ({"priority": None}, ValueInvalid),
+        ({"key": "k", "on_duplicate": None}, ValueInvalid),
+        ({"context": 1}, UsageError),
+        ({"on_complete_retry": Retry()}, UsageError),
     ):
         with pytest.raises(error):
             sms.with_options(**given)
 
 
-async def test_work_that_cannot_be_is_refused_and_leaves_nothing(sqlite_url: str) -> None:
+async def test_work_that_cannot_be_is_refused_and_leaves_nothing(database_url: str) -> None:
     elsewhere = App()
 
     @elsewhere.internal_action
     async def foreign(ctx: ActionCtx) -> None: ...
 
-    async with TestApp(app, sqlite_url, max_job_argument_bytes=1000) as backend:
+    followed = sms.with_options(on_complete=told)
+    async with TestApp(app, database_url, max_job_argument_bytes=1000) as backend:
         calls: list[tuple[Any, Any, dict[str, Any], type[Exception]]] = [
             (sms, send, {"text": 7}, ArgumentsInvalid),
             (sms, send, {}, ArgumentsInvalid),
@@ -481,12 +488,18 @@ async def test_work_that_cannot_be_is_refused_and_leaves_nothing(sqlite_url: str
             (sms.with_options(run_after=timedelta(days=9999)), send, {"text": "x"}, ValueInvalid),
             (sms.with_options(run_after=5), send, {"text": "x"}, ValueInvalid),
             (sms.with_options(run_at="2030"), send, {"text": "x"}, ValueInvalid),
-            (sms.with_options(context=object()), send, {"text": "x"}, ValueInvalid),
-            (sms.with_options(context="x" * 1000), send, {"text": "x"}, LimitExceeded),
+            (followed.with_options(context=object()), send, {"text": "x"}, ValueInvalid),
+            (followed.with_options(context="x" * 1000), send, {"text": "x"}, LimitExceeded),
         ]
         for pool, function, arguments, error in calls:
             with pytest.raises(error):
                 await pool.enqueue(backend, function, **arguments)
         with pytest.raises(ContextError, match="neither a ctx nor a backend"):
             sms.enqueue(None, send, "x")  # type: ignore[call-overload]
+        many: Any
+        for many in (5, None, [{"text": "x"}, 2], [{"text": "x"}, [("text", "y")]]):
+            with pytest.raises(ArgumentsInvalid):
+                await sms.enqueue_batch(backend, send, many)
+        with pytest.raises(ValueInvalid, match="a timedelta or None as its timeout, not 1"):
+            await sms.result(backend, "job_" + "0" * 26, 1)  # type: ignore[call-overload]
         assert not any((await backend.job_counts()).values())

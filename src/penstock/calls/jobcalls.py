@@ -14,9 +14,19 @@ from penstock.calls import tokens
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter, cancelable, retriable
-from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobId, JobStatus, Kind, NewJob, Options, job_id, job_ids
+from penstock.jobs.job import (
+    DEFAULT_POOL,
+    NO_OPTIONS,
+    JobId,
+    JobStatus,
+    Kind,
+    NewJob,
+    Options,
+    job_id,
+    job_ids,
+    status_of_new,
+)
 from penstock.jobs.order import rank
-from penstock.jobs.states import JobState
 from penstock.observe.logs import event as log_event
 from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
@@ -24,7 +34,7 @@ from penstock.pools.results import Completion
 from penstock.store.contract import ABOVE_ALL, OpenTransaction, Store
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
-from penstock.values import decode_json, encode_json, text_bytes
+from penstock.values import encode_json, text_bytes
 
 if TYPE_CHECKING:
     from penstock.calls.engine import Engine
@@ -164,7 +174,7 @@ class JobCalls:
         options = self._runner.engine.journal.traced(options)
 
         def make(arguments: Mapping[str, Any]) -> NewJob:
-            text = self.json(check(dict(arguments)), what)
+            text = self.json(check(arguments), what)
             new_id = UUID(int=clock.uuid7())
             return NewJob(new_id, name, kind, text, run_at, place, pool, priority, options, on_complete, key)
 
@@ -325,11 +335,16 @@ class JobCalls:
 
     async def find(self, uuid: UUID) -> JobStatus | None:
         """How a job stands; None if it is unknown, or its status has expired."""
-        for new in self._scope.transaction.jobs if self._scope is not None else ():
-            if new.id == uuid:
-                return _status_of_new(new, self.now())
-        jobs = self._runner.engine.store.jobs
-        return await self.read(lambda session: jobs.find(session, uuid, self.now()))
+        return (await self.find_many([uuid]))[0]
+
+    async def find_many(self, uuids: Sequence[UUID]) -> list[JobStatus | None]:
+        """How jobs stand, all at the same moment."""
+        now, new = self.now(), self._scope.transaction.jobs if self._scope is not None else ()
+        wanted = set(uuids) if new else set()
+        known = {job.id: status_of_new(job, now) for job in new if job.id in wanted}
+        asked, find = [uuid for uuid in uuids if uuid not in known], self._runner.engine.store.jobs.find_many
+        found = await self.read(lambda session: find(session, asked, now)) if asked else {}
+        return [known.get(uuid) or found.get(uuid) for uuid in uuids]
 
     def sending(self, pool: str, function: object, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """A call that enqueues, in a span of its own if anybody wants to see it."""
@@ -345,22 +360,6 @@ class JobCalls:
                 fix="Bring it in an action, or from the program.",
             )
         return self._runner
-
-
-def _status_of_new(job: NewJob, now: datetime) -> JobStatus:
-    return JobStatus(
-        id=job_id(job.id),
-        function=job.function,
-        args=decode_json(job.args),
-        state=JobState.PENDING,
-        attempt=0,
-        run_at=job.run_at,
-        enqueued_at=now,
-        pool=job.pool,
-        priority=job.priority,
-        options=job.options,
-        on_complete=job.on_complete,
-    )
 
 
 async def _in_span(tracing: Tracing, pool: str, function: str, call: Coroutine[Any, Any, T]) -> T:

@@ -15,10 +15,9 @@ from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.calls.limits import change_pool
 from penstock.calls.retrying import Retrying, Where, filter_of
 from penstock.clock import SystemClock
-from penstock.errors import CallTimeout, ContextError, DataError, UsageError
-from penstock.functions.function import AnyFunction, Function, FunctionKind
+from penstock.errors import ArgumentsInvalid, CallTimeout, ContextError, DataError, UsageError, ValueInvalid
+from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.job import JobId, NewJob, Options, job_id, job_uuid
-from penstock.jobs.retry import Retry
 from penstock.jobs.settle import FOR_EVER
 from penstock.pools.options import WorkOptions
 from penstock.pools.pool import PoolDefinition
@@ -165,7 +164,7 @@ class Workpool(Retrying, Completer):
             arguments: Of each call its arguments by name.
 
         Raises:
-            ArgumentsInvalid: The function does not take some of them; then none is enqueued.
+            ArgumentsInvalid: The function does not take some of them, or they are no mappings; then none is enqueued.
         """
         calls = self._calls(ctx, writes=True)
         return calls.answer(calls.sending(self.name, function, self._enqueue_batch(calls, function, arguments)))
@@ -212,6 +211,7 @@ class Workpool(Retrying, Completer):
 
         Raises:
             CallTimeout: It has not ended in time.
+            ValueInvalid: The timeout is no timedelta.
             DataError: It is unknown, or its status has expired.
         """
         calls = self._calls(ctx)
@@ -316,6 +316,8 @@ class Workpool(Retrying, Completer):
         make = self._maker(calls, function)
         if self._options.key is not None:
             raise UsageError("A batch of work cannot have one key.", fix="Enqueue work with keys one by one.")
+        if not isinstance(arguments, Iterable):
+            raise ArgumentsInvalid(f"enqueue_batch takes the arguments of many calls, not {arguments!r}.")
         return await calls.enqueue_all(map(make, arguments))
 
     def job(self, calls: JobCalls, function: Any, arguments: Mapping[str, Any]) -> NewJob:
@@ -352,7 +354,7 @@ class Workpool(Retrying, Completer):
         """What its jobs that run a function are asked for."""
         asked, ttl = self._options, self.definition.status_ttl
         return Options(
-            retry=self._retry(function),
+            retry=asked.retry_of(function, self.definition),
             name=asked.name,
             timeout=None if asked.timeout is None else asked.timeout.total_seconds(),
             keep=(FOR_EVER if ttl is None else ttl).total_seconds(),
@@ -363,28 +365,17 @@ class Workpool(Retrying, Completer):
             until_start=asked.duplicate.until_start if asked.key is not None else None,
         )
 
-    def _retry(self, function: AnyFunction) -> Retry | None:
-        asked, pool = self._options.retry, self.definition
-        if function.kind is not FunctionKind.ACTION:
-            if asked:
-                raise UsageError(
-                    f"{function.name} is a {function.kind.value}, which is not retried when it raises: it would raise "
-                    "again. Conflicts and lost connections are retried anyway.",
-                    fix="Leave retry away; or call what may fail for a while in an action.",
-                )
-            return None
-        if asked is None:
-            asked = pool.retry_actions_by_default
-        return asked if isinstance(asked, Retry) else pool.default_retry if asked else None
-
     async def _status(self, calls: JobCalls, work_id: JobId) -> WorkStatus | None:
         found = await calls.find(job_uuid(work_id))
         return None if found is None else work_status(found)
 
     async def _status_batch(self, calls: JobCalls, work_ids: Iterable[JobId]) -> list[WorkStatus | None]:
-        return [await self._status(calls, work_id) for work_id in list(work_ids)]
+        found = await calls.find_many([job_uuid(work_id) for work_id in work_ids])
+        return [None if one is None else work_status(one) for one in found]
 
     async def _result(self, calls: JobCalls, work_id: JobId, timeout: timedelta | None) -> WorkResult[Any]:  # noqa: ASYNC109 - a word of the field
+        if not isinstance(timeout, timedelta | None):
+            raise ValueInvalid(f"result takes a timedelta or None as its timeout, not {timeout!r}.")
         clock, pause = SystemClock(), _FIRST_LOOK
         deadline = None if timeout is None else clock.monotonic() + timeout.total_seconds()
         while True:

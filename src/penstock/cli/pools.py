@@ -10,7 +10,8 @@ from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import print_json, say
 from penstock.cli.poolview import JOBS_COUNTED, KEYS_READ, PoolSeen, as_data, most_waiting, show
-from penstock.store.pools import KeyRow
+from penstock.pools.pool import MOST_PARALLEL
+from penstock.store.pools import KeyRow, PoolRow
 
 
 @click.group("pools", invoke_without_command=True)
@@ -38,20 +39,23 @@ def command(context: click.Context, options: Options, keys: int | None) -> None:
 
 @command.command("set")
 @click.argument("pool")
-@click.option("--max-parallelism", type=click.IntRange(0), required=True, help="How many of its jobs run at once.")
+@click.option(
+    "--max-parallelism", type=click.IntRange(0, MOST_PARALLEL), required=True, help="How many of its jobs run at once."
+)
 @pass_options
 def change(options: Options, pool: str, max_parallelism: int) -> None:
     """Change the limit of a pool, on all machines at once, until another one is set or declared."""
-    complete(change_in_database(open_app(options), options, pool, max_parallelism=max_parallelism))
-    say(f"{pool} runs at most {max_parallelism:,} jobs at once.")
+    row = complete(change_in_database(open_app(options), options, pool, max_parallelism=max_parallelism))
+    say(f"{pool} runs at most {max_parallelism:,} jobs at once{', once it is resumed' if row.paused else ''}.")
 
 
 async def change_in_database(
     app: App, options: Options, pool: str, *, max_parallelism: int | None = None, paused: bool | None = None
-) -> None:
-    """Change a pool; workers of all processes are told."""
+) -> PoolRow:
+    """Change a pool, of which workers of all processes are told; the pool as it is then."""
     async with open_backend(app, options) as backend:
         await change_pool(backend.engine, pool, max_parallelism=max_parallelism, paused=paused)
+        return next(row for row in await backend.pools() if row.name == pool)
 
 
 async def _look(app: App, options: Options, keys: int | None) -> list[PoolSeen]:

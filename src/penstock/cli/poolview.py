@@ -77,7 +77,7 @@ def _show_keys(pools: Sequence[PoolSeen]) -> None:
 def _counts(pool: PoolRow) -> tuple[str, ...]:
     limit = f"{pool.max_parallelism:,}" if pool.max_parallelism == pool.declared else _changed(pool)
     counts = (pool.running, pool.ready, pool.waiting, pool.scheduled, pool.granted)
-    return (pool.name, "paused" if pool.paused else limit, *(f"{count:,}" for count in counts))
+    return (pool.name, f"{limit}, paused" if pool.paused else limit, *(f"{count:,}" for count in counts))
 
 
 def _changed(pool: PoolRow) -> str:

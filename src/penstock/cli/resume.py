@@ -15,5 +15,8 @@ from penstock.cli.pools import change_in_database
 @pass_options
 def command(options: Options, pool: str) -> None:
     """Start jobs of a paused pool again."""
-    complete(change_in_database(open_app(options), options, pool, paused=False))
-    say(f"{pool} starts jobs again.")
+    row = complete(change_in_database(open_app(options), options, pool, paused=False))
+    if row.max_parallelism:
+        say(f"{pool} starts jobs again.")
+    else:
+        say(f"{pool} is resumed, but its limit is 0. Raise it with: penstock pools set {pool} --max-parallelism NUMBER")

@@ -73,14 +73,16 @@ class Signature:
             raise ArgumentsInvalid(f"{self.name}: {', '.join(sorted(twice))} is given twice.")
         return {**bound, **kwargs}
 
-    def check(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Arguments from Python, checked.
+    def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments from Python by name, checked.
 
         Raises:
             ArgumentsInvalid: They are not what the signature says; `facts["errors"]` lists each.
         """
+        if not isinstance(arguments, Mapping):
+            raise ArgumentsInvalid(f"{self.name} takes its arguments by name, in a mapping, not {arguments!r:.200}.")
         try:
-            return self._arguments.validate_python(arguments)  # type: ignore[no-any-return]
+            return self._arguments.validate_python({**arguments})  # type: ignore[no-any-return]
         except ValidationError as error:
             raise self._refusal(error) from None
 

@@ -19,6 +19,7 @@ from penstock.jobs.progress import Progress
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent, JobState
 from penstock.schema.ids import JOB_PREFIX, Id, format_id, format_ids, is_id, parse_id
+from penstock.values import decode_json
 
 DEFAULT_POOL = "default"
 _MARK, _KEY = '{"generation":', ',"key":"'
@@ -330,3 +331,20 @@ class JobStatus:
     options: Options = NO_OPTIONS
     on_complete: str | None = None
     progress: Progress | None = None
+
+
+def status_of_new(job: NewJob, now: datetime) -> JobStatus:
+    """How a job stands that is enqueued in a transaction which has not ended."""
+    return JobStatus(
+        id=job_id(job.id),
+        function=job.function,
+        args=decode_json(job.args),
+        state=JobState.PENDING,
+        attempt=0,
+        run_at=job.run_at,
+        enqueued_at=now,
+        pool=job.pool,
+        priority=job.priority,
+        options=job.options,
+        on_complete=job.on_complete,
+    )

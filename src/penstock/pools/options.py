@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 from penstock.errors import DeclarationError, UsageError, ValueInvalid
-from penstock.functions.function import AnyFunction, MutationFunction
+from penstock.functions.function import AnyFunction, FunctionKind, MutationFunction
 from penstock.jobs.order import PRIORITIES
 from penstock.jobs.retry import Retry
+from penstock.pools.pool import PoolDefinition
 
 _CALLED_WITH = ("work_id", "result", "context")
 _LONGEST_NAME = 200
@@ -70,7 +71,7 @@ class WorkOptions:
                 f"Work in a pool has no option {unknown[0]!r}.", fix=f"Options are {', '.join(sorted(_NAMES))}."
             )
         for name, value in options.items():
-            if value is not None and not _allowed(name, value):
+            if not (_allowed(name, value) if value is not None else name not in _NEVER_NONE):
                 raise ValueInvalid(f"{name} takes {_WORDS[name]}, not {value!r}.")
         if options.get("on_complete") is not None:
             _check_on_complete(options["on_complete"])
@@ -83,7 +84,26 @@ class WorkOptions:
             raise UsageError("Work is debounced by a delay.", fix="Give run_after=timedelta(seconds=…).")
         if changed.max_wait is not None and changed.on_duplicate != "debounce":
             raise UsageError("max_wait is for work that is debounced.", fix='Give on_duplicate="debounce".')
+        if changed.on_complete is None and (changed.context is not None or changed.on_complete_retry is not None):
+            raise UsageError("context and on_complete_retry are about an on_complete.", fix="Give on_complete too.")
         return changed
+
+    def retry_of(self, function: AnyFunction, pool: PoolDefinition) -> Retry | None:
+        """The policy of work of a pool that runs a function; None if it is not retried.
+
+        Raises:
+            UsageError: One is asked for, and the function is no action.
+        """
+        if function.kind is not FunctionKind.ACTION:
+            if self.retry:
+                raise UsageError(
+                    f"{function.name} is a {function.kind.value}, which is not retried when it raises: it would raise "
+                    "again. Conflicts and lost connections are retried anyway.",
+                    fix="Leave retry away; or call what may fail for a while in an action.",
+                )
+            return None
+        asked = pool.retry_actions_by_default if self.retry is None else self.retry
+        return asked if isinstance(asked, Retry) else pool.default_retry if asked else None
 
     @property
     def duplicate(self) -> Duplicate:
@@ -91,6 +111,7 @@ class WorkOptions:
         return Duplicate(self.on_duplicate, self.max_wait)
 
 
+_NEVER_NONE = frozenset({"priority", "on_duplicate"})
 _NAMES = frozenset(field.name for field in fields(WorkOptions))
 _WORDS = {
     "retry": "True, False or a Retry",

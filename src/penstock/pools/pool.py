@@ -60,6 +60,9 @@ class PoolDefinition:
         check_max_parallelism(self.name, self.max_parallelism)
         if not isinstance(self.default_retry, Retry):
             raise DeclarationError(f"Pool {self.name}: default_retry must be a Retry, not {self.default_retry!r}.")
+        always: object = self.retry_actions_by_default
+        if not isinstance(always, bool):
+            raise DeclarationError(f"Pool {self.name}: retry_actions_by_default must be True or False, not {always!r}.")
         ttl: object = self.status_ttl
         if ttl is not None and not (isinstance(ttl, timedelta) and ttl > timedelta(0)):
             raise DeclarationError(

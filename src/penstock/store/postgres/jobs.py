@@ -184,9 +184,13 @@ class PostgresJobs:
 
     async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
         """One job, wherever it stands."""
+        return (await self.find_many(session, [job_id], now)).get(job_id)
+
+    async def find_many(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, JobStatus]:
+        """Jobs, wherever they stand; those that are found."""
         query = self._queries["find"]
-        rows = await session.fetch(query.statement, query.args({"id": job_id, "now": now}))
-        return status_of(rows[-1]) if rows else None
+        rows = await session.fetch(query.statement, query.args({"ids": [*ids], "now": now}))
+        return {row[0]: status_of(row) for row in rows}
 
     async def list(self, session: Session, where: JobFilter, limit: int, now: datetime) -> builtins.list[JobStatus]:
         """Jobs that meet a filter, newest first."""

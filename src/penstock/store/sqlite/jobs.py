@@ -179,6 +179,11 @@ class SqliteJobs:
         rows = await self._fetch(session, "find", id=job_id.bytes, now=encode_datetime(now))
         return status_of(timed_row(rows[-1])) if rows else None
 
+    async def find_many(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, JobStatus]:
+        """Jobs, wherever they stand; those that are found."""
+        found = {one: await self.find(session, one, now) for one in ids}
+        return {one: status for one, status in found.items() if status is not None}
+
     async def list(self, session: Session, where: JobFilter, limit: int, now: datetime) -> builtins.list[JobStatus]:
         """Jobs that meet a filter, newest first."""
         rows = await self._fetch(session, "list", **filter_row(where), limit=limit, now=encode_datetime(now))

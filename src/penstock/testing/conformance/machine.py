@@ -292,7 +292,7 @@ class JobMachine(RuleBasedStateMachine):
     def every_job_is_in_one_place(self) -> None:
         places: dict[str, int] = {}
         for job in self.model.jobs.values():
-            place = "scheduled" if job.place == "waiting" else job.place
+            place = "ready" if job.place == "waiting" else job.place
             places[place] = places.get(place, 0) + 1
         assert self.runner.run(self.bench.count(self.now)) == places
 

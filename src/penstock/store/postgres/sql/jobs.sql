@@ -319,20 +319,21 @@ with asked as materialized (
 )
 select id from anew order by place;
 
--- find: one job, wherever it stands.
+-- find: some jobs, wherever they stand.
+-- Differs: any number at once.
 select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,
        null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error, attempts, priority, options, on_complete, null::text as progress
-from penstock.ready_job where id = :id
+from penstock.ready_job where id = any(:ids::uuid[])
 union all
 select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null, attempts, priority, options, on_complete, null
-from penstock.scheduled_job where id = :id
+from penstock.scheduled_job where id = any(:ids::uuid[])
 union all
 select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null, attempts, priority, options, on_complete, progress
-from penstock.running_job where id = :id
+from penstock.running_job where id = any(:ids::uuid[])
 union all
 select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
        on_complete_error, attempts, priority, options, on_complete, null
-from penstock.finished_job where id = :id and expires_at > :now;
+from penstock.finished_job where id = any(:ids::uuid[]) and expires_at > :now;
 
 -- list: jobs that meet a filter, newest first.
 -- Unbounded: of jobs that are rare it reads all.
@@ -442,10 +443,10 @@ select greatest(found.number, case when found.number >= :most then c.reltuples e
 from (select count(*) as number from (select from penstock.finished_job where slot = :slot limit :most) few) found
 left join pg_class c on c.oid = to_regclass('penstock.finished_job_' || :slot);
 
--- count: how many jobs stand in each place.
+-- count: how many jobs stand in each state. Who waits at a gate could start, and counts as ready.
 -- Unbounded: it reads whole indexes.
-select 'ready', count(*) from penstock.ready_job
-union all select 'scheduled', count(*) from penstock.scheduled_job
+select 'ready', (select count(*) from penstock.ready_job) + (select count(*) from penstock.scheduled_job where waiting)
+union all select 'scheduled', count(*) from penstock.scheduled_job where not waiting
 union all select 'running', count(*) from penstock.running_job
 union all select state, count(*) from penstock.finished_job where expires_at > :now group by state;
 

@@ -203,7 +203,8 @@ update penstock_token set told = 'expired' where job_id = :id and told is null;
 -- retried_in: how jobs of a pool gain priority, and whether it has a rate limit (SQLite only: part of retry).
 select max(ageing), max(rate_limit is not null) from penstock_pool where name = :pool;
 
--- find: one job, wherever it stands.
+-- find: a job, wherever it stands.
+-- Differs: one at a time, as no way leads there and back.
 select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, null as started_at,
        null as finished_at, null as result, error, null as traceback, pool, null as on_complete_error, attempts, priority, options, on_complete, null as progress
 from penstock_ready_job where id = :id
@@ -320,10 +321,10 @@ select id from (
     order by id desc limit :limit)
 ) job order by id desc limit :limit;
 
--- count: how many jobs stand in each place.
+-- count: how many jobs stand in each state. Who waits at a gate could start, and counts as ready.
 -- Unbounded: it reads whole indexes.
-select 'ready', count(*) from penstock_ready_job
-union all select 'scheduled', count(*) from penstock_scheduled_job
+select 'ready', (select count(*) from penstock_ready_job) + (select count(*) from penstock_scheduled_job where waiting)
+union all select 'scheduled', count(*) from penstock_scheduled_job where not waiting
 union all select 'running', count(*) from penstock_running_job
 union all select state, count(*) from penstock_finished_job where expires_at > :now group by state;
 
