@@ -18,7 +18,8 @@ from penstock.calls.engine import Engine
 from penstock.calls.guestcalls import Guests
 from penstock.calls.jobcalls import JobCalls
 from penstock.calls.lockblocks import LEASE, WAIT, LockBlock, OnLost
-from penstock.calls.outboxes import Outboxes, declare_outboxes
+from penstock.calls.outboxes import Outboxes
+from penstock.calls.outboxplans import declare_outboxes
 from penstock.calls.ratelimits import RateLimiter, RateLimiters
 from penstock.calls.run import Runner
 from penstock.calls.scheduler import Scheduler

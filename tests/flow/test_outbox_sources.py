@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from stage.outboxes import OutboxStage, drain, outbox_row, run_sql, states
+from stage.reactive import Stage
 
 from penstock import DeclarationError, Table
 
@@ -42,6 +43,34 @@ async def test_a_view_is_refused(database_url: str) -> None:
     with pytest.raises(DeclarationError, match="view"):
         async with stage.open(database_url):
             pass
+
+
+@pytest.mark.parametrize("index", ["", "create index legacy_number on legacy (number)"])
+async def test_rows_that_nothing_tells_apart_are_not_read(database_url: str, index: str) -> None:
+    await run_sql(
+        database_url,
+        "create table legacy (number integer not null, note text not null)",
+        *[index] * bool(index),
+        "insert into legacy values " + ", ".join(f"(1, 'n{number}')" for number in range(9)),
+    )
+    stage = OutboxStage(Legacy)
+    stage.outbox(Legacy, batch=2)
+    with pytest.raises(DeclarationError, match="several rows of legacy may have the same"):
+        async with stage.open(database_url):
+            pass
+    async with Stage().open(database_url) as test:
+        assert await test.engine.store.outboxes.list() == [], "and nothing is left of it"
+    from_now_on = OutboxStage(Legacy)
+    from_now_on.outbox(Legacy, "later", start="end")
+    async with from_now_on.open(database_url) as test:
+        await run_sql(database_url, "insert into legacy values (1, 'a'), (1, 'b')")
+        await drain(test)
+        assert from_now_on.texts() == ["a", "b"]
+    await run_sql(database_url, "delete from legacy", "create unique index legacy_one on legacy (number)")
+    async with stage.open(database_url, clock=test.clock) as test:
+        await run_sql(database_url, "insert into legacy values (1, 'c')")
+        await drain(test)
+        assert stage.texts() == ["c"]
 
 
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])

@@ -82,20 +82,28 @@ class Messages:
         self._condition = None if exact else condition
         self._kinds = {} if exact or condition is None else kinds_of((condition,))
         self._told = {*outbox.kinds, TOPIC, "lost"}
+        self._watched = outbox.fields if outbox.order_by or not exact else ()
         self._fields = None if outbox.definition is None else captured_row(dialect, outbox.definition)
 
     def kind(self, change: CapturedChange) -> str | None:
         """Which kind of change it is, where triggers tell of more than is meant; None if it is no message."""
-        kind: str | None = change.kind
-        if self._condition is None:
-            return kind if kind in self._told else None
-        if kind not in {TOPIC, "truncate", "lost"}:
-            was = change.kind != "enter" and self._holds(change.before)
-            is_now = self._holds(change.after)
-            kind = (
-                ("change" if was else "enter") if is_now else (("leave" if change.after else "delete") if was else None)
-            )
+        kind = self.meant(change)
+        if kind == "change" and kind in self._told and self._watched and not self._differs(change):
+            return None
         return kind if kind in self._told else None
+
+    def meant(self, change: CapturedChange) -> str | None:
+        """The same, also of a change that is no message."""
+        if self._condition is None or change.kind in {TOPIC, "truncate", "lost"}:
+            return change.kind
+        was = change.kind != "enter" and self._holds(change.before)
+        if self._holds(change.after):
+            return "change" if was else "enter"
+        return ("leave" if change.after else "delete") if was else None
+
+    def tells(self, kind: str) -> bool:
+        """Whether changes of a kind are messages."""
+        return kind in self._told
 
     def key(self, change: CapturedChange) -> str | None:
         """The key by which a message is ordered; None of one that has none."""
@@ -160,6 +168,11 @@ class Messages:
         if definition.managed and "id" in fields:
             fields["id"] = Id(fields["id"])
         return make_row(definition.table, fields)
+
+    def _differs(self, change: CapturedChange) -> bool:
+        """Whether an update has changed a field of the outbox: another column is captured for other reasons."""
+        before, after = change.values("before"), change.values("after")
+        return any(before.get(name) != after.get(name) for name in self._watched)
 
     def _holds(self, text: str | None) -> bool:
         if text is None or self._condition is None:

@@ -1,34 +1,27 @@
 """Outboxes as programs declare them: a table or a topic, and a handler that gets each message in order.
 
-Owns the words, their checks, and how an outbox is made known to the database. Handing messages over is
-`services/relay`'s.
+Owns the words and their checks. Making an outbox known to the database is `calls/outboxplans`'s, and handing messages
+over `services/relay`'s.
 """
 
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from penstock.calls.deliveries import Messages, Wanted, run_of
-from penstock.calls.engine import Engine
 from penstock.calls.guestcalls import Guests
 from penstock.calls.messages import Sending
 from penstock.calls.outboxcare import OutboxCare
-from penstock.calls.outboxlooks import look_at
-from penstock.calls.rebuilding import FIRST
 from penstock.changes.interest import Interest
-from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
 from penstock.jobs.retry import Retry
-from penstock.observe.logs import event as log_event
 from penstock.outbox.message import is_topic
 from penstock.outbox.outbox import Event, OnFailure, Outbox, Start
-from penstock.outbox.trouble import reader_lost
 from penstock.reactive.tracing import RowFilter, trace_filter
 from penstock.schema.table import Table, definition_of
 from penstock.store.conditions import condition_sql
@@ -39,7 +32,6 @@ T = TypeVar("T", bound=Table)
 H = TypeVar("H", bound=Callable[..., Any])
 
 _ROW = "{row}"
-_MOST_TOLD = 1000
 _KINDS: dict[str, type[AnyFunction]] = {
     "ActionCtx": ActionFunction,
     "SyncActionCtx": ActionFunction,
@@ -55,6 +47,7 @@ class OutboxOptions(TypedDict, total=False):
     fields: Sequence[str] | None
     on: Sequence[Event]
     partition_by: str | None
+    order_by: str | Sequence[str] | None
     start: Start
     on_failure: OnFailure
     retry: Retry
@@ -83,27 +76,37 @@ class DeclaredOutbox:
     handler: Any
     reset: AnyFunction | None = None
 
-    def interest(self, dialect: Dialect) -> Interest:
-        """What the change feed is to capture for it."""
+    def interest(self, dialect: Dialect, order: tuple[str, ...] | None = None) -> Interest:
+        """What the change feed is to capture for it.
+
+        Args:
+            dialect: How its store spells conditions.
+            order: The columns by which its rows are read; as it is declared by default. That they change is captured,
+                so that it is known of each row whether it was passed while all are read.
+        """
+        ordered = self.outbox.order_by if order is None else order
         outbox, definition = self.outbox, self.outbox.definition
         assert definition is not None  # noqa: S101 - a topic has none
         asked = None if outbox.condition is None else condition_sql(outbox.condition, definition, dialect, _ROW)
         exact = asked is None or asked.exact
         names = (*definition.key, *outbox.fields) if outbox.fields else tuple(one.name for one in definition.columns)
         also = () if exact or asked is None else asked.columns
-        after = tuple(dict.fromkeys((*names, *also, *((outbox.partition_by,) if outbox.partition_by else ()))))
-        wants_before = not exact or not {"update", "delete"}.isdisjoint(outbox.on)
-        watches = None if not outbox.fields else tuple(f"{_ROW}.{dialect.quote(name)}" for name in outbox.fields)
+        also = (*also, *((outbox.partition_by,) if outbox.partition_by else ()), *ordered)
+        after = tuple(dict.fromkeys((*names, *also)))
+        wants_before = not exact or bool(ordered) or not {"update", "delete"}.isdisjoint(outbox.on)
+        watched = dict.fromkeys((*(outbox.fields if "update" in outbox.on else ()), *ordered))
+        all_columns = "update" in outbox.on and not outbox.fields
         return Interest(
             name=outbox.reader,
             table=definition.name,
             key=definition.key,
             matches=None if asked is None else asked.sql,
-            watches=watches if "update" in outbox.on else (),
-            kinds=outbox.kinds,
+            watches=None if all_columns else tuple(f"{_ROW}.{dialect.quote(name)}" for name in watched),
+            kinds=tuple(dict.fromkeys((*outbox.kinds, "change"))) if ordered else outbox.kinds,
             before=after if wants_before else (),
             after=after,
             exact=exact,
+            order=ordered,
         )
 
     def messages(self, dialect: Dialect) -> Messages:
@@ -183,6 +186,7 @@ class Outboxes(OutboxCare, Sending):
                 ``partition_by``: a column: rows with the same value in it are in order; the key of each row by default.
                 ``start``: with what a new outbox begins: ``"beginning"``, the rows that there are, in the order of
                 their keys, or the messages that are kept; or ``"end"``, what comes from now on.
+                ``order_by``: a column, or several, in whose order those rows come instead, and then of their keys.
                 ``on_failure``: what becomes of a message that fails: ``"halt"``, the outbox waits for it;
                 ``"halt_key"``, those of its key do; ``"park"``, it is put aside once its attempts are used up.
                 ``retry``: when it is tried again, and after how many attempts it counts as failed; ten by default.
@@ -222,13 +226,15 @@ class Outboxes(OutboxCare, Sending):
 
 def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> Outbox:
     given: dict[str, Any] = {word: value for word, value in options.items() if word not in {"name", "reset"}}
-    for word in ("on", "fields"):
+    for word in ("on", "fields", "order_by"):
         if word in given:
-            given[word] = tuple(given[word] or ())
+            given[word] = (
+                (given[word],) if word == "order_by" and isinstance(given[word], str) else tuple(given[word] or ())
+            )
     if isinstance(source, str):
-        if condition is not None or given.keys() & {"on", "fields", "partition_by"}:
+        if condition is not None or given.keys() & {"on", "fields", "partition_by", "order_by"}:
             raise DeclarationError(
-                f"Outbox {name!r}: filter, fields, on and partition_by are for tables.",
+                f"Outbox {name!r}: filter, fields, on, partition_by and order_by are for tables.",
                 fix="Send only what is to be handed over, with a key=.",
             )
         if not is_topic(source):
@@ -237,6 +243,11 @@ def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> O
     if not isinstance(source, type) or not issubclass(source, Table) or source is Table:
         raise DeclarationError(f"Outbox {name!r}: {source!r} is neither a table nor a topic.")
     definition = definition_of(source)
+    if given.get("order_by") and given.get("start") == "end" and options.get("reset") is None:
+        raise DeclarationError(
+            f"Outbox {name!r}: order_by is of the rows that there are, and with start='end' it begins behind them.",
+            fix="Leave one of them out.",
+        )
     traced = None if condition is None else trace_filter(definition, condition, f"Outbox {name}: filter")
     return Outbox(name=name, definition=definition, condition=traced, **given)
 
@@ -283,65 +294,3 @@ def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
             fix="async def takes ActionCtx or MutationCtx, and def SyncActionCtx or SyncMutationCtx.",
         )
     return _KINDS[word]
-
-
-async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
-    """Make the outboxes of a program known: first how they are read, then what is captured.
-
-    The number of an interest is known to relays before anything is captured under it, and what was declared before is
-    captured no more from the same transaction on: so no change is missed, and none comes twice. Outboxes of other
-    programs are learned of here.
-    """
-    store, now = engine.store, engine.clock.now()
-    for one in outboxes:
-        outbox: Outbox = one.outbox
-        one.messages(store.dialect)  # what cannot be is refused now
-        older = outbox.definition is not None and outbox.start == "beginning"
-        row = await store.outboxes.declare(one.plan(), FIRST if older else None, now)
-        if row.ready and outbox.reader not in {reader.name for reader in await store.changes.readers()}:
-            await _halt_lost(engine, outbox)
-        if outbox.definition is None:
-            await store.changes.register(outbox.reader, now, BEGINNING if outbox.start == "beginning" else None)
-            await store.outboxes.capture(row.id, [-await store.outboxes.topic(outbox.topic or "")])
-        elif row.plan.version == outbox.version:
-            await store.changes.register(outbox.reader, now)
-            interest = one.interest(store.dialect)
-            (number,) = await store.interests.add([interest], now)
-            await store.outboxes.capture(row.id, [number])
-            before = [
-                known.id
-                for known in await store.interests.list()
-                if known.interest.name == interest.name and known.id != number
-            ]
-            await store.interests.declare([interest], now, replaces=before)
-        if not row.ready:
-            await store.outboxes.prepared(row.id)
-    engine.statements.ordered = frozenset(row.plan.source for row in await store.outboxes.list())
-    await _tell_of_others(engine, outboxes)
-
-
-async def _halt_lost(engine: Engine, outbox: Outbox) -> None:
-    """Have an outbox wait for somebody whose reader is gone: with a new one alone, messages would be left out."""
-    trouble = reader_lost(outbox.name, engine.clock.now())
-    await engine.store.outboxes.halt(outbox.name, trouble)
-    log_event("outbox.halted", logging.ERROR, outbox=outbox.name, message=0, key=None, attempts=0, error=trouble.error)
-
-
-async def _tell_of_others(engine: Engine, outboxes: Outboxes) -> None:
-    """Tell of outboxes with messages that nobody hands over, and that this program does not declare."""
-    store = engine.store
-    others = [row for row in await store.outboxes.list() if outboxes.find(row.plan.name) is None]
-    if not others:
-        return
-    for status in await look_at(store, others, engine.clock.now(), lambda _name: False, _MOST_TOLD):
-        if status.read_by is None and (status.messages or status.older_rows is not None):
-            log_event(
-                "outbox.unknown",
-                logging.WARNING,
-                outbox=status.name,
-                handler=status.handler,
-                source=status.source,
-                messages=status.messages,
-                seconds=round(status.seconds),
-                fix=f"Declare it under this name, or let it go: penstock outbox drop {status.name}",
-            )

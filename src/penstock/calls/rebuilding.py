@@ -16,13 +16,12 @@ from penstock.errors import ContextError, OutboxNotFound
 from penstock.functions.function import AnyFunction
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
+from penstock.outbox.older import first
 from penstock.outbox.outbox import reader_name
 from penstock.store.contract import Session
 
 if TYPE_CHECKING:
     from penstock.calls.outboxes import DeclaredOutbox
-
-FIRST = '{"after": null, "count": 0}'  # what is left of older rows at first: all
 
 
 def reset_of(declared: DeclaredOutbox | None, name: str) -> AnyFunction:
@@ -70,7 +69,7 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
     async def begin_anew(session: Session) -> None:
         if points.armed:
             await points.reach("outbox.rebuild", outbox=name)
-        placed = await store.outboxes.place(name, None, FIRST, engine.clock.now(), forgets="all", session=session)
+        placed = await store.outboxes.place(name, None, left, engine.clock.now(), forgets="all", session=session)
         if not placed:
             raise OutboxNotFound(f"Outbox {name} was dropped meanwhile.")
 
@@ -79,9 +78,19 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
 
     try:
         await Attempts(engine).run(lambda: store.outboxes.hold(name, lease), "Rebuilding an outbox")
+        left = await _all_rows(engine, name)
         await Runner(engine).mutation(reset, check, seal=begin_anew)
     finally:
         await store.changes.leave(reader_name(name), lease)  # a relay that takes it sees that nobody died
         await store.leases.give_back(lease)
         store.signals.notify()
     log_event("outbox.rebuilt", logging.WARNING, outbox=name)
+
+
+async def _all_rows(engine: Engine, name: str) -> str:
+    """What is left of older rows at first: all, in the order whose changes are captured."""
+    row = next((one for one in await engine.store.outboxes.list() if one.plan.name == name), None)
+    if row is None:
+        return first()
+    found = (one.interest.order for one in await engine.store.interests.list() if one.id == row.interests[-1])
+    return first(tuple(next(found, ())), row.epoch)

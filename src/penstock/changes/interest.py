@@ -37,6 +37,7 @@ class Interest:
         after: Columns captured as they are then.
         exact: Whether `matches` says exactly which rows it is about. If it says more, the reader decides by what is
             captured, and a change of anything captured counts, even if only rows that enter or leave are wanted.
+        order: Columns by which its rows are read, before the key; by the key alone by default.
 
     Raises:
         DeclarationError: It has no name, no table, no key or no kind, or an unknown kind.
@@ -51,6 +52,7 @@ class Interest:
     before: Sequence[str] = ()
     after: Sequence[str] = ()
     exact: bool = True
+    order: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > _LONGEST_NAME or not self.name.isprintable():
@@ -79,7 +81,12 @@ class Interest:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns whose values are captured, each once."""
-        return tuple(dict.fromkeys((*self.key, *self.before, *self.after)))
+        return tuple(dict.fromkeys((*self.key, *self.before, *self.after, *self.order)))
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The columns by which its rows are read: a total order."""
+        return tuple(dict.fromkeys((*self.order, *self.key)))
 
     def wants(self, kind: str) -> bool:
         """Whether it wants a kind of change to be captured. What enters may look like a change if `matches` is wide."""
@@ -91,7 +98,7 @@ class Interest:
         """All that it says, as JSON, alike for what is alike."""
         said = {field.name: getattr(self, field.name) for field in fields(self)}
         said["kinds"] = [kind for kind in KINDS if kind in self.kinds]
-        return json.dumps(said | {name: _plain(said[name]) for name in ("key", "watches", "before", "after")})
+        return json.dumps(said | {name: _plain(said[name]) for name in ("key", "watches", "before", "after", "order")})
 
     @classmethod
     def parse(cls, text: str) -> Interest:

@@ -32,7 +32,6 @@ KIND_OF: dict[str, MessageKind] = {
 }
 LONGEST_TOPIC = 100
 LONGEST_KEY = 200
-BEFORE_ALL = -(2**62)  # where the numbers of rows begin that are older than their outbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

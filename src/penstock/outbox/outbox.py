@@ -16,6 +16,7 @@ from penstock.errors import DeclarationError
 from penstock.jobs.retry import Retry
 from penstock.reactive.expression import Condition
 from penstock.reactive.signature import signature
+from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 
 Event = Literal["insert", "update", "delete", "truncate"]
@@ -50,6 +51,7 @@ class Outbox:
         on: Which changes of rows are messages.
         partition_by: The column of whose values each has an order of its own; None for the key of the row, or of the
             message.
+        order_by: The columns by which the rows come with which it begins, before their key.
         start: Where a new one begins: with the rows, or the messages, that there are, or with what comes.
         on_failure: What becomes of a message that fails, and of those behind it.
         retry: When a message that failed is tried again, and after how many attempts it counts as failed for good.
@@ -68,6 +70,7 @@ class Outbox:
     fields: tuple[str, ...] = ()
     on: tuple[Event, ...] = ("insert",)
     partition_by: str | None = None
+    order_by: tuple[str, ...] = ()
     start: Start = "beginning"
     on_failure: OnFailure = "halt"
     retry: Retry = RETRY
@@ -105,6 +108,7 @@ class Outbox:
                 "filter": None if self.condition is None else signature(self.condition),
                 "fields": list(self.fields),
                 "partition_by": self.partition_by,
+                "order_by": list(self.order_by),
                 "on_failure": self.on_failure,
                 "batch": self.batch,
                 "parallelism": self.parallelism,
@@ -133,10 +137,26 @@ class Outbox:
         for word, columns in (
             ("fields", self.fields),
             ("partition_by", (self.partition_by,) if self.partition_by else ()),
+            ("order_by", self.order_by),
         ):
             for column in columns:
                 if column not in names:
                     self._refuse(f"{word}: {self.source} has no field {column!r}")
+        self._check_order()
+
+    def _check_order(self) -> None:
+        if not self.order_by or self.definition is None:
+            return
+        if "insert" not in self.on:
+            self._refuse("order_by is of the rows that there are, which are messages only with on=('insert', …)")
+        if len(set(self.order_by)) < len(self.order_by):
+            self._refuse(f"order_by names a column twice: {', '.join(self.order_by)}")
+        for name in self.order_by:
+            column = self.definition.column(name)
+            if column.optional:
+                self._refuse(f"order_by: {name} may be None, which has no place in an order", "Order by other columns.")
+            if column.kind is Kind.JSON:
+                self._refuse(f"order_by: {name} is stored as JSON and has no order", "Order by other columns.")
 
     def _check_numbers(self) -> None:
         given: Any

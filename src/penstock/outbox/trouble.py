@@ -10,6 +10,7 @@ import traceback
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
+from penstock.changes.change import CapturedChange
 from penstock.errors import DeclarationError, NonRetryableError, Snooze
 from penstock.jobs.retry import Retry, wait_after
 
@@ -30,6 +31,7 @@ class Trouble:
         traceback: Where.
         halted: Whether its attempts are used up. It may be tried again all the same.
         key: The key of its row, or of the message.
+        left: What is left of older rows once it is passed by, if it is one of them.
     """
 
     seq: int
@@ -40,6 +42,7 @@ class Trouble:
     traceback: str | None = None
     halted: bool = False
     key: str | None = None
+    left: str | None = None
 
     def text(self) -> str:
         """The same as JSON."""
@@ -54,6 +57,10 @@ class Trouble:
         said["since"] = datetime.fromisoformat(said["since"])
         said["retry_at"] = None if said["retry_at"] is None else datetime.fromisoformat(said["retry_at"])
         return cls(**said)
+
+    def is_of(self, change: CapturedChange) -> bool:
+        """Whether it is this message: numbers of older rows are counts, and one that is gone leaves its to the next."""
+        return self.seq == change.seq and (self.seq > 0 or self.key == change.key)
 
     def due(self, now: datetime) -> bool:
         """Whether it is to be tried again now."""

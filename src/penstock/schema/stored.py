@@ -94,11 +94,16 @@ def unique_keys(table: StoredTable) -> Iterator[tuple[str, ...]]:
     """Columns whose values no two rows share: those of the primary key, and of each unique index over all rows."""
     if table.key:
         yield table.key
+    yield from (columns for columns, unique in index_columns(table) if unique)
+
+
+def index_columns(table: StoredTable) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """The columns of each index over all rows, and whether no two rows share their values."""
     names = {column.name: name for name, column in table.columns.items()}
     for index in table.indexes.values():
         found = [_QUOTED.match(column) for column in index.columns]
-        if index.unique and index.valid and not index.extra.startswith("where") and all(found):
-            yield tuple(names.get(one[1].replace('""', '"'), "") for one in found if one)
+        if index.valid and not index.extra.startswith("where") and all(found):
+            yield tuple(names.get(one[1].replace('""', '"'), "") for one in found if one), index.unique
 
 
 def index_name(table: str, index: str) -> str:

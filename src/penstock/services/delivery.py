@@ -238,7 +238,7 @@ class Line(Service):
         Until as many are done with as it may have been at, each is by itself, and it is written that its attempt has
         begun: so the one that ends processes is known when the next one has died.
         """
-        if item.change.seq in self._sending.begun:
+        if item.identity in self._sending.begun:
             self._careful -= 1
             return True
         known, now, most = self._sending.known(item), self.clock.now(), self._outbox.retry.max_attempts
@@ -247,12 +247,12 @@ class Line(Service):
             return False
         error = WorkerLost("The process died that handed it over.")
         begun = after_failure(self._outbox.retry, item.change.seq, known, error, now, 0.0)
-        begun = replace(begun, halted=False, retry_at=now, key=item.change.key)
+        begun = replace(begun, halted=False, retry_at=now, key=item.change.key, left=item.backfill)
         if item.aside is not None and item.aside.state == "halted":
             await self._write([item], put=[Aside(item.change, item.key, "halted", begun)], keeps=True)
         else:
             await self._write(trouble=begun)
-        self._sending.begun[item.change.seq] = known
+        self._sending.begun[item.identity] = known
         return False
 
     async def _skip(self, items: list[Item], seq: int) -> None:
@@ -293,7 +293,7 @@ class Line(Service):
             self._standing.advanced(step)
             self._drop(items)
         else:
-            self._sending.sent.update(item.change.seq for item in items)
+            self._sending.sent.update(item.identity for item in items)
             await self._delivered(items)
         slow = mutation and self._runner.engine.machine.monotonic() - began > _SLOW
         if slow:
@@ -325,11 +325,11 @@ class Line(Service):
         """What becomes of a message that failed."""
         known, now = self._sending.known(item), self.clock.now()
         trouble = after_failure(self._outbox.retry, item.change.seq, known, error, now, self.clock.random())
-        self._sending.begun.pop(item.change.seq, None)
+        self._sending.begun.pop(item.identity, None)
         await self._pass_by(item, trouble, known)
 
     async def _pass_by(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
-        trouble = replace(trouble, key=item.change.key)
+        trouble = replace(trouble, key=item.change.key, left=item.backfill)
         self._tell(item, trouble, known)
         policy = self._outbox.on_failure
         if policy == "halt_key" and item.change.kind != "lost":
@@ -387,7 +387,7 @@ class Line(Service):
         """These are done with."""
         self._upcoming.drop(items)
         for item in items:
-            self._sending.forget(item.change.seq)
+            self._sending.forget(item)
             self._told.discard(item.change.seq)
 
 

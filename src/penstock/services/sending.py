@@ -15,7 +15,7 @@ from penstock.calls.outboxes import DeclaredOutbox
 from penstock.calls.run import Runner
 from penstock.errors import LeaseLost, TryAgain
 from penstock.outbox.trouble import Trouble
-from penstock.services.standing import Item, Standing
+from penstock.services.standing import Identity, Item, Standing
 
 Failure = tuple[Item, Exception]
 Done = Callable[[Sequence[Item]], Awaitable[None]]
@@ -33,7 +33,7 @@ class Sending:
         done: Writes that messages were delivered.
 
     Attributes:
-        sent: The numbers of messages that were sent, and it is not written that they were.
+        sent: The messages that were sent, and it is not written that they were.
         begun: Of messages whose attempt was written down before it began, what was known of them until then.
     """
 
@@ -46,22 +46,22 @@ class Sending:
         self._messages = messages
         self._standing = standing
         self._done = done
-        self.sent: set[int] = set()
-        self.begun: dict[int, Trouble | None] = {}
+        self.sent: set[Identity] = set()
+        self.begun: dict[Identity, Trouble | None] = {}
 
     def known(self, item: Item) -> Trouble | None:
         """What is known of a message, if it has failed before."""
-        if item.change.seq in self.begun:
-            return self.begun[item.change.seq]
+        if item.identity in self.begun:
+            return self.begun[item.identity]
         trouble = self._standing.trouble
-        if trouble is not None and trouble.seq == item.change.seq:
+        if trouble is not None and trouble.is_of(item.change):
             return trouble
         return None if item.aside is None else item.aside.trouble
 
-    def forget(self, number: int) -> None:
+    def forget(self, item: Item) -> None:
         """A message is done with."""
-        self.sent.discard(number)
-        self.begun.pop(number, None)
+        self.sent.discard(item.identity)
+        self.begun.pop(item.identity, None)
 
     def delivery(self, items: Sequence[Item]) -> Delivery:
         """Messages as the handler takes them."""
@@ -74,7 +74,7 @@ class Sending:
 
     def sent_of(self, items: Sequence[Item]) -> list[Item]:
         """The first of some messages, as far as they were sent already."""
-        first = next((number for number, item in enumerate(items) if item.change.seq not in self.sent), len(items))
+        first = next((number for number, item in enumerate(items) if item.identity not in self.sent), len(items))
         return list(items[:first])
 
     async def one_by_one(self, items: Sequence[Item], stops: Callable[[], bool]) -> Failure | None:
@@ -144,7 +144,7 @@ class Sending:
 
     async def _try(self, item: Item) -> Exception | None:
         """Hand a message over; what it failed of."""
-        if item.change.seq in self.sent:
+        if item.identity in self.sent:
             return None
         try:
             await self.run(self.delivery([item]))
@@ -152,7 +152,7 @@ class Sending:
             raise
         except Exception as error:  # noqa: BLE001 - whatever user code raises befalls its message
             return error
-        self.sent.add(item.change.seq)
+        self.sent.add(item.identity)
         return None
 
     def _given(self, item: Item) -> object:

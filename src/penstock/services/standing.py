@@ -24,6 +24,8 @@ from penstock.store.changes import Batch
 from penstock.store.outboxes import Aside, OutboxRow, Step
 from penstock.store.tasks import Move
 
+Identity = tuple[int, str | None]
+
 
 @dataclass(slots=True)
 class Holder:
@@ -57,6 +59,11 @@ class Item:
     number: int = 0
     backfill: str | None = None
     aside: Aside | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """What tells it from other messages: the number of an older row is that of the next one if it is deleted."""
+        return self.change.seq, self.change.key
 
     @property
     def after(self) -> Position | None:

@@ -1,24 +1,21 @@
 """Which messages of an outbox are next: a part of the relay.
 
 Owns the order of sources: what has failed and is tried again, rows that are older than the outbox, what waited behind
-either, and the change feed. While rows that are older are handed over, what is captured is put aside.
+either, and the change feed. While rows that are older are handed over, what is captured is put aside. Which rows these
+are is `services/olderrows`'s.
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 from penstock.calls.deliveries import Messages
 from penstock.calls.run import Runner
-from penstock.changes.change import CapturedChange
 from penstock.observe.logs import event as log_event
-from penstock.outbox.message import BEFORE_ALL
+from penstock.services.olderrows import Captured, OlderRows, key_of
 from penstock.services.standing import Item, Standing
 from penstock.store.changes import Batch
-from penstock.store.contract import Row
 from penstock.store.outboxes import Aside, OutboxRow
 
 _AT_ONCE = 2000
@@ -47,6 +44,7 @@ class Upcoming:
         self._buffer: deque[Item] = deque()
         self._end = standing.position
         self._after: Batch | None = None
+        self._older_rows = OlderRows(runner, messages, standing)
 
     @property
     def empty(self) -> bool:
@@ -80,11 +78,11 @@ class Upcoming:
                 return [_aside(again[0])]
             standing.retry_at = await self._store.outboxes.next_retry(outbox)
         if standing.row.backfill is not None:
-            return await self._older(standing.row)
+            return await self._older()
         if standing.waits and standing.keys:
             waiting = await self._store.outboxes.waiting(outbox, min(_ASIDE_AT_ONCE, self._largest()))
             if waiting:
-                return self._piece([_aside(one) for one in waiting])
+                return await self._waiting([_aside(one) for one in waiting])
             standing.keys = await self._store.outboxes.kept_keys(outbox)
         standing.waits = False
         if not self._buffer:
@@ -109,7 +107,7 @@ class Upcoming:
     def _items(self, batch: Batch) -> list[Item]:
         """The messages of a batch; what else was captured is passed by with the message before it."""
         found = [
-            Item(change, self._key(change), batch, number)
+            Item(change, key_of(self._messages, change), batch, number)
             for number, change in enumerate(batch.changes, 1)
             if self._messages.kind(change) is not None
         ]
@@ -117,9 +115,14 @@ class Upcoming:
             found[-1].number = len(batch.changes)
         return found
 
-    def _key(self, change: CapturedChange) -> str:
-        key = self._messages.key(change)
-        return f"\x01{change.seq}" if key is None else key  # of no key: in nobody's way
+    async def _waiting(self, items: list[Item]) -> list[Item]:
+        """The first of those that wait; what only told of rows that were handed over is dropped."""
+        idle = [item for item in items if self._messages.kind(item.change) is None]
+        if idle and not await self._standing.write(self._standing.step(idle, trouble=self._standing.trouble)):
+            return []
+        return (
+            self._piece([item for item in items if item not in idle]) if len(idle) < len(items) else await self.next()
+        )
 
     def _piece(self, items: Sequence[Item] | deque[Item]) -> list[Item]:
         """The first of some messages: as many as are handed over at once, or all in a row that are put aside."""
@@ -136,86 +139,39 @@ class Upcoming:
 
     # ----- rows that are older
 
-    async def _older(self, row: OutboxRow) -> list[Item]:
+    async def _older(self) -> list[Item]:
         """The next rows that were there before the outbox; what is written meanwhile is put aside, and comes after."""
         for _ in range(_LOOKS):
-            while await self._put_aside(row):
+            while await self._put_aside():
                 pass
             if self._standing.row is None or self._standing.row.backfill is None:
                 return []
-            at = json.loads(self._standing.row.backfill)
-            limit = min(_ROWS_AT_ONCE, self._largest())
-            found = await self._rows(row, at["after"], limit)
-            if found is None:
+            page = await self._older_rows.page(self._standing.row, min(_ROWS_AT_ONCE, self._largest()))
+            if page is None or not await self._write_aside(page.aside):
                 continue
-            rows, known, ended = found
-            items = self._of_rows(row, rows, known, at["count"])
-            if items:
-                return items
-            if ended:
-                log_event("outbox.backfilled", outbox=row.plan.name, rows=at["count"])
+            if page.items:
+                return page.items
+            if page.ended:
+                log_event("outbox.backfilled", outbox=page.outbox, rows=page.left.count)
                 await self._standing.write(self._standing.step(filled=True))
                 return await self.next()
-            if rows:
-                left = json.dumps({"after": rows[-1][0], "count": at["count"]})
-                await self._standing.write(self._standing.step(backfill=left))
+            await self._standing.write(self._standing.step(backfill=page.left.text()))
         return []
 
-    async def _rows(self, row: OutboxRow, after: str | None, limit: int) -> tuple[Sequence[Row], set[str], bool] | None:
-        """Rows after a key, which of these are messages by themselves, as they were inserted since, and if it was all.
-
-        Nothing while more of those are unread than could be known, or the table is not there. Where triggers tell of
-        more than is meant, one that was changed since may have come by that: it is read once that is put aside.
-        """
-        number = row.interests[-1]
-        source = await self._store.interests.source(number)
-        session = await self._store.begin_read()
-        try:
-            kinds = ("enter",) if self._messages.exact else ("enter", "change")
-            unread = [
-                await self._store.changes.unread(session, self._standing.position, number, _AT_ONCE, kind)
-                for kind in kinds
-            ]
-            if source is None or None in unread:
-                return None
-            if after is None:
-                rows = await session.fetch(source.first, [limit])
-            else:
-                rows = await session.fetch(source.following, [after, limit])
-            put = await self._store.outboxes.put_keys(session, row.id, [one[0] for one in rows])
-        finally:
-            await session.rollback()
-        entered, *changed = [keys or set() for keys in unread]
-        sure = next((count for count, one in enumerate(rows) if changed and one[0] in changed[0]), len(rows))
-        return rows[:sure], entered | put, len(rows) < limit and sure == len(rows)
-
-    def _of_rows(self, row: OutboxRow, rows: Sequence[Row], known: set[str], count: int) -> list[Item]:
-        now, items = self._clock.now(), list[Item]()
-        for key, after, _before in rows:
-            if key in known:
-                continue
-            count += 1
-            change = CapturedChange(BEFORE_ALL + count, row.interests[-1], "enter", key, None, after, now)
-            if self._messages.kind(change) is not None:
-                left = json.dumps({"after": key, "count": count})
-                items.append(Item(change, self._key(change), backfill=left))
-        return items
-
-    async def _put_aside(self, row: OutboxRow) -> bool:
+    async def _put_aside(self) -> bool:
         """Put aside what was captured since; whether there is more."""
         self.forget()
         if self._standing.row is None:
             return False
-        batch = await self._store.changes.read(self._standing.position, _AT_ONCE, row.interests)
-        put = [Aside(self._meant(item.change), item.key, "waiting") for item in self._items(batch)]
-        if put or not batch.complete:
-            step = self._standing.step(after=batch.position, put=put, trouble=self._standing.trouble)
-            await self._standing.write(step)
-        return not batch.complete
+        captured = await self._older_rows.captured(self._standing.row)
+        return await self._write_aside(captured) and not captured.complete
 
-    def _meant(self, change: CapturedChange) -> CapturedChange:
-        """A change as the kind that is meant: rows that are inserted by it are told from others by that."""
-        return replace(change, kind=self._messages.kind(change) or change.kind)
+    async def _write_aside(self, captured: Captured) -> bool:
+        """Write down what is put aside; False if nothing is known any more."""
+        if not captured.put and captured.complete:
+            return True
+        standing = self._standing
+        return await standing.write(standing.step(after=captured.position, put=captured.put, trouble=standing.trouble))
 
 
 def _aside(aside: Aside) -> Item:

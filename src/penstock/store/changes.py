@@ -40,17 +40,19 @@ class Source:
     """How the rows are read that an interest is about, spelled as its triggers spell them.
 
     Attributes:
-        first: Rows in the order of their keys, with the parameter of how many: key, captured columns as they are,
-            captured columns as they were.
-        following: The same after a key: its first parameter, as the feed spells it.
+        first: Rows in the order of the interest, with the parameter of how many: key, captured columns as they are,
+            captured columns as they were, and the place in that order if it is not that of keys.
+        following: The same after a place: its first parameter, as it was given; a key as the feed spells it.
         among: Those of some keys: a JSON array of keys, of which each is spelled like that.
         keys: Which of some keys are those of any row of the table.
+        passed: Of rows as they were captured, a JSON array, those that are not behind a place: their numbers from 0.
     """
 
     first: Statement
     following: Statement
     among: Statement
     keys: Statement
+    passed: Statement
 
 
 class Interests(Protocol):
@@ -191,8 +193,16 @@ class Changes(Protocol):
     async def leave(self, name: str, lease: int) -> None:
         """Read no more under a lease: the next one to take the reader knows that this one has not died."""
 
-    async def read(self, position: Position, limit: int, interests: Sequence[int] | None = None) -> Batch:
+    async def read(
+        self,
+        position: Position,
+        limit: int,
+        interests: Sequence[int] | None = None,
+        session: OpenTransaction | None = None,
+    ) -> Batch:
         """What comes after a position: up to `limit` changes of these interests, or of all.
+
+        With a session, it is what that sees: of rows that are read in it, no change before is missed or comes twice.
 
         Raises:
             Conflict: The position is of another server, from which the database was restored: take the reader again.
@@ -215,9 +225,7 @@ class Changes(Protocol):
     async def forget(self, name: str) -> bool:
         """Drop a reader, so that nothing is kept for it; False if there is none."""
 
-    async def unread(
-        self, session: OpenTransaction, position: Position, interest: int, limit: int, kind: str | None = None
-    ) -> set[str] | None:
+    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
         """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
 
         Changes of whole tables have no keys, and count as more.
@@ -227,7 +235,6 @@ class Changes(Protocol):
             position: The position.
             interest: Of which interest.
             limit: How many there may be.
-            kind: Of which kind; of any by default.
         """
 
     async def before(self, moment: datetime) -> Position:

@@ -57,8 +57,7 @@ class OutboxRow:
         epoch: How often it was changed by others than the relay that reads it.
         ready: Whether its changes are captured.
         paused: Whether nothing of it is sent.
-        backfill: After which key the rows are still to be sent that are older; None if that is done. The first one is
-            after the empty text.
+        backfill: What is left of the rows that are older, as `outbox.older` writes it; None if that is done.
         skips: The numbers of messages that are passed by.
         trouble: What is known of the next message, if it has failed.
         delivered: How many messages have been delivered.
@@ -181,8 +180,10 @@ class Outboxes(Protocol):
     async def kept_keys(self, outbox: int) -> set[str]:
         """The keys of which messages wait or have failed, those parked left out."""
 
-    async def put_keys(self, session: OpenTransaction, outbox: int, keys: Sequence[str]) -> set[str]:
-        """Of rows with these keys those whose insert was put aside, as a session sees it."""
+    async def put_keys(
+        self, session: OpenTransaction, outbox: int, keys: Sequence[str], kinds: Sequence[str]
+    ) -> set[str]:
+        """Of rows with these keys those of which a change of these kinds was put aside, as a session sees it."""
 
     async def aside(
         self, outbox: int, states: Sequence[AsideState], limit: int, after: int | None = None

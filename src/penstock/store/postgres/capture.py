@@ -204,19 +204,36 @@ def source(interest: Interest, types: Mapping[str, str]) -> Source:
     """How the rows are read that an interest is about. Of a session with other settings they are spelled alike."""
     asked = conditions_of(interest).matches("r")
     table, spelled = POSTGRES.table(interest.table), _array("r", interest.key, types)
-    columns = [f"r.{POSTGRES.quote(name)}" for name in interest.key]
-    key, known = row_of(columns), " and ".join(f"{column} is not null" for column in columns)
-    after = [f"($1::json ->> {place})::{types[name]}" for place, name in enumerate(interest.key)]
-    each = [_given(place, types[name]) for place, name in enumerate(interest.key)]
+    key = row_of([f"r.{POSTGRES.quote(name)}" for name in interest.key])
+    columns = [f"r.{POSTGRES.quote(name)}" for name in interest.place]
+    place, known = row_of(columns), " and ".join(f"{column} is not null" for column in columns)
+    after = [f"($1::json ->> {number})::{types[name]}" for number, name in enumerate(interest.place)]
+    each = [_given(number, types[name]) for number, name in enumerate(interest.key)]
     values = [spelled, *(_object("r", side, types) or "null" for side in (interest.after, interest.before))]
     select = f"select {', '.join(values)} from {table} r where "
+    placed = [*values, _array("r", interest.place, types)] if interest.order else values
+    of_place = f"select {', '.join(placed)} from {table} r where "
     order, also = f"order by {', '.join(columns)} limit", f"{asked} and " if asked else ""
     among = f"{key} in (select {', '.join(each)} from json_array_elements($1::json) as k (value))"
     return Source(
-        first=Statement(f"{select}{also}{known} {order} $1"),
-        following=Statement(f"{select}{also}{known} and {key} > {row_of(after)} {order} $2"),
+        first=Statement(f"{of_place}{also}{known} {order} $1"),
+        following=Statement(f"{of_place}{also}{known} and {place} > {row_of(after)} {order} $2"),
         among=Statement(f"{select}{also}{among}"),
         keys=Statement(f"select {spelled} from {table} r where {among}"),
+        passed=Statement(_passed(interest, types)),
+    )
+
+
+def _passed(interest: Interest, types: Mapping[str, str]) -> str:
+    """Which captured rows are not behind a place, compared as the columns of the table are, with their collations."""
+    named = [f"c{number}" for number in range(len(interest.place))]
+    columns = ", ".join(f"r.{POSTGRES.quote(name)}" for name in interest.place)
+    given = ", ".join(f"(g.value ->> {literal(name)})::{types[name]}" for name in interest.place)
+    place = [f"($2::json ->> {number})::{types[name]}" for number, name in enumerate(interest.place)]
+    return (
+        f"select o.number - 1 from (select null::bigint, {columns} from {POSTGRES.table(interest.table)} r where false "
+        f"union all select g.number, {given} from json_array_elements($1::json) with ordinality as g (value, number)) "
+        f"as o (number, {', '.join(named)}) where {row_of([f'o.{name}' for name in named])} <= {row_of(place)}"
     )
 
 

@@ -70,19 +70,26 @@ class PostgresChanges:
         """Read no more under a lease."""
         await self._run("leave", name=name, lease=lease)
 
-    async def read(self, position: Position, limit: int, interests: Sequence[int] | None = None) -> Batch:
+    async def read(
+        self,
+        position: Position,
+        limit: int,
+        interests: Sequence[int] | None = None,
+        session: OpenTransaction | None = None,
+    ) -> Batch:
         """What comes after a position: up to `limit` changes of these interests, or of all."""
         asked, before = {"interests": None if interests is None else list(interests)}, position
         changes: builtins.list[CapturedChange] = []
         if position.batch is not None:
             changes = [
-                CapturedChange(*row) for row in await self._run("go_on", **position.bounds(), **asked, limit=limit)
+                CapturedChange(*row)
+                for row in await self._in(session, "go_on", {**position.bounds(), **asked, "limit": limit})
             ]
             position = position.handed(position.batch, [one.seq for one in changes], complete=len(changes) < limit)
             if position.batch is not None:
                 return Batch(changes, position, complete=False, before=before, rest=len(changes))
         room = limit - len(changes)
-        rows = await self._begin({**position.bounds(), **asked, "limit": room})
+        rows = await self._begin(session, {**position.bounds(), **asked, "limit": room})
         snapshot = Snapshot.parse(rows[0][0])
         if position.seen.end > snapshot.end:
             await self._settle_in()
@@ -121,12 +128,10 @@ class PostgresChanges:
 
     # ----- room
 
-    async def unread(
-        self, session: OpenTransaction, position: Position, interest: int, limit: int, kind: str | None = None
-    ) -> set[str] | None:
+    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
         """The keys of rows with changes after a position, as a session sees them; None if there are more."""
         query = self._queries["unread"]
-        values = position.bounds() | {"interest": interest, "limit": limit + 1, "kind": kind}
+        values = position.bounds() | {"interest": interest, "limit": limit + 1}
         rows = await session.fetch(query.statement, query.args(values))
         return None if len(rows) > limit or any(row[0] is None for row in rows) else {row[0] for row in rows}
 
@@ -154,12 +159,12 @@ class PostgresChanges:
 
     # ----- steps
 
-    async def _begin(self, values: dict[str, Any]) -> Sequence[Row]:
+    async def _begin(self, session: OpenTransaction | None, values: dict[str, Any]) -> Sequence[Row]:
         """The first of a new batch, however large it is."""
         try:
-            return await self._run("begin", **values)
+            return await self._in(session, "begin", values)
         except DatabaseBusy as error:
-            if not error.facts.get("slow"):
+            if session is not None or not error.facts.get("slow"):
                 raise
         return await self._run("begin_far", **values)
 
@@ -267,6 +272,13 @@ class PostgresChanges:
             await self._fetch(session, "settle_reader", name=name, position=str(position.moved(ERA)))
         await self._fetch(session, "settle_numbers", high=high)
         await self._fetch(session, "settle_in")
+
+    async def _in(self, session: OpenTransaction | None, query_name: str, values: dict[str, Any]) -> Sequence[Row]:
+        """Run a query in a transaction, or in one of its own."""
+        if session is None:
+            return await self._run(query_name, **values)
+        query = self._queries[query_name]
+        return await session.fetch(query.statement, query.args(values))
 
     async def _fetch(self, session: Session, query_name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[query_name]

@@ -93,9 +93,11 @@ class PostgresOutboxes:
         """The keys of which messages wait or have failed, those parked left out."""
         return {row[0] for row in await self._run("kept_keys", outbox=outbox)}
 
-    async def put_keys(self, session: OpenTransaction, outbox: int, keys: Sequence[str]) -> set[str]:
-        """Of rows with these keys those whose insert was put aside, as a session sees it."""
-        return {row[0] for row in await self._fetch(session, "put_keys", outbox=outbox, keys=[*keys])}
+    async def put_keys(
+        self, session: OpenTransaction, outbox: int, keys: Sequence[str], kinds: Sequence[str]
+    ) -> set[str]:
+        """Of rows with these keys those of which a change of these kinds was put aside, as a session sees it."""
+        return {row[0] for row in await self._fetch(session, "put_keys", outbox=outbox, keys=[*keys], kinds=[*kinds])}
 
     async def aside(
         self, outbox: int, states: Sequence[AsideState], limit: int, after: int | None = None

@@ -7,6 +7,7 @@ and infinities, which JSON has not, are text.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 
 from penstock.changes.conditions import Conditions
@@ -55,33 +56,43 @@ def conditions_of(interest: Interest, columns: Collection[str]) -> Conditions:
     return Conditions(interest, "is not", _unlike, _unlike(columns))
 
 
-def source(interest: Interest, types: Mapping[str, str]) -> Source:
+def source(interest: Interest, types: Mapping[str, str], collations: Mapping[str, str]) -> Source:
     """How the rows are read that an interest is about.
 
     Args:
         interest: The interest.
         types: The types of the table's columns, as it declares them.
+        collations: Their collations, of those that have one, by names in lower case.
     """
     asked = Conditions(interest, "is not", _unlike, "").matches("r")
     table, spelled = SQLITE.quote(interest.table), _array("r", interest.key)
-    columns = [f"r.{SQLITE.quote(name)}" for name in interest.key]
+    columns = [f"r.{SQLITE.quote(name)}" for name in interest.place]
     known = " and ".join(f"{column} is not null" for column in columns)
-    after, each = (
-        [_given(f"({value} ->> {place})", types[name]) for place, name in enumerate(interest.key)]
-        for value in ("k", "g.value")
-    )
+    after = [_given(f"(k ->> {number})", types[name]) for number, name in enumerate(interest.place)]
+    each = [_given(f"(g.value ->> {number})", types[name]) for number, name in enumerate(interest.key)]
     values = [spelled, _object("r", interest.after), _object("r", interest.before)]
-    select = f"select {', '.join(values)} from {table} r where "
+    placed = [*values, _array("r", interest.place)] if interest.order else values
+    select = f"select {', '.join(placed)} from {table} r where "
     order, also = f"order by {', '.join(columns)} limit", f"{asked} and " if asked else ""
-    following = f"{row_of(columns)} > (select {', '.join(after)} from (select ? as k))"
-    is_it = " and ".join(f"{column} = {value}" for column, value in zip(columns, each, strict=True))
+    place = f"(select {', '.join(after)} from (select ? as k))"
+    is_it = " and ".join(f"r.{SQLITE.quote(name)} = {value}" for name, value in zip(interest.key, each, strict=True))
     among = f"from json_each(?) g cross join {table} r where {is_it}"  # in this order, each by its whole key
+    captured = [
+        f"{_given(f'(g.value ->> {_member(name)})', types[name])} collate {collations.get(name.lower(), 'binary')}"
+        for name in interest.place
+    ]
     return Source(
         first=Statement(f"{select}{also}{known} {order} ?"),
-        following=Statement(f"{select}{also}{known} and {following} {order} ?"),
+        following=Statement(f"{select}{also}{known} and {row_of(columns)} > {place} {order} ?"),
         among=Statement(f"select {', '.join(values)} {among}{f' and {asked}' if asked else ''}"),
         keys=Statement(f"select {spelled} {among}"),
+        passed=Statement(f"select g.key from json_each(?) g where {row_of(captured)} <= {place}"),
     )
+
+
+def _member(column: str) -> str:
+    """Where a column is in a captured row."""
+    return literal(f"$.{json.dumps(column, ensure_ascii=False)}")
 
 
 def _given(value: str, kind: str) -> str:

@@ -42,12 +42,20 @@ class SqliteChanges:
         """Read no more under a lease."""
         await self._write("leave", name=name, lease=lease)
 
-    async def read(self, position: Position, limit: int, interests: Sequence[int] | None = None) -> Batch:
+    async def read(
+        self,
+        position: Position,
+        limit: int,
+        interests: Sequence[int] | None = None,
+        session: OpenTransaction | None = None,
+    ) -> Batch:
         """What comes after a position: up to `limit` changes of these interests, or of all."""
-        async with reading(self._begin_read) as session:
-            ((end,),) = await self._fetch(session, "moment")
-            values = {"high": position.high, "interests": _wanted(interests), "limit": limit}
-            changes = [_change(row) for row in await self._fetch(session, "begin", **values)]
+        if session is None:
+            async with reading(self._begin_read) as own:
+                return await self.read(position, limit, interests, own)
+        ((end,),) = await self._fetch(session, "moment")
+        values = {"high": position.high, "interests": _wanted(interests), "limit": limit}
+        changes = [_change(row) for row in await self._fetch(session, "begin", **values)]
         complete = len(changes) < limit
         high = max(end, position.high) if complete else changes[-1].seq
         return Batch(changes, Position(high=high), complete, position)
@@ -85,11 +93,9 @@ class SqliteChanges:
             ((high,),) = await self._fetch(session, "first_since", moment=encode_datetime(moment))
         return Position(high=high)
 
-    async def unread(
-        self, session: OpenTransaction, position: Position, interest: int, limit: int, kind: str | None = None
-    ) -> set[str] | None:
+    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
         """The keys of rows with changes after a position, as a session sees them; None if there are more."""
-        values = {"high": position.high, "interest": interest, "limit": limit + 1, "kind": kind}
+        values = {"high": position.high, "interest": interest, "limit": limit + 1}
         rows = await self._fetch(session, "unread", **values)
         if len(rows) > limit or any(row[0] is None for row in rows):
             return None

@@ -25,7 +25,7 @@ from penstock.store.sqlite.capture import lost, source, triggers
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobs import fetch
 from penstock.store.sqlite.session import Begin, reading, writing
-from penstock.store.sqlite.tabletext import read_table, read_type
+from penstock.store.sqlite.tabletext import read_collations, read_table, read_type
 
 _COLLATION = SQLITE.collate[Kind.DECIMAL]
 _TRIAL = "create table penstock_change (interest, changed_at, kind, key, before, after)"
@@ -91,7 +91,9 @@ class SqliteInterests:
         """How the rows are read that an interest is about."""
         async with reading(self._begin_read) as session:
             one = next((one for one in (await self._known(session)).values() if one.id == number), None)
-        return None if one is None or one.found is None else source(one.interest, one.found["columns"])
+        if one is None or one.found is None:
+            return None
+        return source(one.interest, one.found["columns"], read_collations(one.found["text"]))
 
     # ----- steps
 

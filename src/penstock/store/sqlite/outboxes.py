@@ -110,9 +110,12 @@ class SqliteOutboxes:
         """The keys of which messages wait or have failed, those parked left out."""
         return {row[0] for row in await self._read("kept_keys", outbox=outbox)}
 
-    async def put_keys(self, session: OpenTransaction, outbox: int, keys: Sequence[str]) -> set[str]:
-        """Of rows with these keys those whose insert was put aside, as a session sees it."""
-        return {row[0] for row in await self._fetch(session, "put_keys", outbox=outbox, keys=json.dumps([*keys]))}
+    async def put_keys(
+        self, session: OpenTransaction, outbox: int, keys: Sequence[str], kinds: Sequence[str]
+    ) -> set[str]:
+        """Of rows with these keys those of which a change of these kinds was put aside, as a session sees it."""
+        values = {"keys": json.dumps([*keys]), "kinds": json.dumps([*kinds])}
+        return {row[0] for row in await self._fetch(session, "put_keys", outbox=outbox, **values)}
 
     async def aside(
         self, outbox: int, states: Sequence[AsideState], limit: int, after: int | None = None

@@ -62,6 +62,12 @@ def read_type(declared: str, sql: str) -> str:
     return declared + (f" {kind[0]}" if kind else "") + (f" collate {collation[1]}" if collation else "")
 
 
+def read_collations(sql: str) -> dict[str, str]:
+    """The collations of a table's columns, of those that say one, by their names in lower case."""
+    found = {name: _collation(text) for name, text in read_table(sql).columns.items()}
+    return {name: one for name, one in found.items() if one}
+
+
 def read_choices(sql: str) -> Iterator[StoredCheck]:
     """The checks in a column's text that limit it to choices."""
     for name, listed in _CHOICES.findall(sql):
@@ -92,6 +98,19 @@ def _line(part: str) -> str:
     """A part without the space around it; a line comment at its end keeps its line to itself."""
     part = part.strip()
     return f"{part}\n" if "--" in part.rpartition("\n")[2] else part
+
+
+def _collation(column: str) -> str:
+    """What a column says of its collation, as SQL; not what a formula or a check in it does."""
+    depth, said, found = 0, False, ""
+    for token in _TOKEN.finditer(column):
+        if token["space"]:
+            continue
+        depth += {"(": 1, ")": -1}.get(token["sign"] or "", 0)
+        if said and (name := token["word"] or token["quoted"] or token["text"]):
+            found = name
+        said = depth == 0 and (token["word"] or "").lower() == "collate"
+    return found
 
 
 def _first_word(part: str) -> tuple[str, bool]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from penstock.changes.change import CapturedChange
@@ -135,8 +136,9 @@ class Outboxes(Suite):
         assert (await store.next_retry(row.id), await store.kept_keys(row.id)) == (after(5), {"a", "b"})
         assert await store.count_aside(row.id) == {"waiting": 2, "halted": 1, "parked": 1}
         assert [one.change.seq for one in await store.aside(row.id, ["waiting", "parked"], 2, 2)] == [3, 4]
-        found = await bench.reading(lambda session: store.put_keys(session, row.id, ["[1]", "[9]"]))
-        assert found == {"[1]"}
+        for kinds, expected in ((["enter"], {"[1]"}), (["enter", "change"], {"[1]"}), (["leave"], set())):
+            found = await bench.reading(partial(store.put_keys, outbox=row.id, keys=["[1]", "[9]"], kinds=kinds))
+            assert found == expected
 
     # ----- what people ask for
 

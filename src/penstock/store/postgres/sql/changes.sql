@@ -80,10 +80,10 @@ select count(*), min(changed_at) from (
 -- unread: the keys of rows with unread changes.
 -- Differs: see begin.
 select key from (
-    select seq, xid, key, kind from penstock.change where xid >= :seen_end and interest = :interest
+    select seq, xid, key from penstock.change where xid >= :seen_end and interest = :interest
     union all
-    select seq, xid, key, kind from penstock.change where xid = any(:seen_open::bigint[]) and interest = :interest
-) unread where (seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[])) and (:kind::text is null or kind = :kind)
+    select seq, xid, key from penstock.change where xid = any(:seen_open::bigint[]) and interest = :interest
+) unread where (seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[]))
 limit :limit;
 
 -- first_since: the lowest transaction of those that have written at a time or later, and the greatest number given.

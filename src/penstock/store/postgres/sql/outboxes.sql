@@ -94,10 +94,10 @@ select min(retry_at) from penstock.outbox_message where outbox = :outbox and sta
 -- Unbounded: it reads all that is put aside.
 select distinct key from penstock.outbox_message where outbox = :outbox and state in ('waiting', 'halted');
 
--- put_keys: of rows with these keys those whose insert was put aside.
--- Differs: the keys are an array.
+-- put_keys: of rows with these keys those of which a change of these kinds was put aside.
+-- Differs: keys and kinds are arrays.
 select distinct row_key from penstock.outbox_message
-where outbox = :outbox and row_key = any(:keys::text[]) and kind = 'enter';
+where outbox = :outbox and row_key = any(:keys::text[]) and kind = any(:kinds::text[]);
 
 -- aside: messages that are put aside, in their order.
 -- Differs: the states are an array.
@@ -146,8 +146,11 @@ with o as materialized (
 )
 select seq from again;
 
--- skip: pass the next message by, if it has failed and has this number.
-update penstock.outbox set skips = skips || :seq::bigint, trouble = null, epoch = epoch + 1
+-- skip: pass the next message by, if it has failed and has this number. An older row is passed by at once, whatever has
+-- become of it: its number may not be its own for long.
+update penstock.outbox set
+    skips = case when trouble::jsonb ->> 'left' is null then skips || :seq::bigint else skips end,
+    backfill = coalesce(trouble::jsonb ->> 'left', backfill), trouble = null, epoch = epoch + 1
 where name = :name and (trouble::jsonb ->> 'seq')::bigint = :seq
 returning id;
 
@@ -180,9 +183,15 @@ select pg_current_snapshot()::text, (select last_value from penstock.change_seq)
 -- hold_room: keep the feed from being emptied until the transaction ends (PostgreSQL only: SQLite has one writer).
 select slot from penstock.change_slot for share;
 
--- place: begin anew elsewhere.
+-- place: begin anew elsewhere. An older row that has failed keeps its number.
 update penstock.outbox set
-    backfill = case when :backfill = 'kept' then backfill else :backfill end, trouble = null, skips = '{}', epoch = epoch + 1
+    backfill = case
+        when :backfill <> 'kept' or :backfill is null then :backfill
+        when trouble::jsonb ->> 'left' is null then backfill
+        else jsonb_set(backfill::jsonb, '{failed}',
+            jsonb_build_array(trouble::jsonb -> 'seq', trouble::jsonb -> 'key'))::text
+    end,
+    trouble = null, skips = '{}', epoch = epoch + 1
 where name = :name
 returning id, interests;
 

@@ -43,7 +43,7 @@ select count(*), min(changed_at) from (
 
 -- unread: the keys of rows with unread changes.
 -- Differs: see begin.
-select key from penstock_change where seq > :high and interest = :interest and (:kind is null or kind = :kind) limit :limit;
+select key from penstock_change where seq > :high and interest = :interest limit :limit;
 
 -- first_since: the number before the lowest of those that were written at a time or later, or the greatest given.
 -- Differs: see begin.

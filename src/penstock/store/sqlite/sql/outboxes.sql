@@ -88,10 +88,10 @@ select min(retry_at) from penstock_outbox_message where outbox = :outbox and sta
 -- Unbounded: it reads all that is put aside.
 select distinct key from penstock_outbox_message where outbox = :outbox and state in ('waiting', 'halted');
 
--- put_keys: of rows with these keys those whose insert was put aside.
--- Differs: the keys are JSON.
+-- put_keys: of rows with these keys those of which a change of these kinds was put aside.
+-- Differs: keys and kinds are JSON.
 select distinct row_key from penstock_outbox_message
-where outbox = :outbox and row_key in (select value from json_each(:keys)) and kind = 'enter';
+where outbox = :outbox and row_key in (select value from json_each(:keys)) and kind in (select value from json_each(:kinds));
 
 -- aside: messages that are put aside, in their order.
 -- Differs: the states are JSON.
@@ -135,10 +135,12 @@ where outbox = (select id from penstock_outbox where name = :name) and state in 
   and (:seqs is null or seq in (select value from json_each(:seqs)))
 returning seq;
 
--- skip: pass the next message by, if it has failed and has this number.
+-- skip: pass the next message by, if it has failed and has this number. An older row is passed by at once, whatever has
+-- become of it: its number may not be its own for long.
 update penstock_outbox set
-    skips = (select json_group_array(t.value) from (select value from json_each(skips) union select :seq) t), trouble = null,
-    epoch = epoch + 1
+    skips = case when json_extract(trouble, '$.left') is null
+        then (select json_group_array(t.value) from (select value from json_each(skips) union select :seq) t) else skips end,
+    backfill = coalesce(json_extract(trouble, '$.left'), backfill), trouble = null, epoch = epoch + 1
 where name = :name and json_extract(trouble, '$.seq') = :seq
 returning id;
 
@@ -161,9 +163,15 @@ update penstock_change_reader set lease = :lease where name = :reader returning 
 -- Differs: SQLite has no snapshots, and its numbers say it all.
 select coalesce((select seq from sqlite_sequence where name = 'penstock_change'), 0);
 
--- place: begin anew elsewhere.
+-- place: begin anew elsewhere. An older row that has failed keeps its number.
 update penstock_outbox set
-    backfill = case when :backfill = 'kept' then backfill else :backfill end, trouble = null, skips = '[]', epoch = epoch + 1
+    backfill = case
+        when :backfill <> 'kept' or :backfill is null then :backfill
+        when json_extract(trouble, '$.left') is null then backfill
+        else json_set(backfill, '$.failed',
+            json_array(json_extract(trouble, '$.seq'), json_extract(trouble, '$.key')))
+    end,
+    trouble = null, skips = '[]', epoch = epoch + 1
 where name = :name
 returning id, interests;
 

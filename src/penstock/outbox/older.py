@@ -1,0 +1,69 @@
+"""What is left of the rows that are older than their outbox, which are handed over before what was captured since.
+
+Owns its text, which is kept with the outbox. Leaves reading the rows to `services/upcoming`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+BEFORE_ALL = -(2**62)  # where the numbers of rows begin that are older than their outbox
+_OF_ONE_REBUILD = 2**40  # so that no number comes again after another beginning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Older:
+    """How far the rows that are older have been handed over.
+
+    Attributes:
+        after: The place of the last one in their order, as JSON; None before the first.
+        count: How many numbers were given.
+        order: The columns by which they are ordered, before their key.
+        base: What is added to the numbers.
+        failed: The number and the key of the next one, if it has failed before the outbox was moved.
+    """
+
+    after: str | None = None
+    count: int = 0
+    order: tuple[str, ...] = ()
+    base: int = 0
+    failed: tuple[int, str] | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of the last one."""
+        return BEFORE_ALL + self.base + self.count
+
+    def text(self) -> str:
+        """The same as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Older:
+        """What `text` has written."""
+        said = json.loads(text)
+        failed = said.pop("failed")
+        return cls(**said | {"order": tuple(said["order"]), "failed": None if failed is None else tuple(failed)})
+
+    def reached(self, number: int) -> Older:
+        """With this number given, and all before it."""
+        return replace(self, count=max(self.count, number - BEFORE_ALL - self.base), failed=None)
+
+    def at(self, place: str) -> Older:
+        """After the row at a place, which got no number."""
+        return replace(self, after=place)
+
+    def counted(self, place: str, number: int | None = None) -> Older:
+        """After the row at a place, which gets the next number, or this one."""
+        return self.at(place).reached(self.number + 1 if number is None else number)
+
+
+def first(order: tuple[str, ...] = (), epoch: int = 0) -> str:
+    """What is left at first: all.
+
+    Args:
+        order: The columns by which the rows are ordered, before their key.
+        epoch: How often the outbox was changed, which tells the numbers of one beginning from those of others.
+    """
+    return Older(order=order, base=epoch * _OF_ONE_REBUILD).text()
