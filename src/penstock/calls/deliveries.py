@@ -106,12 +106,13 @@ class Messages:
         return kind in self._told
 
     def key(self, change: CapturedChange) -> str | None:
-        """The key by which a message is ordered; None of one that has none."""
+        """The key by which a message is ordered; None of one that has none, as its partition is NULL."""
         column = self._outbox.partition_by
         if column is None or change.kind == TOPIC:
             return change.key
         text = change.after if change.after is not None else change.before
-        return None if text is None else str(read_values(text).get(column))
+        value = None if text is None else read_values(text).get(column)
+        return None if value is None else str(value)
 
     def given(self, change: CapturedChange, attempt: int) -> Any:
         """What the handler takes.

@@ -183,7 +183,8 @@ class Outboxes(OutboxCare, Sending):
                 ``fields``: which columns its rows have; all by default. Other updates are no messages.
                 ``on``: which of ``"insert"``, ``"update"``, ``"delete"``, ``"truncate"`` are messages; ``("insert",)``
                 by default.
-                ``partition_by``: a column: rows with the same value in it are in order; the key of each row by default.
+                ``partition_by``: a column: rows with the same value in it are in order, and each that has None is for
+                itself; the key of each row by default.
                 ``start``: with what a new outbox begins: ``"beginning"``, the rows that there are, in the order of
                 their keys, or the messages that are kept; or ``"end"``, what comes from now on.
                 ``order_by``: a column, or several, in whose order those rows come instead, and then of their keys.

@@ -47,7 +47,8 @@ class Message(Generic[T]):
             sent to a topic. With a filter, a row is inserted when it begins to match, and deleted when it matches no
             more.
         key: Messages with the same key are handed over in their order: the key of the row, the value of the column that
-            the outbox is partitioned by, or the key that was sent along. None of a message without.
+            the outbox is partitioned by, or the key that was sent along. None of a message without, such as a row that
+            has None there.
         row: The row as it was written; None if it was deleted, or if there is none.
         previous: The row as it was before an update or a delete; None otherwise.
         payload: What was sent to the topic: as ``Message[…]`` says in the handler's annotation, or as JSON values; None

@@ -170,9 +170,9 @@ class OlderRows:
 
 
 def key_of(messages: Messages, change: CapturedChange) -> str:
-    """By which a message waits for others; of no key it is in nobody's way."""
+    """By which a message waits for others; of no key, as it is in no partition, it waits for those of its row alone."""
     key = messages.key(change)
-    return f"\x01{change.seq}" if key is None else key
+    return f"\x01{change.key or change.seq}" if key is None else key
 
 
 def _covering(left: Older) -> tuple[str, ...]:
