@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from penstock.changes.change import CapturedChange, read_values
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, NonRetryableError
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.functions.signature import Signature
+from penstock.outbox.meaning import Meaning
 from penstock.outbox.message import KIND_OF, TOPIC, Message, MessageKind, message_id
 from penstock.outbox.outbox import Outbox
 from penstock.reactive.evaluate import holds
@@ -66,44 +67,43 @@ class Messages:
     Args:
         outbox: The outbox.
         dialect: How its store spells values.
-        exact: Whether the changes that are captured are just those that are meant.
         wanted: What its handler takes of each, by its annotation.
+        meaning: What it means of what is captured.
 
     Attributes:
-        exact: The same.
+        meanings: The same of what is captured under some numbers, as it was declared then: as texts.
     """
 
-    def __init__(self, outbox: Outbox, dialect: Dialect, wanted: Wanted, *, exact: bool) -> None:
+    def __init__(self, outbox: Outbox, dialect: Dialect, wanted: Wanted, meaning: Meaning) -> None:
         self._outbox = outbox
-        self.exact = exact
         self._dialect = dialect
         self._wanted = wanted
-        condition = outbox.condition
-        self._condition = None if exact else condition
-        self._kinds = {} if exact or condition is None else kinds_of((condition,))
-        self._told = {*outbox.kinds, TOPIC, "lost"}
-        self._watched = outbox.fields if outbox.order_by or not exact else ()
+        self._now = _Judged(dialect, meaning)
+        self.meanings: Mapping[int, str] = {}
+        self._judged: dict[str, _Judged] = {}
         self._fields = None if outbox.definition is None else captured_row(dialect, outbox.definition)
 
     def kind(self, change: CapturedChange) -> str | None:
         """Which kind of change it is, where triggers tell of more than is meant; None if it is no message."""
-        kind = self.meant(change)
-        if kind == "change" and kind in self._told and self._watched and not self._differs(change):
-            return None
-        return kind if kind in self._told else None
+        return self._of(change).kind(change)
 
     def meant(self, change: CapturedChange) -> str | None:
         """The same, also of a change that is no message."""
-        if self._condition is None or change.kind in {TOPIC, "truncate", "lost"}:
-            return change.kind
-        was = change.kind != "enter" and self._holds(change.before)
-        if self._holds(change.after):
-            return "change" if was else "enter"
-        return ("leave" if change.after else "delete") if was else None
+        return self._of(change).meant(change)
 
     def tells(self, kind: str) -> bool:
         """Whether changes of a kind are messages."""
-        return kind in self._told
+        return kind in self._now.told
+
+    def _of(self, change: CapturedChange) -> _Judged:
+        """How a change is judged: as was declared when it was captured."""
+        text = self.meanings.get(change.interest)
+        if text is None:
+            return self._now
+        found = self._judged.get(text)
+        if found is None:
+            found = self._judged[text] = _Judged(self._dialect, Meaning.parse(text))
+        return found
 
     def key(self, change: CapturedChange) -> str | None:
         """The key by which a message is ordered; None of one that has none, as its partition is NULL."""
@@ -170,17 +170,42 @@ class Messages:
             fields["id"] = Id(fields["id"])
         return make_row(definition.table, fields)
 
+
+class _Judged:
+    """Changes as a declaration means them."""
+
+    def __init__(self, dialect: Dialect, meaning: Meaning) -> None:
+        self._dialect = dialect
+        self._condition = meaning.condition
+        self._kinds = {} if meaning.condition is None else kinds_of((meaning.condition,))
+        self._fields = meaning.fields
+        self.told = {*meaning.kinds, TOPIC, "lost"}
+
+    def kind(self, change: CapturedChange) -> str | None:
+        """Which kind of change it is; None if it is no message."""
+        kind = self.meant(change)
+        if kind == "change" and kind in self.told and self._fields and not self._differs(change):
+            return None
+        return kind if kind in self.told else None
+
+    def meant(self, change: CapturedChange) -> str | None:
+        """The same, also of a change that is no message."""
+        if self._condition is None or change.kind in {TOPIC, "truncate", "lost"}:
+            return change.kind
+        was = change.kind != "enter" and self._holds(change.before)
+        if self._holds(change.after):
+            return "change" if was else "enter"
+        return ("leave" if change.after else "delete") if was else None
+
     def _differs(self, change: CapturedChange) -> bool:
-        """Whether an update has changed a field of the outbox: another column is captured for other reasons."""
+        """Whether an update has changed a field of the outbox: other columns are captured for other reasons."""
         before, after = change.values("before"), change.values("after")
-        return any(before.get(name) != after.get(name) for name in self._watched)
+        return any(before.get(name) != after.get(name) for name in self._fields)
 
     def _holds(self, text: str | None) -> bool:
         if text is None or self._condition is None:
             return False
         captured = read_values(text)
-        if not captured.keys() >= self._kinds.keys():  # captured for an earlier declaration, which meant it
-            return True
         values = {name: captured_value(self._dialect, kind, captured.get(name)) for name, kind in self._kinds.items()}
         return holds(self._condition, values)
 

@@ -20,6 +20,7 @@ from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
 from penstock.jobs.retry import Retry
+from penstock.outbox.meaning import Meaning
 from penstock.outbox.message import is_topic
 from penstock.outbox.outbox import Event, OnFailure, Outbox, Start
 from penstock.reactive.tracing import RowFilter, trace_filter
@@ -107,12 +108,22 @@ class DeclaredOutbox:
             after=after,
             exact=exact,
             order=ordered,
+            meaning=self._meaning(exact=exact, ordered=bool(ordered)).text(),
         )
 
     def messages(self, dialect: Dialect) -> Messages:
         """What makes messages of its changes."""
         exact = self.outbox.definition is None or self.interest(dialect).exact
-        return Messages(self.outbox, dialect, Wanted(self.handler, self.outbox), exact=exact)
+        meaning = self._meaning(exact=exact, ordered=bool(self.outbox.order_by))
+        return Messages(self.outbox, dialect, Wanted(self.handler, self.outbox), meaning)
+
+    def _meaning(self, *, exact: bool, ordered: bool) -> Meaning:
+        outbox = self.outbox
+        return Meaning(
+            condition=None if exact else outbox.condition,
+            kinds=outbox.kinds,
+            fields=outbox.fields if ordered or not exact else (),
+        )
 
     def plan(self) -> OutboxPlan:
         """What is kept of it."""

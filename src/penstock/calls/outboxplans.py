@@ -61,7 +61,7 @@ async def _capture(engine: Engine, one: DeclaredOutbox, row: OutboxRow) -> None:
     order = one.outbox.order_by if row.backfill is None else Older.parse(row.backfill).order
     interest = one.interest(store.dialect, order)
     (number,) = await store.interests.add([interest], now)
-    await store.outboxes.capture(row.id, [number])
+    await store.outboxes.capture(row.id, [number], interest.meaning)
     known = await store.interests.list()
     before = [old.id for old in known if old.interest.name == interest.name and old.id != number]
     await store.interests.declare([interest], now, replaces=before)

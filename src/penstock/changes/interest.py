@@ -38,6 +38,7 @@ class Interest:
         exact: Whether `matches` says exactly which rows it is about. If it says more, the reader decides by what is
             captured, and a change of anything captured counts, even if only rows that enter or leave are wanted.
         order: Columns by which its rows are read, before the key; by the key alone by default.
+        meaning: What its reader makes of it, which tells it from another one that captures the same.
 
     Raises:
         DeclarationError: It has no name, no table, no key or no kind, or an unknown kind.
@@ -53,6 +54,7 @@ class Interest:
     after: Sequence[str] = ()
     exact: bool = True
     order: Sequence[str] = ()
+    meaning: str = ""
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > _LONGEST_NAME or not self.name.isprintable():

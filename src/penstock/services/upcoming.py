@@ -71,7 +71,7 @@ class Upcoming:
         standing, now = self._standing, self._clock.now()
         if standing.row is None:
             return []
-        outbox = standing.row.id
+        outbox, self._messages.meanings = standing.row.id, standing.row.meanings
         if standing.retry_at is not None and standing.retry_at <= now:
             again = await self._store.outboxes.failed(outbox, now, 1)
             if again:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -63,6 +63,8 @@ class OutboxRow:
         delivered: How many messages have been delivered.
         delivered_at: When the last one was.
         rate: How many a second were, over about a minute until then.
+        meanings: What was declared when changes were captured under some of these numbers, as `outbox.meaning` writes
+            it.
     """
 
     id: int
@@ -78,6 +80,7 @@ class OutboxRow:
     delivered: int
     delivered_at: datetime | None
     rate: float = 0.0
+    meanings: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +148,8 @@ class Outboxes(Protocol):
     async def declare(self, plan: OutboxPlan, backfill: str | None, now: datetime) -> OutboxRow:
         """Make an outbox known: as it was before, or not ready if it is new. A lower version changes nothing."""
 
-    async def capture(self, outbox: int, interests: Sequence[int]) -> None:
-        """Have its messages read under these numbers too."""
+    async def capture(self, outbox: int, interests: Sequence[int], meaning: str | None = None) -> None:
+        """Have its messages read under these numbers too, and judged by this meaning."""
 
     async def prepared(self, outbox: int) -> None:
         """Its changes are captured from now on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -54,6 +55,7 @@ def outbox_of(
         delivered=row[16],
         delivered_at=delivered_at,
         rate=row[18],
+        meanings={int(number): said for number, said in json.loads(row[19]).items()},
     )
 
 

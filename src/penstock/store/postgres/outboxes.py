@@ -38,9 +38,9 @@ class PostgresOutboxes:
             return known
         return await self._found(plan.name)
 
-    async def capture(self, outbox: int, interests: Sequence[int]) -> None:
-        """Have its messages read under these numbers too."""
-        await self._run("capture", outbox=outbox, interests=[*interests])
+    async def capture(self, outbox: int, interests: Sequence[int], meaning: str | None = None) -> None:
+        """Have its messages read under these numbers too, and judged by this meaning."""
+        await self._run("capture", outbox=outbox, interests=[*interests], meaning=meaning)
 
     async def prepared(self, outbox: int) -> None:
         """Its changes are captured from now on."""

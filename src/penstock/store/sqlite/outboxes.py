@@ -44,10 +44,11 @@ class SqliteOutboxes:
                 await self._execute(session, "declare", **values)
         return next(row for row in await self.list() if row.plan.name == plan.name)
 
-    async def capture(self, outbox: int, interests: Sequence[int]) -> None:
-        """Have its messages read under these numbers too."""
+    async def capture(self, outbox: int, interests: Sequence[int], meaning: str | None = None) -> None:
+        """Have its messages read under these numbers too, and judged by this meaning."""
+        values = {"interests": json.dumps([*interests]), "meaning": meaning}
         async with writing(self._begin_write) as session:
-            await self._execute(session, "capture", outbox=outbox, interests=json.dumps([*interests]))
+            await self._execute(session, "capture", outbox=outbox, **values)
 
     async def prepared(self, outbox: int) -> None:
         """Its changes are captured from now on."""

@@ -55,6 +55,9 @@ class Outboxes(Suite):
             found = await find(bench)
             assert found.interests == expected
             assert (found.epoch > before.epoch) is (found.interests != before.interests)
+        for number, meaning in ((11, "said"), (4, ODD), (11, "later")):
+            await bench.store.outboxes.capture(row.id, [number], meaning)
+        assert (await find(bench)).meanings == {11: "said", 4: ODD}, "what a number means stays so"
         await bench.store.outboxes.prepared(row.id)
         ready = await find(bench)
         await bench.store.outboxes.prepared(row.id)

@@ -455,6 +455,7 @@ create table penstock.outbox (
     version integer not null,
     keep_for interval not null,
     interests integer[] not null default '{}',
+    meanings text not null default '{}',
     declared_at timestamptz not null,
     epoch bigint not null default 0,
     ready boolean not null default false,

@@ -13,6 +13,9 @@ where name = :name and version <= :version;
 -- Differs: they are an array.
 update penstock.outbox set
     interests = array(select distinct t.id from unnest(interests || :interests::integer[]) as t (id) order by t.id),
+    meanings = case when :meaning::text is null then meanings else (meanings::jsonb || (
+        select jsonb_object_agg(t.id::text, :meaning::text) from unnest(:interests) as t (id)
+    ))::text end,
     epoch = epoch + 1
 where id = :outbox and not interests @> :interests;
 
@@ -35,7 +38,7 @@ returning seq;
 -- list: all outboxes by name.
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
-       trouble, delivered, delivered_at, rate
+       trouble, delivered, delivered_at, rate, meanings
 from penstock.outbox order by name;
 
 -- advance: write how an outbox stands, and move its reader on; nothing if others have changed or taken either.

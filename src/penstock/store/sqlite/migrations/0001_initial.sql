@@ -399,6 +399,7 @@ create table penstock_outbox (
     version integer not null,
     keep_for real not null,
     interests text not null default '[]',
+    meanings text not null default '{}',
     declared_at text not null,
     epoch integer not null default 0,
     ready integer not null default 0,

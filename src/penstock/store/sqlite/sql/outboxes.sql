@@ -15,6 +15,9 @@ update penstock_outbox set
     interests = (select json_group_array(t.value) from (
         select value from json_each(interests) union select value from json_each(:interests) order by value
     ) t),
+    meanings = case when :meaning is null then meanings else json_patch(meanings, (
+        select json_group_object(cast(t.value as text), :meaning) from json_each(:interests) t
+    )) end,
     epoch = epoch + 1
 where id = :outbox and exists (
     select 1 from json_each(:interests) n where n.value not in (select k.value from json_each(penstock_outbox.interests) k)
@@ -39,7 +42,7 @@ returning seq;
 -- list: all outboxes by name.
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
-       trouble, delivered, delivered_at, rate
+       trouble, delivered, delivered_at, rate, meanings
 from penstock_outbox order by name;
 
 -- advance: write how an outbox stands, if others have not changed it.
