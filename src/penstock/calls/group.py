@@ -23,6 +23,7 @@ from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement
 from penstock.jobs.states import FINISHED, JobState
 from penstock.schema.table import Table, definition_of
+from penstock.store.contract import Session
 from penstock.transaction.commit import commit_shared
 from penstock.transaction.shared import Shared
 from penstock.transaction.transaction import Transaction
@@ -138,8 +139,9 @@ class Groups:
         """Run jobs in one transaction; `group` holds those that have no end yet."""
         session = await self._runner.attempts.begin_write(for_ever=True)
         ended: list[_End] = []
+        shared: Shared | None = None
         try:
-            shared = Shared(session, self._runner.engine.statements.ordered)
+            shared = Shared(session, await self._ordered(session))
             calls = await self._take(shared, group)
             done = await self._run(shared, calls, group, ended)
             if done:
@@ -148,9 +150,18 @@ class Groups:
                 self._tell(ended, {settlement.id: settlement.state for settlement in settlements})
         finally:
             await session.rollback()
+            if shared is not None and shared.found:
+                self._runner.engine.statements.ordered |= shared.found
         group.clear()
         for running, outcome in ended:
             await self._ended(running, outcome)
+
+    async def _ordered(self, session: Session) -> frozenset[str]:
+        """The tables each of whose changes counts, as far as is known; who merges none asks, to keep all in order."""
+        engine = self._runner.engine
+        if not engine.store.dialect.unless_each:
+            engine.statements.ordered = await engine.store.outboxes.sources(session)
+        return engine.statements.ordered
 
     def _tell(self, ended: Sequence[_End], states: Mapping[UUID, JobState]) -> None:
         """Tell of the jobs that have ended with the transaction; those put off have not."""

@@ -108,6 +108,7 @@ class DeclaredOutbox:
             after=after,
             exact=exact,
             order=ordered,
+            each=True,
             meaning=self._meaning(exact=exact, ordered=bool(ordered)).text(),
         )
 

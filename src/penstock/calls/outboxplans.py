@@ -36,7 +36,7 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
         await _check_rows(engine, one)
     for one in outboxes:
         await _declare(engine, one)
-    engine.statements.ordered = frozenset(row.plan.source for row in await engine.store.outboxes.list())
+    engine.statements.ordered = await engine.store.outboxes.sources()
     await _tell_of_others(engine, outboxes)
 
 

@@ -38,6 +38,7 @@ class Interest:
         exact: Whether `matches` says exactly which rows it is about. If it says more, the reader decides by what is
             captured, and a change of anything captured counts, even if only rows that enter or leave are wanted.
         order: Columns by which its rows are read, before the key; by the key alone by default.
+        each: Whether each change counts, so that none may be merged with another one of its row before it is written.
         meaning: What its reader makes of it, which tells it from another one that captures the same.
 
     Raises:
@@ -54,6 +55,7 @@ class Interest:
     after: Sequence[str] = ()
     exact: bool = True
     order: Sequence[str] = ()
+    each: bool = False
     meaning: str = ""
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
 from penstock.schema.table import Table, TableDefinition
 from penstock.store.contract import Row, Statement
-from penstock.store.dialect import Convert, Dialect, placeholder
+from penstock.store.dialect import Convert, Dialect, each_name, placeholder
 from penstock.values import WORD_BYTES, text_bytes, total_bytes
 
 RowDecoder = Callable[[Sequence[Row]], list[dict[str, Any]]]
@@ -212,6 +212,7 @@ class TableStatements:
         return (
             f"update {self.table} as changed set {sets} from unnest({lists}) as given ({named}) "
             f"where changed.{key} = given.v{last} and changed.{key} = any({self._p(last)})"
+            f" and {self.dialect.unless_each.format(each_name(self.definition.name))}"
         )
 
     def delete(self) -> Statement:
@@ -316,7 +317,7 @@ class Statements:
 
     Attributes:
         reactive: Names of tables that reactive tasks and outboxes of this program are about.
-        ordered: Names of tables each of whose changes is a message of an outbox, as was known when the program started.
+        ordered: Names of tables each of whose changes is a message of an outbox, as far as is known.
     """
 
     def __init__(self, dialect: Dialect, reactive: Iterable[str] = ()) -> None:

@@ -31,6 +31,7 @@ class Shared:
         ordered: Names of tables each of whose changes is a message of an outbox: they are sent one by one, in order.
 
     Attributes:
+        found: Names of such tables that were not known.
         failure: What no savepoint undoes: nothing of this transaction may be committed.
         rows: Rows as those have left them who have ended well.
         savepoints: How many have been made.
@@ -39,6 +40,7 @@ class Shared:
     def __init__(self, session: Session, ordered: Collection[str] = ()) -> None:
         self.session = session
         self._ordered = ordered
+        self.found: set[str] = set()
         self.failure: BaseException | None = None
         self.rows: dict[Key, Row | None] = {}
         self.savepoints = 0
@@ -74,7 +76,7 @@ class Shared:
 
     async def send(self, changes: Sequence[Change]) -> None:
         """Send changes, as many together as may change places."""
-        together: dict[Statement, list[Sequence[Any]]] = {}
+        together: dict[tuple[str, Statement], list[Sequence[Any]]] = {}
         by: dict[Key, Statement] = {}
         if self._ordered:
             changes = await self._send_in_order(changes)
@@ -82,7 +84,7 @@ class Shared:
             if by.setdefault(key, statement) is not statement:
                 await self._send_together(together)
                 together, by = {}, {key: statement}
-            together.setdefault(statement, []).append(args)
+            together.setdefault((definition_of(key[0]).name, statement), []).append(args)
         await self._send_together(together)
 
     async def _send_in_order(self, changes: Sequence[Change]) -> list[Change]:
@@ -99,14 +101,16 @@ class Shared:
             await self.surely(self.session.execute_many(statement, [args for _statement, args in group]))
         return others
 
-    async def _send_together(self, changes: dict[Statement, list[Sequence[Any]]]) -> None:
-        for statement, rows in changes.items():
+    async def _send_together(self, changes: dict[tuple[str, Statement], list[Sequence[Any]]]) -> None:
+        for (name, statement), rows in changes.items():
             if len(rows) == 1:
                 await self.surely(self.session.execute(statement, rows[0]))
             elif statement.many is not None:
                 last = {row[-1]: row for row in rows}  # one statement changes the same columns each time
                 lists = [list(values) for values in zip(*last.values(), strict=True)]
-                await self.surely(self.session.execute(statement.many, lists))
+                if not await self.surely(self.session.execute(statement.many, lists)):
+                    self.found.add(name)
+                    await self.surely(_again(name))
             else:
                 await self.surely(self.session.execute_many(statement, rows))
 
@@ -117,6 +121,11 @@ class Shared:
         except BaseException as error:
             self.failure = error
             raise
+
+
+async def _again(table: str) -> None:
+    """All begins anew: changes of a table were about to be merged, since whose declaration each of them counts."""
+    raise Conflict(f"An outbox of {table} was declared meanwhile.")
 
 
 class Part:

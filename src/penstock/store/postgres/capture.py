@@ -14,7 +14,7 @@ from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
 from penstock.store.changes import Source
 from penstock.store.contract import Statement
-from penstock.store.dialect import row_of
+from penstock.store.dialect import each_name, row_of
 from penstock.store.postgres.dialect import POSTGRES
 
 _UNLIKE = "pg_catalog.record_image_ne"
@@ -62,6 +62,7 @@ _SPELLED = {
     ("interval",): "intervalstyle = postgres",
 }
 _ZONED = "timestamp with time zone"
+EACH = "create or replace function penstock.{0}() returns void language sql as ''"  # it is there, and that says it all
 EVENTS = ("insert", "update", "delete", "truncate")
 
 
@@ -114,6 +115,7 @@ def install(
         *((f"drop trigger {trial} on {table}",) if asked else ()),
         *(f"drop trigger if exists {name} on {relation}" for relation, name in made),
         *(f"create trigger {name} {text}" for (_relation, name), text in made.items()),
+        *((EACH.format(each_name(interest.table)),) if interest.each else ()),
         # Also for sessions that apply what others have written, and would fire no trigger.
         *(f"alter table {relation} enable always trigger {name}" for relation, name in (*made, *everywhere)),
     )

@@ -49,5 +49,6 @@ POSTGRES = Dialect(
     schemas=True,
     given_identity=" overriding system value",
     advance_identity=_ADVANCE_IDENTITY,
+    unless_each="to_regprocedure('penstock.{0}()') is null",  # as it is when the lock is held, whatever is visible
     any_of="= any({0})",
 )

@@ -12,6 +12,7 @@ from penstock.changes.interest import Interest
 from penstock.errors import DataError, DeclarationError, PenstockError
 from penstock.store.changes import InterestRow, Source, State
 from penstock.store.contract import Change, SchemaLock, Statement
+from penstock.store.dialect import each_name
 from penstock.store.interestrows import Known, check_columns, known_state
 from penstock.store.postgres.capture import EVENTS, function_name, install, lost, source, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
@@ -85,9 +86,11 @@ class PostgresInterests:
         if not ids:
             return
         async with self._catalog.lock() as lock:
+            known = {one.id: one.interest for one in (await self._known()).values()}
             for number in ids:
-                await lock.apply(Change(f"of interest {number}", _dropped(number)))
+                await lock.apply(Change(f"of interest {number}", (*_dropped(number), *_each_dropped(number, known))))
                 await self._run("remove", id=number)
+                known.pop(number, None)
 
     async def list(self) -> builtins.list[InterestRow]:
         """All interests by number, and whether each still captures."""
@@ -104,8 +107,13 @@ class PostgresInterests:
     async def _declare(self, lock: SchemaLock, interest: Interest, now: datetime, replaces: Sequence[int]) -> None:
         identity = interest.name, interest.digest
         added = await self._run("add", **_added(interest, now))
-        one = (await self._known())[identity]
-        gone = tuple(statement for number in replaces for statement in (_FORGOTTEN.format(number), *_dropped(number)))
+        known = await self._known()
+        one, left = known[identity], {other.id: other.interest for other in known.values()}
+        gone = tuple(
+            statement
+            for number in replaces
+            for statement in (_FORGOTTEN.format(number), *_dropped(number), *_each_dropped(number, left))
+        )
         if _state(one) == "ok":
             if gone:
                 await lock.apply(Change(interest.table, gone))
@@ -158,6 +166,15 @@ def _added(interest: Interest, now: datetime) -> dict[str, Any]:
 
 def _dropped(number: int) -> tuple[str, ...]:
     return tuple(f"drop function if exists {function_name(number, event)}() cascade" for event in EVENTS)
+
+
+def _each_dropped(number: int, known: Mapping[int, Interest]) -> tuple[str, ...]:
+    """What lets changes of a table be merged again, once no interest is left for which each counts."""
+    gone = known.get(number)
+    others = (one.table for other, one in known.items() if other != number and one.each)
+    if gone is None or not gone.each or gone.table in others:
+        return ()
+    return (f"drop function if exists penstock.{each_name(gone.table)}()",)
 
 
 def _known(row: Sequence[Any]) -> Known:

@@ -1,0 +1,145 @@
+"""Workers that ran before another program declared an outbox: no update is merged with another one of its row."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from race.test_shared_transactions import drained
+from race.test_workers import make_worker
+from stage.outboxes import OutboxStage, drain, sql
+
+from penstock import App, Id, MutationCtx, Table
+from penstock.app import Backend
+from penstock.calls.group import Groups
+from penstock.store.contract import Statement
+from penstock.store.dialect import each_name
+from penstock.testing import TestApp
+from penstock.transaction.shared import Shared
+
+NOW = timedelta(0)
+ALL = ("insert", "update", "delete")
+MANY = 12
+
+old = App()
+
+
+class Item(Table, name="item"):
+    note: str = ""
+    calls: int = 0
+
+
+@old.internal_mutation
+async def add(ctx: MutationCtx, count: int) -> list[Id[Item]]:
+    return await ctx.db.insert_many(Item(note=str(one)) for one in range(count))
+
+
+@old.internal_mutation
+async def call(ctx: MutationCtx, item: Id[Item]) -> None:
+    row = await ctx.db.get(Item, item)
+    assert row is not None
+    await ctx.db.patch(Item, item, calls=row.calls + 1)
+
+
+@old.internal_mutation
+async def there_and_back(ctx: MutationCtx, item: Id[Item]) -> None:
+    await ctx.db.patch(Item, item, note="away")
+    await ctx.db.patch(Item, item, note="0")
+
+
+def declared(name: str = "send", **options: Any) -> OutboxStage:
+    """Another program, with an outbox of the table."""
+    stage = OutboxStage(Item)
+    stage.outbox(Item, name, **{"on": ALL, "start": "end", **options})
+    return stage
+
+
+async def calls(backend: Backend, *items: Id[Item]) -> None:
+    for item in items:
+        await backend.scheduler.run_after(NOW, call, item)
+
+
+def told(stage: OutboxStage) -> list[tuple[str, str, int]]:
+    return [(one.kind, one.row.note, one.row.calls) for one in stage.got if one.row is not None]
+
+
+async def test_updates_of_one_row_by_jobs_that_share_a_transaction_are_told_each(database_url: str) -> None:
+    async with TestApp(old, database_url) as one:
+        worker = make_worker(one)
+        a, b = await one.run_mutation(add, 2)
+        await calls(one, *[a] * 5)
+        await drained(worker)  # merged, as nobody counts them
+        stage = declared()
+        async with stage.open(database_url, clock=one.clock) as two:
+            await drain(two)
+            await calls(one, a, b, a, b, a)
+            await one.scheduler.run_after(NOW, there_and_back, a)
+            await drained(worker)
+            await drain(two)
+            assert told(stage) == [
+                ("update", "0", 6),
+                ("update", "1", 1),
+                ("update", "0", 7),
+                ("update", "1", 2),
+                ("update", "0", 8),
+                ("update", "away", 8),
+                ("update", "0", 8),
+            ]
+        await worker.finish()
+
+
+async def test_updates_are_told_each_by_a_transaction_that_had_begun_before(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its snapshot shows nothing of the outbox; on SQLite nobody declares while a transaction is open."""
+    begun, goes_on, take = asyncio.Event(), asyncio.Event(), Groups._take
+
+    async def held(group: Groups, shared: Shared, *rest: Any) -> Any:
+        assert not await shared.session.fetch(Statement("select * from penstock.outbox"))
+        begun.set()
+        await goes_on.wait()
+        return await take(group, shared, *rest)
+
+    async with TestApp(old, postgres_url) as one:
+        worker = make_worker(one)
+        (item,) = await one.run_mutation(add, 1)
+        await calls(one, *[item] * MANY)
+        stage = declared()
+        monkeypatch.setattr(Groups, "_take", held)
+        working = asyncio.ensure_future(drained(worker))
+        await begun.wait()
+        async with stage.open(postgres_url, clock=one.clock) as two:
+            goes_on.set()
+            await working
+            await drain(two)
+            assert told(stage) == [("update", "0", number + 1) for number in range(MANY)]
+        await worker.finish()
+
+
+async def test_updates_are_merged_again_when_the_last_outbox_of_the_table_is_gone(postgres_url: str) -> None:
+    first, second = declared("a"), declared("b")
+    marker = f"select to_regprocedure('penstock.{each_name('item')}()') is not null"
+    async with first.open(postgres_url) as one, second.open(postgres_url, clock=one.clock) as two:
+        assert [tuple(row) for row in await sql(one, marker)] == [(True,)]
+        await first.app.outboxes.drop(one, "a")
+        assert [tuple(row) for row in await sql(one, marker)] == [(True,)]
+        await second.app.outboxes.drop(two, "b")
+        assert [tuple(row) for row in await sql(one, marker)] == [(False,)]
+    again = declared("a")
+    async with again.open(postgres_url, clock=one.clock) as three:
+        assert [tuple(row) for row in await sql(three, marker)] == [(True,)]
+
+
+async def test_a_worker_learns_of_outboxes_when_it_renews_its_lease(database_url: str) -> None:
+    async with TestApp(old, database_url) as one:
+        worker = make_worker(one)
+        await worker.tick()
+        stage = declared()
+        async with stage.open(database_url, clock=one.clock):
+            assert "item" not in one.engine.statements.ordered
+            one.clock.advance(timedelta(seconds=one.config.lease * 0.3))
+            await worker.tick()
+            assert "item" in one.engine.statements.ordered
+        await worker.finish()
