@@ -28,6 +28,7 @@ from penstock.calls.tasks import ReactiveTasks, declare_tasks
 from penstock.calls.workpool import Workpool
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config, check_settings, load_config, unknown_variables
+from penstock.crons.plan import CronPlan
 from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
 from penstock.functions.tables import distinct, tables_of
@@ -262,17 +263,22 @@ class Backend:
             if push_schema:
                 await push(store, definitions)
             if push_schema or services:
-                await store.pools.declare(self.app.pool_definitions())
-                await store.programs.declare(self.app.registry.kinds())
-                await store.crons.declare(crons, self.engine.clock.now())
-                await declare_tasks(self.engine, self.app.tasks)
-                await declare_outboxes(self.engine, self.app.outboxes)
+                await self.declare(crons)
         except BaseException:
             await store.close()
             raise
         self.services = Group([self.make_service(name) for name in services], store.signals)
         self.services.start()
         self.app.guests.opened(self.runner)
+
+    async def declare(self, crons: Sequence[CronPlan]) -> None:
+        """Make known to the database what the app declares beside its tables, and have its changes captured."""
+        store = self.engine.store
+        await store.pools.declare(self.app.pool_definitions())
+        await store.programs.declare(self.app.registry.kinds())
+        await store.crons.declare(crons, self.engine.clock.now())
+        await declare_tasks(self.engine, self.app.tasks)
+        await declare_outboxes(self.engine, self.app.outboxes)
 
     async def stop(self) -> None:
         """Stop services, then close the database; what runs has the grace time to end, and no more."""

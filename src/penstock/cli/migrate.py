@@ -22,8 +22,8 @@ from penstock.store.migrate import Plan, push
 def command(options: Options, only_plan: bool) -> None:
     """Make the database fit the tables of the app.
 
-    Adds tables, columns, indexes and checks, and makes the limits of pools and the crons known. Whatever would lose or
-    break data is refused before anything is changed.
+    Adds tables, columns, indexes and checks, and makes pools, crons, reactive tasks and outboxes known: changes are
+    captured for these from then on. Whatever would lose or break data is refused before anything is changed.
     """
     app = open_app(options)
     config = app.config(database=options.database)
@@ -46,9 +46,7 @@ async def _migrate(app: App, config: Config, *, apply: bool) -> Plan:
             await store.open()
         plan = await push(store, definitions, apply=apply)
         if apply:
-            await store.pools.declare(app.pool_definitions())
-            await store.programs.declare(app.registry.kinds())
-            await store.crons.declare(crons, backend.engine.clock.now())
+            await backend.declare(crons)
         return plan
     finally:
         await store.close()
