@@ -130,6 +130,23 @@ async def test_a_row_that_moves_twice_between_two_looks_is_judged_by_where_it_wa
         assert stage.texts() == [str(one) for one in range(9)]
 
 
+@pytest.mark.parametrize("to", ["beginning", "where it is"])
+async def test_rows_that_moved_come_once_though_the_outbox_is_moved_back(database_url: str, to: str) -> None:
+    ids = await rows_before(database_url, *[Item(note=str(one), value=one) for one in range(9)])
+    stage = staged()
+    async with stage.open(database_url) as test:
+        await pieces(test)
+        await stage.patch(test, Item, ids[4], value=-1)  # behind what was handed over
+        await stage.patch(test, Item, ids[1], value=20)
+        await stage.insert(test, Item(note="new", value=3))
+        await pieces(test, 2)  # now where it was before has been passed, too
+        place = to if to == "beginning" else (await stage.app.outboxes.list(test))[0].position
+        assert place is not None
+        await stage.app.outboxes.move(test, "send", place)
+        await drain(test, timedelta(seconds=2))
+        assert Counter(stage.texts()) == Counter([*map(str, range(9)), "new"])
+
+
 async def test_fields_that_did_not_change_make_no_message_though_the_order_did(database_url: str) -> None:
     ids = await rows_before(database_url, *[Item(note=str(one), value=one) for one in range(4)])
     stage = staged(on=("insert", "update"), fields=("note",))

@@ -205,12 +205,15 @@ returning id, interests;
 -- put_reader: put the reader of an outbox elsewhere, and take it from who reads it.
 update penstock.change_reader set position = :position, lease = null, moved_at = :now where name = :reader;
 
--- forget_unread: forget messages aside that are read again from a position on.
+-- forget_unread: forget messages aside that are read again from a position on, but for rows that come by their changes
+-- while older ones are handed over in an order: of these nobody could tell again that they were not passed yet.
 -- Differs: on SQLite numbers say it all.
 delete from penstock.outbox_message m where m.outbox = :outbox and ((m.seq < 0 and :older::boolean) or m.seq in (
     select c.seq from penstock.change c
     where c.interest = any(:interests::integer[]) and (c.xid >= :seen_end or c.xid = any(:seen_open::bigint[]))
       and (c.seq > :last or c.xid >= :batch_end or c.xid = any(:batch_open::bigint[]))
+)) and not (m.kind = 'enter' and exists (
+    select from penstock.outbox o where o.id = m.outbox and o.backfill::jsonb -> 'order' <> '[]'
 ));
 
 -- forget_aside: forget messages aside, those parked too if they are meant.

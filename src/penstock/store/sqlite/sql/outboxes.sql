@@ -185,11 +185,14 @@ returning id, interests;
 -- put_reader: put the reader of an outbox elsewhere, and take it from who reads it.
 update penstock_change_reader set position = :position, lease = null, moved_at = :now where name = :reader;
 
--- forget_unread: forget messages aside that are read again from a position on.
+-- forget_unread: forget messages aside that are read again from a position on, but for rows that come by their changes
+-- while older ones are handed over in an order: of these nobody could tell again that they were not passed yet.
 -- Differs: numbers say it all.
 delete from penstock_outbox_message where outbox = :outbox and (seq < 0 and :older or seq in (
     select c.seq from penstock_change c
     where c.seq > :high and c.interest in (select value from json_each(:interests))
+)) and not (kind = 'enter' and exists (
+    select 1 from penstock_outbox o where o.id = :outbox and json_extract(o.backfill, '$.order') <> '[]'
 ));
 
 -- forget_aside: forget messages aside, those parked too if they are meant.
