@@ -26,6 +26,7 @@ from penstock.testing.conformance.retries import Retries
 from penstock.testing.conformance.sessions import Sessions
 from penstock.testing.conformance.settlements import Settlements
 from penstock.testing.conformance.signals import Signals
+from penstock.testing.conformance.sources import Sources
 from penstock.testing.conformance.taskmachine import TasksInAnyOrder
 from penstock.testing.conformance.tasks import Tasks
 from penstock.testing.conformance.tokens import Tokens
@@ -46,6 +47,7 @@ class StoreSuite(
     Crons,
     Interests,
     Mending,
+    Sources,
     Changes,
     Messages,
     Tasks,
