@@ -15,7 +15,7 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.outbox.older import Older
 from penstock.services.standing import Item, Standing
-from penstock.store.changes import Batch
+from penstock.store.changes import Batch, Source
 from penstock.store.contract import OpenTransaction, Row
 from penstock.store.outboxes import Aside, OutboxRow
 
@@ -76,9 +76,10 @@ class OlderRows:
         batch = await self._store.changes.read(self._standing.position, _AT_ONCE, row.interests)
         if not batch.changes:
             return Captured([], batch.position, batch.complete)
+        source = await self._store.interests.source(row.interests[-1])  # before a connection is held
         session = await self._store.begin_read()
         try:
-            return await self._captured(session, row, batch)
+            return await self._captured(session, row, batch, source)
         finally:
             await session.rollback()
 
@@ -90,7 +91,7 @@ class OlderRows:
             batch = await self._store.changes.read(self._standing.position, _AT_ONCE, row.interests, session)
             if source is None or not batch.complete:
                 return None
-            captured = await self._captured(session, row, batch)
+            captured = await self._captured(session, row, batch, source)
             left = Older.parse(row.backfill or "")
             if left.after is None:
                 rows = await session.fetch(source.first, [limit])
@@ -129,7 +130,9 @@ class OlderRows:
         """Of some rows those of which something was put aside that comes instead of them."""
         return await self._store.outboxes.put_keys(session, row.id, keys, _covering(left)) if keys else set()
 
-    async def _captured(self, session: OpenTransaction, row: OutboxRow, batch: Batch) -> Captured:
+    async def _captured(
+        self, session: OpenTransaction, row: OutboxRow, batch: Batch, source: Source | None
+    ) -> Captured:
         """What was captured, as it is put aside.
 
         In an order of their own, rows may move past the place that was reached. So each that is changed comes by its
@@ -137,8 +140,8 @@ class OlderRows:
         """
         left = Older.parse(row.backfill or "")
         handed: set[str] | None = None
-        if left.order and self._messages.tells("enter"):
-            handed = await self._handed(session, row, batch, left)
+        if left.order and self._messages.tells("enter") and source is not None:
+            handed = await self._handed(session, row, batch, source, left)
         put = []
         for change in batch.changes:
             kind = self._messages.meant(change)
@@ -151,7 +154,9 @@ class OlderRows:
             put.append(Aside(meant, key_of(self._messages, meant), "waiting"))
         return Captured(put, batch.position, batch.complete)
 
-    async def _handed(self, session: OpenTransaction, row: OutboxRow, batch: Batch, left: Older) -> set[str]:
+    async def _handed(
+        self, session: OpenTransaction, row: OutboxRow, batch: Batch, source: Source, left: Older
+    ) -> set[str]:
         """The keys of changed rows that were handed over before, or of which something is put aside."""
         first: dict[str, CapturedChange] = {}  # by the later ones a row may have moved on
         for one in batch.changes:
@@ -159,8 +164,7 @@ class OlderRows:
                 first.setdefault(one.key, one)
         keys, changed = list(first), list(first.values())
         handed = await self._known(session, row, left, keys)
-        source = await self._store.interests.source(row.interests[-1]) if changed else None
-        if source is not None and left.after is not None:
+        if changed and left.after is not None:
             rows = f"[{','.join(one.before or 'null' for one in changed)}]"
             passed = await session.fetch(source.passed, [rows, left.after])
             handed |= {keys[number] for (number,) in passed}
