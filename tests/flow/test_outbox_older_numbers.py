@@ -88,7 +88,10 @@ async def test_the_number_of_an_older_row_that_failed_and_is_gone_is_given_to_no
 
 
 @pytest.mark.parametrize("order", ORDERS)
-async def test_what_was_sent_and_not_written_is_known_by_its_row(database_url: str, order: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("then", ["is deleted", "moves on", "stays"])
+async def test_what_was_sent_and_not_written_is_known_by_its_row(
+    database_url: str, then: str, order: tuple[str, ...]
+) -> None:
     ids = await rows_before(database_url, 4)
     stage = staged(order)
     async with stage.open(database_url) as test:
@@ -106,7 +109,10 @@ async def test_what_was_sent_and_not_written_is_known_by_its_row(database_url: s
         with pytest.raises(ConnectionError):
             await line.tick()
         stage.during = None
-        await stage.delete(test, Item, ids[0])
+        if then == "is deleted":
+            await stage.delete(test, Item, ids[0])
+        elif then == "moves on":
+            await stage.patch(test, Item, ids[0], value=9)
         await drain(test)
         assert stage.texts() == ["0", "1", "2", "3"]
 

@@ -61,10 +61,10 @@ class Line(Service):
         self._holder = holder
         self._messages = declared.messages(runner.engine.store.dialect)
         self._standing = Standing(runner, declared.outbox)
-        self._upcoming = Upcoming(runner, self._messages, self._standing, self._largest)
+        self._sending = Sending(runner, declared, self._messages, self._standing, self._delivered)
+        self._upcoming = Upcoming(runner, self._messages, self._standing, self._largest, self._sending.sent)
         self._once: int | None = None
         self._careful = 0
-        self._sending = Sending(runner, declared, self._messages, self._standing, self._delivered)
         self._told: set[int] = set()
         self._looked_at = self._lingering_since = -1e9
         self.on_failed: Callable[[str, Trouble], None] = lambda _outbox, _trouble: None

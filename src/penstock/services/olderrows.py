@@ -6,7 +6,7 @@ read, so of each row it is known whether its change comes before or after. Leave
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.calls.deliveries import Messages
@@ -14,7 +14,7 @@ from penstock.calls.run import Runner
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.outbox.older import Older
-from penstock.services.standing import Item, Standing
+from penstock.services.standing import Identity, Item, Standing
 from penstock.store.changes import Batch, Source
 from penstock.store.contract import OpenTransaction, Row
 from penstock.store.outboxes import Aside, OutboxRow
@@ -63,13 +63,15 @@ class OlderRows:
         runner: Runs functions.
         messages: Makes messages of changes.
         standing: Where the outbox stands.
+        sent: Messages that were sent, and it is not written that they were.
     """
 
-    def __init__(self, runner: Runner, messages: Messages, standing: Standing) -> None:
+    def __init__(self, runner: Runner, messages: Messages, standing: Standing, sent: Collection[Identity]) -> None:
         self._store = runner.engine.store
         self._clock = runner.engine.clock
         self._messages = messages
         self._standing = standing
+        self._sent = sent
 
     async def captured(self, row: OutboxRow) -> Captured:
         """What was captured since the reader moved last, as far as it is read at once."""
@@ -164,6 +166,7 @@ class OlderRows:
                 first.setdefault(one.key, one)
         keys, changed = list(first), list(first.values())
         handed = await self._known(session, row, left, keys)
+        handed |= {key for number, key in self._sent if number < 0 and key is not None}
         if changed and left.after is not None:
             rows = f"[{','.join(one.before or 'null' for one in changed)}]"
             passed = await session.fetch(source.passed, [rows, left.after])

@@ -8,13 +8,13 @@ are is `services/olderrows`'s.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from penstock.calls.deliveries import Messages
 from penstock.calls.run import Runner
 from penstock.observe.logs import event as log_event
 from penstock.services.olderrows import Captured, OlderRows, key_of
-from penstock.services.standing import Item, Standing
+from penstock.services.standing import Identity, Item, Standing
 from penstock.store.changes import Batch
 from penstock.store.outboxes import Aside, OutboxRow
 
@@ -33,9 +33,17 @@ class Upcoming:
         messages: Makes messages of changes.
         standing: Where the outbox stands.
         largest: How many may be handed over together now.
+        sent: Those that were sent, and it is not written that they were.
     """
 
-    def __init__(self, runner: Runner, messages: Messages, standing: Standing, largest: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        messages: Messages,
+        standing: Standing,
+        largest: Callable[[], int],
+        sent: Collection[Identity],
+    ) -> None:
         self._store = runner.engine.store
         self._clock = runner.engine.clock
         self._messages = messages
@@ -44,7 +52,7 @@ class Upcoming:
         self._buffer: deque[Item] = deque()
         self._end = standing.position
         self._after: Batch | None = None
-        self._older_rows = OlderRows(runner, messages, standing)
+        self._older_rows = OlderRows(runner, messages, standing, sent)
 
     @property
     def empty(self) -> bool:
