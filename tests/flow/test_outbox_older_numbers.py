@@ -11,7 +11,7 @@ from stage.outboxes import OutboxStage, drain, failing, outbox_row
 from stage.reactive import Stage
 
 from penstock import Index, Retry, Table
-from penstock.outbox.older import Older
+from penstock.outbox.older import BEFORE_ALL, Older, first
 
 ORDERS: list[tuple[str, ...]] = [(), ("value",)]
 
@@ -123,6 +123,18 @@ def failing_second(stage: OutboxStage) -> Any:
             raise ValueError("enough")
 
     return during
+
+
+async def test_an_older_row_that_is_parked_is_listed_and_its_number_can_be_said_in_json(database_url: str) -> None:
+    await rows_before(database_url, 3)
+    stage = staged((), on_failure="park", retry=Retry.fixed(timedelta(seconds=1), max_attempts=1, jitter=0))
+    stage.fails = failing(lambda: ValueError("no"), "1")
+    async with stage.open(database_url) as test:
+        await drain(test)
+        (one,) = (await stage.app.outboxes.messages(test, "send")).messages
+        assert (one.state, one.content["note"]) == ("parked", "1")
+        assert -(2**53) < one.number < 0
+        assert BEFORE_ALL < Older.parse(first((), 10**9)).number < 0
 
 
 def test_what_is_left_of_older_rows_is_read_as_it_was_written() -> None:

@@ -22,6 +22,7 @@ from penstock.calls.outboxviews import (
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.errors import OutboxNotFound
+from penstock.outbox.older import BEFORE_ALL
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.changes import Lag, ReaderRow
@@ -29,7 +30,6 @@ from penstock.store.contract import Store
 from penstock.store.outboxes import Aside, AsideCount, AsideState, OutboxRow
 
 MOST_COUNTED = 100_000
-_BEFORE_ALL = -(2**53) + 1  # a number that no message has, and that every program can read
 _AT_ONCE = 2000
 _ASIDE_AT_ONCE = 50
 _LARGEST_PAGE = 8 * 2**20  # bytes, about: a message has up to some MiB
@@ -115,7 +115,7 @@ async def messages_of(
     if after is None and trouble is not None and trouble.seq and "failing" in states:
         found.append(failing_message(row.plan.name, trouble, await _change(store, row, trouble)))
     wanted = [state for state in _ASIDE if state in states]
-    following, more = _BEFORE_ALL if after is None else after, bool(wanted)
+    following, more = BEFORE_ALL if after is None else after, bool(wanted)
     while more and len(found) < limit and size < _LARGEST_PAGE:
         at_once = min(limit - len(found), _ASIDE_AT_ONCE)
         put = await store.outboxes.aside(row.id, wanted, at_once, following)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
-BEFORE_ALL = -(2**62)  # where the numbers of rows begin that are older than their outbox
-_OF_ONE_REBUILD = 2**40  # so that no number comes again after another beginning
+BEFORE_ALL = 1 - 2**53  # where the numbers of rows begin that are older than their outbox: every program can read them
+_OF_ONE_BEGINNING, _BEGINNINGS = 2**32, 2**20  # so that no number comes again soon after another beginning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,4 +66,4 @@ def first(order: tuple[str, ...] = (), epoch: int = 0) -> str:
         order: The columns by which the rows are ordered, before their key.
         epoch: How often the outbox was changed, which tells the numbers of one beginning from those of others.
     """
-    return Older(order=order, base=epoch * _OF_ONE_REBUILD).text()
+    return Older(order=order, base=epoch % _BEGINNINGS * _OF_ONE_BEGINNING).text()
