@@ -18,6 +18,7 @@ from penstock.testing.conformance.machine import AnyOrder
 from penstock.testing.conformance.mending import Mending
 from penstock.testing.conformance.messages import Messages
 from penstock.testing.conformance.moves import Moves
+from penstock.testing.conformance.outboxcare import OutboxCare
 from penstock.testing.conformance.outboxes import Outboxes
 from penstock.testing.conformance.pools import Pools
 from penstock.testing.conformance.rates import Rates
@@ -53,6 +54,7 @@ class StoreSuite(
     Tasks,
     Records,
     Outboxes,
+    OutboxCare,
     Leases,
     Locks,
     Tokens,
