@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from stage.outboxes import OutboxStage, aside, outbox_row, relaying, text_of
+from stage.waits import SOON, until
 
 from penstock import Retry, Table
 from penstock.app import Backend
@@ -200,6 +201,42 @@ async def test_a_relay_that_died_is_followed_within_a_lease_and_one_that_stopped
             await third.drain()
             assert stage.texts() == ["b"]
             assert (await outbox_row(backend)).trouble is None
+
+
+@pytest.mark.parametrize("options", [{}, {"mutation": True}])
+async def test_a_handler_that_will_not_be_interrupted_does_not_end_its_outbox(
+    database_url: str, options: dict[str, Any]
+) -> None:
+    async with staged(database_url, **options) as (stage, _clock, backend, relay):
+        (line,) = relay.lines
+        begun, asked, ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def during(_ctx: Any, _message: Message[Item]) -> None:
+            begun.set()
+            while not ends.is_set():
+                try:
+                    await ends.wait()
+                except asyncio.CancelledError:
+                    asked.set()
+
+        stage.during = during
+        await put(stage, backend, "a")
+        line.start()
+        await begun.wait()
+        interrupting = asyncio.create_task(line.interrupt())  # as a relay does that has lost its lease
+        await asked.wait()
+        ends.set()
+        await asyncio.wait_for(interrupting, SOON)
+        await put(stage, backend, "b")
+
+        async def is_done() -> bool:
+            line.wake.set()
+            return (await outbox_row(backend)).delivered == 2
+
+        await until(is_done)
+        assert [text_of(message) for message in stage.got] == ([] if options else ["a", "b"])
+        assert await stage.written(backend) == (["a", "b"] if options else [])
+        await line.kill()
 
 
 # ----- messages that end their process

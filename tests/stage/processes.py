@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,22 @@ TESTS = Path(__file__).parent.parent
 
 
 class Process:
-    """A process that runs the ledger, or another program of the stage."""
+    """A process that runs the ledger, or another program of the stage, within what another command makes for it."""
 
     def __init__(
-        self, role: str, database: str, *arguments: str, program: str = "stage.ledger", **settings: Any
+        self,
+        role: str,
+        database: str,
+        *arguments: str,
+        program: str = "stage.ledger",
+        within: Sequence[str] = (),
+        **settings: Any,
     ) -> None:
         options = [f"--{name}={value}" for name, value in settings.items()]
         path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
         environment = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", program, role, database, *arguments, *options],
+            [*within, sys.executable, "-m", program, role, database, *arguments, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

@@ -47,6 +47,15 @@ class Server:
         options = (self._handle.pgdata / "postmaster.opts").read_text().split(" ", 1)[1].strip()
         await asyncio.to_thread(self.pg_ctl, "start", "-o", options)
 
+    async def listen(self, address: str, *, guests: str) -> str:
+        """Let others connect over the network, from one address; the URL for them."""
+        with (self._handle.pgdata / "pg_hba.conf").open("a") as rules:
+            rules.write(f"host all all {guests}/32 trust\n")
+        await self.stop()
+        options = (self._handle.pgdata / "postmaster.opts").read_text().split(" ", 1)[1].strip()
+        await asyncio.to_thread(self.pg_ctl, "start", "-o", f"{options} -h {address}")
+        return f"postgresql://postgres@{address}:5432/postgres"
+
     def program(self, name: str, *arguments: str, given: str | None = None) -> str:
         """Run a program that comes with the server; what it says."""
         command = [str(self._handle.bin_path / name), *arguments]

@@ -54,7 +54,7 @@ async def test_connections_know_the_types_of_arrays_from_each_other(
 
     monkeypatch.setattr(asyncpg.Connection, "_introspect_types", counted)
     monkeypatch.setattr(_Connection, "_known", {})
-    route, ids = Route(postgres_url, 30.0), [UUID(int=7), None]
+    route, ids = Route(postgres_url, 30.0, 30.0), [UUID(int=7), None]
     for number in range(3):
         connection = await route.open(10.0, None)
         try:

@@ -29,7 +29,7 @@ class Service:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.wake = asyncio.Event()
-        self._stopping = False
+        self._stopping = self._killed = False
         self._task: asyncio.Task[None] | None = None
         self._errors = 0
 
@@ -42,6 +42,7 @@ class Service:
 
     def start(self) -> None:
         """Begin to run on the current event loop."""
+        self._killed = False
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"penstock-{self.name}")
 
     async def stop(self) -> None:
@@ -54,6 +55,7 @@ class Service:
 
     async def kill(self) -> None:
         """End at once and leave everything as it is, as a crash does."""
+        self._killed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -63,6 +65,8 @@ class Service:
         while not self._stopping:
             self.wake.clear()
             pause = await self._guarded_tick()
+            if self._killed:  # and what it ran has kept that from it
+                return
             if pause > 0 and not self._stopping:
                 await self.clock.wait(self.wake, pause)
         await self.finish()

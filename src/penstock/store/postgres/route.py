@@ -28,6 +28,7 @@ _IDLE_AT_LEAST = 60.0
 _FIRST_OF_USERS = 16384  # types with a lower number come with PostgreSQL, and are the same on every server
 _ARRAYS = (1000, 1001, 1005, 1007, 1009, 1016, 1022, 1115, 1182, 1185, 1187, 1231, 2951, 3807)
 _WAIT_PART = 0.9  # of statement_timeout
+_QUIET_PART, _PROBE_PART, _ANSWER_PART = 1 / 3, 1 / 9, 2 / 3  # of the setting `lease`
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no type information
@@ -61,6 +62,7 @@ class Route:
     Args:
         url: Where to connect.
         statement_timeout: Seconds after which the server stops a statement.
+        lease: Seconds until others go on in the place of a process that is gone.
         pooled: Whether a pooler is known to stand in between, though it may not show.
         same_plans: Whether each statement is planned once, whatever it is asked. Planning one for a few rows takes
             longer than running it.
@@ -70,9 +72,12 @@ class Route:
         local_settings: Through a pooler: statements that each transaction begins with, as no settings are kept.
     """
 
-    def __init__(self, url: str, statement_timeout: float, *, pooled: bool = False, same_plans: bool = False) -> None:
+    def __init__(
+        self, url: str, statement_timeout: float, lease: float, *, pooled: bool = False, same_plans: bool = False
+    ) -> None:
         self._url = url
         self._settings = _SETTINGS | _limits(statement_timeout) | (_SAME_PLANS if same_plans else {})
+        self._probes = _probes(lease)
         self._is_known = pooled
         self.pooled = pooled
         self.local_settings = _local(self._settings)
@@ -93,7 +98,7 @@ class Route:
         """A connection to the server itself; None if it is found to lead to a pooler."""
         try:
             connection = await asyncpg.connect(
-                self._url, server_settings=self._settings, connection_class=_Connection, **limits
+                self._url, server_settings=self._settings | self._probes, connection_class=_Connection, **limits
             )
         except asyncpg.ProtocolViolationError as error:
             if self._is_known or "startup parameter" not in str(error):
@@ -127,6 +132,19 @@ def _limits(statement_timeout: float) -> dict[str, str]:
         "lock_timeout": f"{max(1.0, statement_timeout * _WAIT_PART * 1000):.0f}",
         "statement_timeout": f"{statement_timeout * 1000:.0f}",
         "idle_in_transaction_session_timeout": f"{max(statement_timeout, _IDLE_AT_LEAST) * 1000:.0f}",
+    }
+
+
+def _probes(lease: float) -> dict[str, str]:
+    """When the server sees that a client's machine was cut off, and lets go of what its transaction had locked.
+
+    That is before its lease has run out, so that whoever goes on in its place need not wait for its locks.
+    """
+    return {
+        "tcp_keepalives_idle": f"{max(1, int(lease * _QUIET_PART))}",
+        "tcp_keepalives_interval": f"{max(1, int(lease * _PROBE_PART))}",
+        "tcp_keepalives_count": "3",
+        "tcp_user_timeout": f"{max(1, int(lease * _ANSWER_PART * 1000))}",  # for an answer that nobody has got
     }
 
 

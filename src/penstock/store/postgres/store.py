@@ -51,17 +51,15 @@ class PostgresStore:
         self._queries = load_queries("penstock.store.postgres", "store", "$")
         self.writers = config.max_connections
         timing: dict[str, float] = {"wait": config.database_wait, "statement_timeout": config.statement_timeout}
-        pooled = bool(config.direct_database)
-        route = Route(url, config.statement_timeout, pooled=pooled)
+        pooled, limits = bool(config.direct_database), (config.statement_timeout, config.lease)
+        route = Route(url, *limits, pooled=pooled)
         self._connections = Connections(route, size=config.max_connections, **timing)
         # Services have connections of their own: no number of calls may keep a worker from renewing its lease.
-        for_services = Connections(
-            Route(url, config.statement_timeout, pooled=pooled, same_plans=True), size=_FOR_SERVICES, **timing
-        )
+        for_services = Connections(Route(url, *limits, pooled=pooled, same_plans=True), size=_FOR_SERVICES, **timing)
         self._for_services = for_services
         self._direct = self._connections
         if config.direct_database:
-            self._direct = Connections(Route(config.direct_database, config.statement_timeout), size=1, **timing)
+            self._direct = Connections(Route(config.direct_database, *limits), size=1, **timing)
         self.keys = PostgresKeys()
         self.rates = PostgresRates(for_services)
         heads = Heads(clock)

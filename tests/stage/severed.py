@@ -1,0 +1,119 @@
+"""A program whose outboxes write, or tell the outside world, and can be held in the middle of a message.
+
+The race acts on it, in the test's own process and as `python -m stage.severed` on a machine that is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+from penstock import ActionCtx, App, Index, MutationCtx, QueryCtx, Table
+from penstock.app import ServiceName
+from penstock.clock import SystemClock
+from penstock.outbox.message import Message
+
+HELD = 5
+app = App()
+folder: Path | None = None
+holds = ""
+stubborn = False
+
+
+class Parcel(Table):
+    """What is written."""
+
+    number: int
+
+
+class Label(Table):
+    """One row for each time that a parcel was handled."""
+
+    number: int
+
+
+class Total(Table):
+    """How many parcels were handled: a row that each message locks."""
+
+    name: str
+    count: int
+
+    by_name = Index("name", unique=True)
+
+
+@app.outbox(Parcel, name="label")
+async def label(ctx: MutationCtx, parcel: Parcel) -> None:
+    """Write down which parcel this is, and how many there were."""
+    await ctx.db.insert(Label(number=parcel.number))
+    known = await ctx.db.query(Total).with_index(Total.by_name, name="all").first()
+    if known is None:
+        await ctx.db.insert(Total(name="all", count=1))
+    else:
+        await ctx.db.patch(Total, known.id, count=known.count + 1)
+        await ctx.db.get(Total, known.id)  # so that it is written, and locked, by now
+    await _hold("label", parcel.number)
+
+
+@app.outbox(Parcel, name="dispatch")
+async def dispatch(_ctx: ActionCtx, message: Message[Parcel]) -> None:
+    """Tell the outside world, and hear of its answer later."""
+    assert folder is not None and message.row is not None  # noqa: PT018 - both are there
+    with (folder / "outside").open("a") as file:
+        file.write(f"{message.row.number} {message.id}\n")
+    await _hold("dispatch", message.row.number)
+
+
+async def _hold(name: str, number: int) -> None:
+    """Wait in the middle of a message until the test lets go."""
+    if name != holds or number != HELD or folder is None:
+        return
+    _say("held")
+    while not (folder / "go").exists():
+        try:
+            await SystemClock().sleep(0.01)
+        except asyncio.CancelledError:
+            if not stubborn:
+                _say("interrupted")
+                raise
+    _say("let go")
+
+
+def _say(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
+@app.mutation
+async def put(ctx: MutationCtx, first: int, last: int) -> None:
+    for number in range(first, last):
+        await ctx.db.insert(Parcel(number=number))
+
+
+@app.query
+async def labels(ctx: QueryCtx) -> tuple[list[int], int]:
+    """The parcels that were handled, in the order of their labels, and how many were counted."""
+    total = await ctx.db.query(Total).with_index(Total.by_name, name="all").first()
+    return [row.number for row in await ctx.db.query(Label).collect()], 0 if total is None else total.count
+
+
+async def main(_role: str, database: str, **settings: str) -> None:
+    """Hand over until the process is stopped."""
+    global folder, holds, stubborn  # noqa: PLW0603 - functions of an app are global, and so is where they are held
+    folder, holds = Path(settings.pop("folder")), settings.pop("holds", "")
+    stubborn = bool(settings.pop("stubborn", ""))
+    services: tuple[ServiceName, ...] = ("relay",)
+    async with app.open(services=services, config=app.config(database=database, **settings)):
+        _say("ready")
+        stopped = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+        await stopped.wait()
+
+
+if __name__ == "__main__":
+    from stage import severed  # so that its functions have the names by which others know them
+
+    given = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+    options = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if argument.startswith("--"))
+    asyncio.run(severed.main(*given, **options))
