@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 from stage.feed import NOW, READER, Reader, Writer, Written, check, entry, feed, move, opened, told, write
-from stage.server import Server, server
+from stage.server import copy_database, server
 
 from penstock.changes.position import BEGINNING, Position, Snapshot
 from penstock.errors import Conflict, DatabaseBusy
@@ -376,12 +376,6 @@ async def test_a_dump_is_restored_on_a_new_server() -> None:
             found, position = await read_all(store, position)
             assert found == ["9.1", "1.3", "1.4", "1.5"]
             assert (await read_all(store, position))[0] == []
-
-
-def copy_database(source: Server, target: Server) -> None:
-    """Dump the database of one server, and restore it on another."""
-    dump = source.program("pg_dump", "--dbname", source.url)
-    target.program("psql", "--dbname", target.url, "--quiet", "--set", "ON_ERROR_STOP=1", given=dump)
 
 
 async def pretend_restored(connection: Any, positions: dict[str, Position]) -> None:

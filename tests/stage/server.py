@@ -81,3 +81,9 @@ def server() -> Iterator[Server]:
         finally:
             own.pg_ctl("stop", "-m", "immediate")
             handle.cleanup()
+
+
+def copy_database(source: Server, target: Server) -> None:
+    """Dump the database of one server, and restore it on another."""
+    dump = source.program("pg_dump", "--dbname", source.url)
+    target.program("psql", "--dbname", target.url, "--quiet", "--set", "ON_ERROR_STOP=1", given=dump)

@@ -1,0 +1,108 @@
+"""PostgreSQL goes away while an outbox hands over: what a mutation writes, and how far it has come, stay one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from stage.outboxes import OutboxStage, outbox_row, relaying
+from stage.proxy import Moment, Proxy
+from stage.server import Server, server
+from stage.waits import until
+
+from penstock import Retry, Table
+from penstock.app import Backend
+from penstock.errors import TryAgain
+from penstock.outbox.message import Message
+from penstock.services.relay import Relay
+from penstock.testing import TestClock, gate
+
+NOTES = [f"{number:02}" for number in range(30)]
+ANYHOW = Retry(max_attempts=None, initial_backoff=0.001)
+Ends = Callable[[Server], Awaitable[None]]
+
+
+class Item(Table):
+    note: str = ""
+
+
+def staged(**options: Any) -> OutboxStage:
+    """An outbox whose handler writes."""
+    stage = OutboxStage(Item)
+    stage.outbox(Item, start="end", mutation=True, retry=ANYHOW, **options)
+    return stage
+
+
+async def once(relay: Relay) -> None:
+    """Hand over what there is, as a service that is told of an error, and tries again."""
+    with contextlib.suppress(TryAgain):
+        await relay.drain()
+
+
+async def drained(stage: OutboxStage, backend: Backend, relay: Relay, clock: TestClock, count: int) -> list[str]:
+    """What is written once all is handed over, by a relay that tries again as its service does."""
+    async with asyncio.timeout(30):
+        while True:
+            clock.advance(timedelta(seconds=1))
+            await once(relay)
+            with contextlib.suppress(TryAgain):
+                if (await outbox_row(backend)).delivered >= count:
+                    return await stage.written(backend)
+
+
+async def crash(own: Server) -> None:
+    """Kill a process of the server, once it runs again after the last time."""
+
+    async def is_done() -> bool:
+        try:
+            await own.crash()
+        except (OSError, asyncpg.PostgresError):
+            return False
+        return True
+
+    await until(is_done)
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 4}], ids=["one by one", "batches"])
+@pytest.mark.parametrize("ends", [Server.restart, crash], ids=["restart", "crash"])
+async def test_a_server_that_dies_around_the_commit_of_a_mutation(options: dict[str, Any], ends: Ends) -> None:
+    """In the middle of the handler, before the commit, and after it."""
+    stage, clock = staged(**options), TestClock()
+    with server() as own:
+        async with relaying(stage.app, own.url, clock) as (backend, relay):
+            await relay.drain()
+
+            async def during(_ctx: Any, message: Message[Item]) -> None:
+                if message.row is not None and message.row.note == NOTES[7]:
+                    stage.during = None
+                    await ends(own)
+
+            stage.during = during
+            for part, moment in enumerate(("mutation.ran", "commit.before", "commit.after")):
+                await stage.insert(backend, *[Item(note=note) for note in NOTES[part * 10 : part * 10 + 10]])
+                with gate(moment, most=1) as held:
+                    ticking = asyncio.create_task(once(relay))
+                    await held.arrived()
+                    await ends(own)
+                    held.open()
+                    await ticking
+                assert await drained(stage, backend, relay, clock, part * 10 + 10) == NOTES[: part * 10 + 10]
+            assert (await outbox_row(backend)).delivered == len(NOTES), "each once"
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 4}], ids=["one by one", "batches"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_commit_whose_answer_is_lost(postgres_url: str, moment: Moment, options: dict[str, Any]) -> None:
+    stage, clock = staged(**options), TestClock()
+    async with Proxy(postgres_url).running() as proxy, relaying(stage.app, proxy.url, clock) as (backend, relay):
+        await relay.drain()
+        await stage.insert(backend, *[Item(note=note) for note in NOTES])
+        proxy.cut(moment, times=3)
+        assert await drained(stage, backend, relay, clock, len(NOTES)) == NOTES
+        assert (await outbox_row(backend)).delivered == len(NOTES)
+        assert proxy.cuts >= 1

@@ -1,0 +1,139 @@
+"""Outboxes of a database that was restored from a dump on another server, in the middle of what they had to send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from stage.outboxes import OutboxStage, aside, outbox_row, relaying, run_sql
+from stage.server import Server, copy_database, server
+
+from penstock import Retry, Table
+from penstock.errors import CursorInvalid
+from penstock.outbox.message import Message
+from penstock.services.relay import Relay
+from penstock.testing import TestClock
+
+LOST = timedelta(seconds=31)
+ONCE = Retry.fixed(timedelta(seconds=5), max_attempts=1, jitter=0)
+BURN = "do $$ begin for n in 1..3000 loop perform pg_current_xact_id(); commit; end loop; end $$"
+TABLE = "create table item (number integer primary key, note text not null, lane integer not null)"
+BEFORE, LATER = range(1, 11), range(11, 13)
+SLOW = 100
+
+
+class Item(Table, source="item", key="number", managed=False):
+    number: int
+    note: str
+    lane: int
+
+
+def inserts(*numbers: int) -> list[str]:
+    """Inserts items, one by one."""
+    return [f"insert into item values ({number}, '{number}', {number % 3})" for number in numbers]
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[Server, Server]]:
+    """One, and another."""
+    with server() as source, server() as target:
+        yield source, target
+
+
+class Told:
+    """What outboxes have handed over: of each the notes, in order, with the ids of their messages."""
+
+    def __init__(self, messages: list[Message[Any]]) -> None:
+        self.ids = {(one.outbox, one.row.note): one.id for one in messages if one.row}
+        self.notes: dict[str, list[int]] = {}
+        for one in messages:
+            if one.row is not None:
+                self.notes.setdefault(one.outbox, []).append(int(one.row.note))
+
+
+def staged() -> OutboxStage:
+    """Outboxes of each kind, of which some fail."""
+    stage = OutboxStage(Item)
+    stage.outbox(Item, "halts", start="end", retry=ONCE)
+    stage.outbox(Item, "parks", start="end", on_failure="park", retry=ONCE)
+    stage.outbox(Item, "holds", start="end", on_failure="halt_key", partition_by="lane", retry=ONCE)
+    stage.outbox(Item, "writes", start="end", mutation=True)
+    bad = {("halts", "6"), ("parks", "3"), ("holds", "4")}
+    stage.fails = lambda one: ValueError("no") if one.row and (one.outbox, one.row.note) in bad else None
+    return stage
+
+
+async def hand_over(stage: OutboxStage, relay: Relay, clock: TestClock) -> Told:
+    """Hand over all there is, after a lease."""
+    clock.advance(LOST)
+    for _ in range(4):
+        clock.advance(timedelta(seconds=2))
+        await relay.drain()
+    got, stage.got[:] = list(stage.got), []
+    return Told(got)
+
+
+@pytest.mark.parametrize("further", ["the old server", "the new one"])
+async def test_outboxes_of_a_restored_database_go_on_from_where_they_were(
+    servers: tuple[Server, Server], further: str
+) -> None:
+    """Whose transactions are counted from far below, or far above, those of the dump."""
+    source, target = servers
+    stage, clock = staged(), TestClock()
+    await run_sql(source.url, TABLE)
+    await run_do((source if further == "the old server" else target).url, BURN)
+    async with relaying(stage.app, source.url, clock) as (backend, relay):
+        await relay.drain()
+        slow = await asyncpg.connect(source.url)
+        await slow.execute(f"begin; {inserts(SLOW)[0]}")
+        for statement in inserts(*BEFORE):
+            await run_sql(source.url, statement)
+        first = await hand_over(stage, relay, clock)
+        assert first.notes == {
+            "halts": [1, 2, 3, 4, 5],
+            "parks": [1, 2, 4, 5, 6, 7, 8, 9, 10],
+            "holds": [1, 2, 3, 5, 6, 8, 9],
+        }
+        await slow.execute("commit")
+        await slow.close()
+        for statement in inserts(*LATER):
+            await run_sql(source.url, statement)
+        readers = await backend.engine.store.changes.readers()
+        await asyncio.to_thread(copy_database, source, target)
+        stage.fails = lambda _message: None
+        gone_on = await hand_over(stage, relay, clock)  # after the dump, so the restored database knows nothing of it
+        assert gone_on.notes == {
+            "halts": [6, 7, 8, 9, 10, SLOW, 11, 12],
+            "parks": [SLOW, 11, 12],
+            "holds": [4, 7, 10, SLOW, 11, 12],
+        }
+    await run_sql(target.url, *inserts(13))  # before anybody reads there
+    async with relaying(stage.app, target.url, clock) as (backend, relay):
+        store = backend.engine.store.outboxes
+        assert [(one.state, one.change.key) for one in await aside(backend, "parks")] == [("parked", "[3]")]
+        restored = await hand_over(stage, relay, clock)
+        assert restored.notes == {name: [*notes, 13] for name, notes in gone_on.notes.items()}
+        assert {what: restored.ids[what] for what in gone_on.ids} == gone_on.ids, "with the same ids"
+        assert first.ids.items().isdisjoint(restored.ids.items())
+        await run_sql(target.url, *inserts(14, 15))
+        assert await store.retry("parks", clock.now()) == 1
+        last = await hand_over(stage, relay, clock)
+        assert last.notes == {"halts": [14, 15], "parks": [3, 14, 15], "holds": [14, 15]}
+        assert len({*first.ids.values(), *restored.ids.values(), *last.ids.values()}) == 3 * 16
+        written = sorted(map(int, await stage.written(backend)))
+        assert written == [*BEFORE, *LATER, 13, 14, 15, SLOW], "each once"
+        assert (await outbox_row(backend, "writes")).delivered == 16
+        if further == "the old server":  # a place that was told there
+            with pytest.raises(CursorInvalid):
+                await store.place("halts", readers[0].position, None, clock.now())
+
+
+async def run_do(url: str, statement: str) -> None:
+    """Run a statement that makes transactions of its own."""
+    connection = await asyncpg.connect(url)
+    await connection.execute(statement)
+    await connection.close()
