@@ -25,7 +25,7 @@ from penstock.outbox.outbox import Outbox
 from penstock.reactive.evaluate import holds
 from penstock.reactive.task import kinds_of
 from penstock.schema.ids import Id
-from penstock.schema.table import Table, make_row
+from penstock.schema.table import Table, TableDefinition, aware, make_row
 from penstock.store.contract import Session
 from penstock.store.dialect import Dialect
 from penstock.store.values import captured_row, captured_value
@@ -82,6 +82,7 @@ class Messages:
         self.meanings: Mapping[int, str] = {}
         self._judged: dict[str, _Judged] = {}
         self._fields = None if outbox.definition is None else captured_row(dialect, outbox.definition)
+        self._columns = frozenset(_columns(outbox))
 
     def kind(self, change: CapturedChange) -> str | None:
         """Which kind of change it is, where triggers tell of more than is meant; None if it is no message."""
@@ -162,13 +163,31 @@ class Messages:
             return None
         try:
             fields = self._fields(text)
-        except (ValueError, KeyError, DeclarationError) as error:
+            if definition.managed and "id" in fields:
+                fields["id"] = Id(fields["id"])
+            if not fields.keys() >= self._columns:
+                fields |= self._not_captured(fields)
+            return _part(definition, fields) if self._outbox.fields else definition.make_rows([fields])[0]
+        except (ValueError, DeclarationError) as error:  # pydantic's is a ValueError
             raise DataError(
-                f"Outbox {self._outbox.name}: a row of {definition.name} cannot be read: {error}"
+                f"Outbox {self._outbox.name}: a row of {definition.name}, as it was captured, does not fit its "
+                f"declaration: {error}",
+                fix="Declare the table so that it does, or skip the message.",
             ) from error
-        if definition.managed and "id" in fields:
-            fields["id"] = Id(fields["id"])
-        return make_row(definition.table, fields)
+
+    def _not_captured(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """What stands for columns that a row has now and had not when it was captured: their defaults.
+
+        Raises:
+            ValueError: One has none.
+        """
+        assert self._outbox.definition is not None  # noqa: S101 - there is a row
+        declared, found = self._outbox.definition.table.model_fields, dict[str, Any]()
+        for name in sorted(self._columns - fields.keys()):
+            if name not in declared or declared[name].is_required():
+                raise ValueError(f"it has no {name}, which has no default either.")
+            found[name] = declared[name].get_default(call_default_factory=True)
+        return found
 
 
 class _Judged:
@@ -208,6 +227,22 @@ class _Judged:
         captured = read_values(text)
         values = {name: captured_value(self._dialect, kind, captured.get(name)) for name, kind in self._kinds.items()}
         return holds(self._condition, values)
+
+
+def _part(definition: TableDefinition, fields: dict[str, Any]) -> Table:
+    """A row with some of its fields, which is not validated: nobody knows the others."""
+    known = fields if definition.managed else aware(fields)
+    if len(definition.key) == 1:
+        known.setdefault("id", Id(known[definition.key[0]]))
+    return make_row(definition.table, known)
+
+
+def _columns(outbox: Outbox) -> tuple[str, ...]:
+    """The columns that rows have which are handed over."""
+    definition = outbox.definition
+    if definition is None:
+        return ()
+    return (*definition.key, *outbox.fields) if outbox.fields else tuple(one.name for one in definition.columns)
 
 
 def _plain(key: str | None) -> str | None:

@@ -251,7 +251,7 @@ class TableDefinition:
         return set(self.positions)
 
     def _validated(self, fields: dict[str, Any]) -> Table:
-        row = self.table.__pydantic_validator__.validate_python(_aware(fields), strict=False)
+        row = self.table.__pydantic_validator__.validate_python(aware(fields), strict=False)
         row.__dict__.setdefault("id", Id(fields[self.key[0]]) if len(self.key) == 1 else self.key_in(row.__dict__))
         return cast("Table", row)
 
@@ -289,7 +289,7 @@ def make_row(table: type[Table], fields: dict[str, Any], names: set[str] | None 
     return row
 
 
-def _aware(fields: dict[str, Any]) -> dict[str, Any]:
+def aware(fields: dict[str, Any]) -> dict[str, Any]:
     """A user-owned column without time zone holds UTC."""
     return {
         name: value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value

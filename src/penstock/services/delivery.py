@@ -337,12 +337,12 @@ class Line(Service):
             await self._write([item], put=[put], keeps=True)
         elif policy == "park" and trouble.halted and item.change.kind != "lost":
             await self._write([item], put=[Aside(item.change, item.key, "parked", trouble)], keeps=True)
-            log_event("outbox.parked", logging.ERROR, outbox=self._outbox.name, message=item.change.seq, key=item.key)
+            log_event("outbox.parked", logging.ERROR, outbox=self._outbox.name, message=trouble.seq, key=item.told_key)
         else:
             await self._write(trouble=trouble)
 
     def _tell(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
-        outbox, message, key = self._outbox.name, item.change.seq, item.key
+        outbox, message, key = self._outbox.name, item.change.seq, item.told_key
         attempts, error = trouble.attempts, trouble.error
         self._standing.count("penstock_outbox_failed", min(attempts, 1))  # none if it was only put off
         log_event(

@@ -70,6 +70,11 @@ class Item:
         """Where the reader is once it is done with; None if that does not change."""
         return None if self.batch is None else self.batch.at(self.number)
 
+    @property
+    def told_key(self) -> str | None:
+        """The key as others are told of it; None of a message that has none."""
+        return None if self.change.key is None else self.key
+
 
 class Standing:
     """Where one outbox stands.

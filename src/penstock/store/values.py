@@ -79,7 +79,8 @@ def captured_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
 def captured_row(dialect: Dialect, definition: TableDefinition) -> Callable[[str], dict[str, Any]]:
     """What reads the captured columns of rows of a table from JSON; the same as `captured_fields`, and quicker.
 
-    What it gives raises ValueError for what is no JSON, and KeyError for a column that the table does not have.
+    Columns that the table does not have any more are left out. What it gives raises ValueError for what is no JSON, or
+    cannot be read as its column.
     """
     read = {column.name: _reader(dialect, column) for column in definition.columns}
     exact = any(column.kind is Kind.DECIMAL for column in definition.columns)
@@ -89,6 +90,8 @@ def captured_row(dialect: Dialect, definition: TableDefinition) -> Callable[[str
             values = read_values(text) if exact else from_json(text)
         except ValueError:  # half a surrogate, which other programs can store on SQLite
             values = read_values(text)
+        if not values.keys() <= read.keys():
+            values = {name: value for name, value in values.items() if name in read}
         return {
             name: value if value is None or (convert := read[name]) is None else convert(value)
             for name, value in values.items()
