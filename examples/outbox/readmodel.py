@@ -1,18 +1,20 @@
 """A read model: what each account holds, kept by an outbox of the entries of a ledger, in the order of their commits.
 
 The handler is a mutation, so each entry counts exactly once: what it adds, and how far the outbox has come, are one
-transaction. Entries that were written before the outbox was declared are counted first. Run it with ``python
+transaction. Entries that were written before the outbox was declared are counted first. What was counted is then spoilt by
+a mistake, and made anew with ``penstock outbox rebuild``, while entries are still written. Run it with ``python
 readmodel.py``, on a SQLite file of its own, or on DATABASE_URL.
 """
 
 import asyncio
 import os
 import random
+import sys
 import tempfile
 
 from penstock import App, Index, Message, MutationCtx, QueryCtx, Table
 
-ACCOUNTS, BEFORE, AFTER = 7, 300, 300
+ACCOUNTS, BEFORE, AFTER, MEANWHILE = 7, 300, 300, 100
 
 ledger, app = App(), App()
 
@@ -35,7 +37,12 @@ async def write(ctx: MutationCtx, account: str, cents: int) -> None:
     await ctx.db.insert(Entry(account=account, cents=cents))
 
 
-@app.outbox(Entry, name="balances", batch=50)
+async def clear(ctx: MutationCtx) -> None:
+    async for one in ctx.db.query(Balance):
+        await ctx.db.delete(Balance, one.id)
+
+
+@app.outbox(Entry, name="balances", batch=50, reset=clear)
 async def count(ctx: MutationCtx, messages: list[Message[Entry]]) -> None:
     added: dict[str, list[int]] = {}
     for message in messages:
@@ -52,6 +59,20 @@ async def count(ctx: MutationCtx, messages: list[Message[Entry]]) -> None:
 @app.query
 async def balances(ctx: QueryCtx) -> dict[str, tuple[int, int]]:
     return {one.account: (one.cents, one.entries) for one in await ctx.db.query(Balance).collect()}
+
+
+@app.mutation
+async def forget_cents(ctx: MutationCtx) -> None:
+    async for one in ctx.db.query(Balance):
+        await ctx.db.patch(Balance, one.id, cents=one.cents // 100 * 100)
+
+
+async def rebuild(database: str) -> None:
+    """What one says in a shell: penstock --app readmodel.py:app --database … outbox rebuild balances --yes."""
+    words = ["--app", f"{__file__}:app", "--database", database, "outbox", "rebuild", "balances", "--yes"]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "penstock", *words)
+    if await process.wait() != 0:
+        raise SystemExit("It was not rebuilt.")
 
 
 async def main() -> None:
@@ -72,11 +93,20 @@ async def main() -> None:
             async with app.open(database, services=["relay"]) as backend:
                 for _ in range(AFTER):
                     await writer.run_mutation(write, *entry())
-                async with asyncio.timeout(60):
-                    while (found := await backend.run_query(balances)) != expected:
-                        await asyncio.sleep(0.05)
-        entries = sum(number for _cents, number in found.values())
-        print(f"{entries} entries were counted, each once: {BEFORE} of them were there before.")
+
+                async def counted() -> int:
+                    async with asyncio.timeout(60):
+                        while (found := await backend.run_query(balances)) != expected:
+                            await asyncio.sleep(0.05)
+                    return sum(number for _cents, number in found.values())
+
+                print(f"{await counted()} entries were counted, each once: {BEFORE} of them were there before.")
+                await backend.run_mutation(forget_cents)
+                rebuilding = asyncio.create_task(rebuild(database))
+                for _ in range(MEANWHILE):
+                    await writer.run_mutation(write, *entry())
+                await rebuilding
+                print(f"{await counted()} entries were counted anew, {MEANWHILE} of them written meanwhile.")
 
 
 if __name__ == "__main__":

@@ -27,15 +27,12 @@ class Process:
         **settings: Any,
     ) -> None:
         options = [f"--{name}={value}" for name, value in settings.items()]
+        self._start([*within, sys.executable, "-m", program, role, database, *arguments, *options], {})
+
+    def _start(self, command: Sequence[str], environment: dict[str, str]) -> None:
         path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
-        environment = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
-        self._process = subprocess.Popen(
-            [*within, sys.executable, "-m", program, role, database, *arguments, *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
+        known = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore"} | environment
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=known, text=True)
 
     def expect(self, word: str) -> None:
         """Wait until the process says a word."""
@@ -89,6 +86,14 @@ class Process:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+class Command(Process):
+    """A command of penstock in a process, as a user calls it on a program of the stage."""
+
+    def __init__(self, app: str, database: str, *arguments: str, **environment: str) -> None:
+        said = ["--app", app, "--database", database, *arguments]
+        self._start([sys.executable, "-m", "penstock", *said], environment)
 
 
 @contextmanager
