@@ -1,8 +1,8 @@
 """A read model: what each account holds, kept by an outbox of the entries of a ledger, in the order of their commits.
 
 The handler is a mutation, so each entry counts exactly once: what it adds, and how far the outbox has come, are one
-transaction. Entries that were written before the outbox was declared are counted first. What was counted is then spoilt by
-a mistake, and made anew with ``penstock outbox rebuild``, while entries are still written. Run it with ``python
+transaction. Entries that were written before the outbox was declared are counted first. What was counted is then made
+wrong by a mistake, and anew with ``penstock outbox rebuild``, while entries are still written. Run it with ``python
 readmodel.py``, on a SQLite file of its own, or on DATABASE_URL.
 """
 

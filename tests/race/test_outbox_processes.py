@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,6 +20,13 @@ from penstock.clock import SystemClock
 LEASE = 1.0
 WRITERS, PARCELS, KILLS = 4, 30, 2
 PIECE = 100
+STACKERS, STACKED = 3, 40
+SHELVES_OF = [
+    name
+    for writer in range(STACKERS)
+    for number in range(STACKED)
+    for name in (outgoing.SHELVES[number % len(outgoing.SHELVES)], outgoing.SHELVES[writer % 2])
+]
 ALL = Counter({f"{writer}.{number}": 1 for writer in range(WRITERS) for number in range(PARCELS)})
 
 
@@ -87,6 +94,44 @@ async def test_relays_are_killed_while_others_write(database_url: str, tmp_path:
             for one in range(WRITERS):
                 first = list(dict.fromkeys(parcel for parcel, _ in told if parcel.startswith(f"{one}.")))
                 assert first == [f"{one}.{number}" for number in range(PARCELS)], "in the order of its commits"
+
+
+async def test_rows_that_many_processes_change_keep_their_order_while_relays_are_killed(
+    database_url: str, tmp_path: Path
+) -> None:
+    """All along: each time that something more was handed over, the relay that has been there for longer is killed."""
+    async with outgoing.app.open(database_url) as backend:
+        await backend.run_mutation(outgoing.stack, shelves=list(outgoing.SHELVES))
+        with depot(database_url, tmp_path) as own:
+            relays = deque(own.process("relay") for _ in range(2))
+            writers = [own.process("stack", str(number), str(STACKED)) for number in range(STACKERS)]
+            total = 2 * STACKERS * STACKED
+            for turn in range(2 * KILLS):
+                count = total * turn // (4 * KILLS) + 1
+                await until(lambda: noted(backend, count))  # noqa: B023 - it is awaited here
+                relays.popleft().kill()
+                relays.append(own.process("relay"))
+            for writer in writers:
+                assert writer.wait() == 0
+            await until(lambda: noted(backend, total))
+            assert [relay.stop() for relay in relays] == [0, 0]
+            counts = Counter(SHELVES_OF)
+            assert sum(counts.values()) == total
+            changes = {name: [f"{name}.{n}" for n in range(1, counts[name] + 1)] for name in outgoing.SHELVES}
+            every = Counter(one for known in changes.values() for one in known)
+            assert Counter(await backend.run_query(outgoing.seen)) == every, "each once"
+            told = own.told()
+            ids = dict(told)
+            assert {(change, id_) for change, id_ in told} == set(ids.items()), "with the same id each time"
+            assert len(told) - total <= 2 * KILLS * PIECE
+            for name, known in changes.items():
+                assert list(dict.fromkeys(one for one, _ in told if one.startswith(f"{name}."))) == known, "in order"
+
+
+async def noted(backend: Backend, count: int) -> bool:
+    """Whether the outboxes of shelves have come so far."""
+    rows = [await outbox_row(backend, name) for name in ("note", "report")]
+    return all(row.delivered >= count for row in rows)
 
 
 async def test_a_relay_that_is_frozen_past_its_lease_does_nothing_any_more(database_url: str, tmp_path: Path) -> None:

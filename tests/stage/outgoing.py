@@ -1,4 +1,4 @@
-"""A small program of two outboxes: one writes rows of its own, one tells the outside world, which is a file.
+"""A small program of outboxes: some write rows of their own, some tell the outside world, which is a file.
 
 The races act on it, in the test's own process and as `python -m stage.outgoing` in others.
 """
@@ -16,6 +16,7 @@ from penstock.outbox.message import Message
 
 app = App()
 outside: Path | None = None
+SHELVES = ("a", "b", "c")
 
 
 class Parcel(Table):
@@ -47,6 +48,52 @@ async def dispatch(_ctx: ActionCtx, message: Message[Parcel]) -> None:
         file.write(f"{message.row.writer}.{message.row.number} {message.id}\n")
 
 
+class Shelf(Table):
+    """A row that all who write change."""
+
+    name: str
+    count: int = 0
+
+    by_name = Index("name", unique=True)
+
+
+class Seen(Table):
+    """One row for each change of a shelf."""
+
+    shelf: str
+    count: int
+
+
+@app.outbox(Shelf, name="note", on=("update",))
+async def note(ctx: MutationCtx, shelf: Shelf) -> None:
+    """Write down how many are on a shelf."""
+    await ctx.db.insert(Seen(shelf=shelf.name, count=shelf.count))
+
+
+@app.outbox(Shelf, name="report", on=("update",))
+async def report(_ctx: ActionCtx, message: Message[Shelf]) -> None:
+    """Tell the outside world."""
+    assert outside is not None and message.row is not None  # noqa: PT018 - both are there
+    with outside.open("a") as file:
+        file.write(f"{message.row.name}.{message.row.count} {message.id}\n")
+
+
+@app.mutation
+async def stack(ctx: MutationCtx, shelves: list[str]) -> None:
+    """Put one more on some shelves."""
+    for name in shelves:
+        known = await ctx.db.query(Shelf).with_index(Shelf.by_name, name=name).first()
+        if known is None:
+            await ctx.db.insert(Shelf(name=name))
+        else:
+            await ctx.db.patch(Shelf, known.id, count=known.count + 1)
+
+
+@app.query
+async def seen(ctx: QueryCtx) -> list[str]:
+    return [f"{row.shelf}.{row.count}" for row in await ctx.db.query(Seen).collect()]
+
+
 @app.mutation
 async def put(ctx: MutationCtx, writer: int, numbers: list[int]) -> None:
     for number in numbers:
@@ -59,7 +106,7 @@ async def labels(ctx: QueryCtx) -> list[str]:
 
 
 async def main(role: str, database: str, writer: str = "0", count: str = "0", **settings: str) -> None:
-    """Hand over until the process is stopped, or write so many parcels, some at a time."""
+    """Hand over until the process is stopped, or write so many parcels, some at a time, or put so many on shelves."""
     global outside  # noqa: PLW0603 - functions of an app are global, and so is what they write to
     outside = Path(settings.pop("outside"))
     services: tuple[ServiceName, ...] = ("relay",) if role == "relay" else ()
@@ -70,6 +117,10 @@ async def main(role: str, database: str, writer: str = "0", count: str = "0", **
             stopped = asyncio.Event()
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
             await stopped.wait()
+        if role == "stack":
+            for number in range(int(count)):
+                await backend.run_mutation(stack, shelves=[SHELVES[number % len(SHELVES)], SHELVES[int(writer) % 2]])
+            return
         for first in range(0, int(count), 3):
             await backend.run_mutation(put, writer=int(writer), numbers=list(range(first, first + 3)))
 
