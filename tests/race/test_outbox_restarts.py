@@ -56,16 +56,23 @@ async def drained(stage: OutboxStage, backend: Backend, relay: Relay, clock: Tes
 
 
 async def crash(own: Server) -> None:
-    """Kill a process of the server, once it runs again after the last time."""
+    """Kill a process of the server, once it runs again after the last time, and wait until all others have ended."""
+    watching: list[Any] = []
 
-    async def is_done() -> bool:
+    async def is_up() -> bool:
         try:
-            await own.crash()
+            watching.append(await asyncpg.connect(own.url))
         except (OSError, asyncpg.PostgresError):
             return False
         return True
 
-    await until(is_done)
+    async def is_down() -> bool:
+        closed: bool = watching[0].is_closed()
+        return closed
+
+    await until(is_up)
+    await own.crash()
+    await until(is_down)
 
 
 @pytest.mark.parametrize("options", [{}, {"batch": 4}], ids=["one by one", "batches"])

@@ -24,6 +24,7 @@ BURN = "do $$ begin for n in 1..3000 loop perform pg_current_xact_id(); commit; 
 TABLE = "create table item (number integer primary key, note text not null, lane integer not null)"
 BEFORE, LATER = range(1, 11), range(11, 13)
 SLOW = 100
+OLDER = range(201, 204)  # rows that are there before the outboxes
 
 
 class Item(Table, source="item", key="number", managed=False):
@@ -62,7 +63,8 @@ def staged() -> OutboxStage:
     stage.outbox(Item, "parks", start="end", on_failure="park", retry=ONCE)
     stage.outbox(Item, "holds", start="end", on_failure="halt_key", partition_by="lane", retry=ONCE)
     stage.outbox(Item, "writes", start="end", mutation=True)
-    bad = {("halts", "6"), ("parks", "3"), ("holds", "4")}
+    stage.outbox(Item, "older", retry=ONCE)
+    bad = {("older", "202"), ("halts", "6"), ("parks", "3"), ("holds", "4")}
     stage.fails = lambda one: ValueError("no") if one.row and (one.outbox, one.row.note) in bad else None
     return stage
 
@@ -84,7 +86,7 @@ async def test_outboxes_of_a_restored_database_go_on_from_where_they_were(
     """Whose transactions are counted from far below, or far above, those of the dump."""
     source, target = servers
     stage, clock = staged(), TestClock()
-    await run_sql(source.url, TABLE)
+    await run_sql(source.url, TABLE, *inserts(*OLDER))
     await run_do((source if further == "the old server" else target).url, BURN)
     async with relaying(stage.app, source.url, clock) as (backend, relay):
         await relay.drain()
@@ -97,6 +99,7 @@ async def test_outboxes_of_a_restored_database_go_on_from_where_they_were(
             "halts": [1, 2, 3, 4, 5],
             "parks": [1, 2, 4, 5, 6, 7, 8, 9, 10],
             "holds": [1, 2, 3, 5, 6, 8, 9],
+            "older": [201],
         }
         await slow.execute("commit")
         await slow.close()
@@ -110,6 +113,7 @@ async def test_outboxes_of_a_restored_database_go_on_from_where_they_were(
             "halts": [6, 7, 8, 9, 10, SLOW, 11, 12],
             "parks": [SLOW, 11, 12],
             "holds": [4, 7, 10, SLOW, 11, 12],
+            "older": [202, 203, SLOW, *BEFORE, *LATER],
         }
     await run_sql(target.url, *inserts(13))  # before anybody reads there
     async with relaying(stage.app, target.url, clock) as (backend, relay):
@@ -122,8 +126,8 @@ async def test_outboxes_of_a_restored_database_go_on_from_where_they_were(
         await run_sql(target.url, *inserts(14, 15))
         assert await store.retry("parks", clock.now()) == 1
         last = await hand_over(stage, relay, clock)
-        assert last.notes == {"halts": [14, 15], "parks": [3, 14, 15], "holds": [14, 15]}
-        assert len({*first.ids.values(), *restored.ids.values(), *last.ids.values()}) == 3 * 16
+        assert last.notes == {"halts": [14, 15], "parks": [3, 14, 15], "holds": [14, 15], "older": [14, 15]}
+        assert len({*first.ids.values(), *restored.ids.values(), *last.ids.values()}) == 4 * 16 + len(OLDER)
         written = sorted(map(int, await stage.written(backend)))
         assert written == [*BEFORE, *LATER, 13, 14, 15, SLOW], "each once"
         assert (await outbox_row(backend, "writes")).delivered == 16

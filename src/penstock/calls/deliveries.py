@@ -16,7 +16,7 @@ from typing import Any
 from penstock.calls.job import time_limit
 from penstock.calls.run import Runner
 from penstock.changes.change import CapturedChange, read_values
-from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, NonRetryableError
+from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, NonRetryableError, RowInvalid
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.functions.signature import Signature
 from penstock.outbox.meaning import Meaning
@@ -168,11 +168,12 @@ class Messages:
             if not fields.keys() >= self._columns:
                 fields |= self._not_captured(fields)
             return _part(definition, fields) if self._outbox.fields else definition.make_rows([fields])[0]
-        except (ValueError, DeclarationError) as error:  # pydantic's is a ValueError
-            raise DataError(
+        except (ValueError, TypeError, ArithmeticError, DeclarationError) as error:
+            raise RowInvalid(
                 f"Outbox {self._outbox.name}: a row of {definition.name}, as it was captured, does not fit its "
                 f"declaration: {error}",
                 fix="Declare the table so that it does, or skip the message.",
+                table=definition.name,
             ) from error
 
     def _not_captured(self, fields: dict[str, Any]) -> dict[str, Any]:
