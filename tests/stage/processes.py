@@ -23,7 +23,7 @@ class Process:
         database: str,
         *arguments: str,
         program: str = "stage.ledger",
-        within: Sequence[str] = (),
+        within: Any = (),
         **settings: Any,
     ) -> None:
         options = [f"--{name}={value}" for name, value in settings.items()]
