@@ -20,6 +20,8 @@ from penstock.testing.conformance.bench import NOW, Bench, Suite, after, story
 from penstock.testing.conformance.changes import rotate
 from penstock.testing.conformance.outboxes import PLAN, aside, asides, find, known, position
 
+LEFT, ANEW = '{"after": "[7]", "count": 7, "order": []}', '{"after": null, "count": 0, "order": []}'
+
 
 class OutboxCare(Suite):
     """`store.outboxes.Outboxes`: what people ask for."""
@@ -80,12 +82,12 @@ class OutboxCare(Suite):
         numbers = await seqs(bench, BEGINNING)
         put = [aside(-7), aside(numbers[0], "parked"), aside(numbers[2], "halted"), aside(numbers[3], "parked")]
         step = Step(
-            outbox=row, move=Move(reader_name("o"), lease, BEGINNING, later), backfill="left", trouble=known(9), put=put
+            outbox=row, move=Move(reader_name("o"), lease, BEGINNING, later), backfill=LEFT, trouble=known(9), put=put
         )
         assert await store.advance(step, NOW)
         assert await store.place("o", first, KEPT, after(1))
         found = await find(bench)
-        assert (found.trouble, found.backfill, found.epoch > row.epoch) == (None, "left", True)
+        assert (found.trouble, found.backfill, found.epoch > row.epoch) == (None, LEFT, True)
         assert (await position(bench), await seqs(bench, first)) == (first, numbers[2:])
         assert [one.change.seq for one in await asides(bench, row)] == [-7, numbers[0]]
         assert not await store.advance(await further(bench, found, lease), NOW), "it was taken from who reads it"
@@ -95,20 +97,20 @@ class OutboxCare(Suite):
     async def test_moved_elsewhere_it_forgets_what_it_is_told_to(self, bench: Bench) -> None:
         expected: tuple[tuple[Forgets, str | None, list[AsideState]], ...] = (
             ("again", KEPT, ["waiting", "halted", "parked"]),
-            ("again", "anew", ["halted", "parked"]),  # rows that are older come again: that with a negative number
+            ("again", ANEW, ["halted", "parked"]),  # rows that are older come again: that with a negative number
             ("pending", None, ["parked"]),
-            ("all", "anew", []),
+            ("all", ANEW, []),
         )
         row, lease, _ = await sending(bench)
         for forgets, backfill, states in expected:
-            assert await bench.store.outboxes.place("o", BEGINNING, "left", NOW, forgets="all")
+            assert await bench.store.outboxes.place("o", BEGINNING, LEFT, NOW, forgets="all")
             assert await bench.store.changes.take(reader_name("o"), lease) == BEGINNING
             put = [aside(-7), aside(10**9, "halted"), aside(10**9 + 1, "parked")]
             step = step_of(await find(bench), lease, BEGINNING, put)
             assert await bench.store.outboxes.advance(step, NOW)
             assert await bench.store.outboxes.place("o", None, backfill, NOW, forgets=forgets)
             assert sorted(one.state for one in await asides(bench, row)) == sorted(states), (forgets, backfill)
-            assert (await find(bench)).backfill == ("left" if backfill == KEPT else backfill)
+            assert (await find(bench)).backfill == (LEFT if backfill == KEPT else backfill)
             assert await seqs(bench, await position(bench)) == [], "it is at the end"
 
     @story
@@ -117,14 +119,14 @@ class OutboxCare(Suite):
         store = bench.store.outboxes
 
         async def place(session: Any) -> bool:
-            return await store.place("o", None, "anew", NOW, forgets="all", session=session)
+            return await store.place("o", None, ANEW, NOW, forgets="all", session=session)
 
         session = await bench.store.begin_write()
         assert await place(session)
         await session.rollback()
         assert (await find(bench), await position(bench)) == (row, start)
         assert await bench.writing(place)
-        assert (await find(bench)).backfill == "anew"
+        assert (await find(bench)).backfill == ANEW
         assert await seqs(bench, await position(bench)) == []
 
     @story
