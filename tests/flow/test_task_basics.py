@@ -138,22 +138,55 @@ async def test_rt7_lr1_a_row_is_run_by_one_worker_until_that_is_lost(database_ur
         assert (ran.doc_id, ran.attempt) == (order, 2), "what was lost counts"
 
 
-async def test_rt11_runs_are_told_with_task_and_reason(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_rt11_a_failed_run_is_told_with_its_task_how_long_it_took_and_why(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     stage = Stage()
-    stage.task(Order, retry=None)
+
+    async def take_long(ctx: TaskCtx[Any]) -> None:
+        test.clock.advance(timedelta(seconds=3))
+        raise ConnectionError("away")
+
+    stage.task(Order, retry=SOON, handler=take_long)
     caplog.set_level(logging.INFO, "penstock")
     async with stage.open(database_url) as test:
         (order,) = await stage.insert(test, Order())
-        with raising("task.begun", ConnectionError("away")):
-            await settle(test)
+        await settle(test)
         job = await record_job(test, order)
-        failed = [one.getMessage() for one in caplog.records if one.getMessage().startswith("job.failed")]
-        assert len(failed) == 1
-        assert job.id in failed[0]
-        assert "ConnectionError: away" in failed[0]
+        assert told(caplog, "job.failed") == [
+            {
+                "job": job.id, "function": job.function, "task": "react", "key": f'["{order}"]', "attempt": attempt,
+                "seconds": 3.0, "error": "ConnectionError: away",
+            }
+            for attempt in (1, 2, 3)
+        ]  # fmt: skip
+
+
+async def test_rt11_starts_and_ends_are_told_of_a_task_in_a_pool_that_tells_of_its_work(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage()
+
+    async def take_long(ctx: TaskCtx[Any]) -> None:
+        test.clock.advance(timedelta(seconds=3))
+
+    pool = stage.app.workpool("told", max_parallelism=1, log_level="info")
+    stage.task(Order, retry=None, pool=pool, handler=take_long)
+    caplog.set_level(logging.INFO, "penstock")
+    async with stage.open(database_url) as test:
+        (order,) = await stage.insert(test, Order())
+        await settle(test)
+        job = await record_job(test, order)
+        (began,), (ended,) = told(caplog, "workpool.started"), told(caplog, "workpool.completed")
+        assert (began["workId"], began["fnName"], began["attempt"]) == (job.id, job.function, 1)
+        assert (ended["workId"], ended["fnName"], ended["status"]) == (job.id, job.function, "success")
+        assert ended["completedAt"] - began["startedAt"] == 3000
         assert job.function.endswith(":react")
-        assert job.started_at is not None
-        assert job.finished_at is not None
+
+
+def told(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    """What was told in events of a name."""
+    return [vars(one)["facts"] for one in caplog.records if vars(one).get("event") == name]
 
 
 async def test_rt12_planning_and_looking_at_all_rows_are_told(
