@@ -7,8 +7,11 @@ import logging
 from collections import Counter
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
 import pytest
+from stage.databases import Databases, name_of
 from stage.reactive import Stage, record_of, settle, task_row
 
 from penstock import DeclarationError, JobState, MutationCtx, MutationTaskCtx, Retry, Table, TaskCtx
@@ -476,6 +479,48 @@ async def test_f27_it_needs_nothing_but_a_database(database_url: str) -> None:
             assert await stage.do(test, settings) in (["replica", 0], ["minimal", 0])
         await stage.insert(test, Order())
         assert await settle(test) == 1
+
+
+async def test_f27_it_needs_no_rights_beyond_its_own_tables(databases: Databases) -> None:
+    """Its user may make a schema for penstock, and tables; whoever writes these tables need not even do that."""
+    with databases.one() as url:
+        name = name_of(url)
+        owner, writer = f"owner_of_{name}", f"writer_of_{name}"
+        admin = await asyncpg.connect(url)
+        await admin.execute(
+            f"create role {owner} login password 'secret' nosuperuser nocreatedb nocreaterole; create role {writer};"
+            f"grant create on database {name} to {owner}; grant create, usage on schema public to {owner}"
+        )
+        try:
+            await tell_of_rights(as_user(url, owner), admin, writer)
+        finally:
+            for role in (owner, writer):
+                await admin.execute(f"drop owned by {role}; drop role {role}")
+            await admin.close()
+
+
+async def tell_of_rights(url: str, admin: asyncpg.Connection[Any], writer: str) -> None:
+    stage = Stage()
+    stage.task(Order, watch=("amount",))
+    async with stage.open(url) as test:
+        (order,) = await stage.insert(test, Order())
+        assert await settle(test) == 1
+        await admin.execute(
+            f'grant usage on schema public to {writer}; grant select, update on "order" to {writer};'
+            f'set role {writer}; update "order" set amount = 7; reset role'
+        )
+        assert await settle(test) == 1
+        assert [(ran.change, ran.values) for ran in stage.taken()] == [("enter", {"amount": 0}), ("change", {"amount": 7})]
+        await stage.delete(test, Order, order)
+        await settle(test)
+        await settle(test, timedelta(days=2))
+        assert await record_of(test, order) is None, "it is forgotten, too"
+
+
+def as_user(url: str, user: str) -> str:
+    """The URL of a database for another user."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{user}:secret@{parts.netloc.rpartition('@')[2]}"))
 
 
 async def record_job(test: TestApp, doc_id: Any, name: str = "react") -> Any:
