@@ -510,7 +510,10 @@ async def tell_of_rights(url: str, admin: asyncpg.Connection[Any], writer: str) 
             f'set role {writer}; update "order" set amount = 7; reset role'
         )
         assert await settle(test) == 1
-        assert [(ran.change, ran.values) for ran in stage.taken()] == [("enter", {"amount": 0}), ("change", {"amount": 7})]
+        assert [(ran.change, ran.values) for ran in stage.taken()] == [
+            ("enter", {"amount": 0}),
+            ("change", {"amount": 7}),
+        ]
         await stage.delete(test, Order, order)
         await settle(test)
         await settle(test, timedelta(days=2))

@@ -1,4 +1,4 @@
-"""Retry policies of reactive tasks: after which waits a row is run again, and when it has failed."""
+"""Retry policies of reactive tasks: after which waits a row is run again, when it has failed, and what is kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from stage.reactive import Stage, record_of, settle
 
-from penstock import JobState, MutationTaskCtx, Retry, Table
+from penstock import JobState, MutationTaskCtx, Retry, Table, TaskCtx
 from penstock.jobs.job import JobStatus
 from penstock.testing import TestApp, TestClock
 
@@ -118,3 +118,45 @@ async def test_rp8_a_cron_runs_it_again_when_it_is_due(database_url: str) -> Non
 async def test_no_policy_at_all_is_one_attempt(database_url: str) -> None:
     job = await tried(database_url, failing(retry=None))
     assert (job.attempt, len(job.attempts)) == (1, 1)
+
+
+@pytest.mark.parametrize(("history", "kept"), [(0, []), (2, [2, 3])])
+async def test_attempts_of_a_run_are_kept_until_the_next_one_and_of_runs_before_as_many_as_history_says(
+    database_url: str, history: int, kept: list[int]
+) -> None:
+    stage = failing(retry=Retry.fixed(MINUTE, max_attempts=3), history=history)
+    async with stage.open(database_url) as test:
+        (row,) = await stage.insert(test, Parcel())
+        await settle(test)
+        job = await job_of(test, row)
+        assert [one.number for one in job.attempts] == [1, 2, 3], "of the last run all are kept"
+        assert all("no way" in (one.traceback or "") for one in job.attempts)
+        await stage.patch(test, Parcel, row, number=1)
+        await test.plan()
+        assert [one.number for one in (await job_of(test, row)).attempts] == kept
+        stage.error = None
+        await settle(test)
+        job = await job_of(test, row)
+        assert (job.state, [one.number for one in job.attempts]) == (JobState.SUCCESS, kept)
+
+
+async def test_a_handler_of_leave_and_delete_that_reads_the_row_first_ends_as_skipped(database_url: str) -> None:
+    """As the docs say: `previous` is what there is then."""
+    stage, seen = Stage(), list[tuple[str, int | None]]()
+
+    async def read(ctx: TaskCtx[Any]) -> None:
+        if ctx.change in {"leave", "delete"}:
+            assert ctx.previous is not None
+            seen.append((ctx.change, ctx.previous.number))
+        await ctx.get_document()
+
+    every: Any = ("enter", "leave", "delete")
+    stage.task(Parcel, filter=lambda parcel: parcel.number > 0, on=every, handler=read)
+    async with stage.open(database_url) as test:
+        left, deleted = await stage.insert(test, Parcel(number=1), Parcel(number=2))
+        await settle(test)
+        await stage.patch(test, Parcel, left, number=0)
+        await stage.delete(test, Parcel, deleted)
+        await settle(test)
+        assert sorted(seen) == [("delete", 2), ("leave", 1)]
+        assert {(await job_of(test, row)).state for row in (left, deleted)} == {JobState.SKIPPED}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -35,20 +36,20 @@ async def test_f26_sqlite_counts_without_reading_records(sqlite_url: str) -> Non
     connection = sqlite3.connect(file)
     numbers = f"with recursive n(n) as (select 1 union all select n + 1 from n where n < {RECORDS})"
     connection.execute(
-        f"insert into penstock_task_record (task, key, id, generation, live, idle, change, changed_at, due_at) {numbers}"
-        f" select {task}, 'more' || n, randomblob(16), 1, 0, 1, 'enter', '2030', '2030' from n"
+        "insert into penstock_task_record (task, key, id, generation, live, idle, change, changed_at, due_at)"
+        f" {numbers} select {task}, 'more' || n, randomblob(16), 1, 0, 1, 'enter', '2030', '2030' from n"
     )
     connection.execute(
         "insert into penstock_finished_job (id, pool, function, kind, args, priority, run_at, attempt, enqueued_at,"
-        f" finished_at, expires_at, state, options) {numbers} select randomblob(16), 'default', 'm:f', 'action', '{{}}', 0,"
-        f" '2030', 1, '2030', '2030', '3030', 'success', '{{\"task\":{task}}}' from n"
+        f" finished_at, expires_at, state, options) {numbers} select randomblob(16), 'default', 'm:f', 'action',"
+        f" '{{}}', 0, '2030', 1, '2030', '2030', '3030', 'success', '{{\"task\":{task}}}' from n"
     )
     connection.commit()
     connection.close()
     assert steps_of_backlog(file) == few
 
 
-def steps_of_backlog(file: str) -> int:
+def steps_of_backlog(file: Path) -> int:
     query = load_queries("penstock.store.sqlite", "records", "?")["backlog"]
     connection, steps = sqlite3.connect(file), 0
 

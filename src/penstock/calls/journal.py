@@ -167,7 +167,7 @@ class Journal:
     def failed(self, job: Job, settlement: Settlement) -> None:
         """An attempt has failed, and that is written."""
         task, mark = job.options.task, settlement.mark
-        of_task = {} if task is None or mark is None else {"task": self._task(task), "key": mark.key}
+        of_task: dict[str, Any] = {} if task is None or mark is None else {"task": self._task(task), "key": mark.key}
         log_event(
             "job.failed",
             logging.WARNING,

@@ -82,8 +82,8 @@ METERS = {
     "penstock_task_lag_seconds": Meter(
         "gauge",
         ("task",),
-        "For how long the oldest run that waits was due at first, though it was put off or tried again since; 0 if there "
-        "is none. Of up to 100,000 runs.",
+        "For how long the oldest run that waits is due, counted from when it was due at first, though it failed or was "
+        "put off since; 0 if there is none. It looks at up to 100,000 runs.",
     ),
     "penstock_task_reconciled_timestamp_seconds": Meter(
         "gauge", ("task",), "When all rows of the task were looked at last, as a Unix time; not told before."
