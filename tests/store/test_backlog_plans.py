@@ -89,18 +89,26 @@ async def test_f26_postgres_counts_without_reading_records(postgres_url: str) ->
                 f" '{{\"task\":{task}}}' from generate_series(1, {RECORDS}) n"
             )
             await connection.execute("analyze")
-            query = load_queries("penstock.store.postgres", "records", "$")["backlog"]
-            (row,) = await connection.fetch(
-                f"explain (analyze, format json) {query.statement.sql}", *query.args({"most": MOST})
-            )
+            well = await rows_read(connection)
+            await connection.execute("update penstock.ready_job set error = 'E'")
+            failing = await rows_read(connection)
         finally:
             await connection.close()
+    assert well["task_record"] == 0, "none has failed or was put off"
+    assert failing["task_record"] == MOST, "each is looked up by its key"
+    assert well["ready_job"] == failing["ready_job"] == MOST
+    assert well["finished_job_long"] == MOST, "of those that have failed"
+
+
+async def rows_read(connection: asyncpg.Connection[Any]) -> dict[str, int]:
+    """How many rows the query reads of each table; of records and ended jobs through an index."""
+    query = load_queries("penstock.store.postgres", "records", "$")["backlog"]
+    explain = f"explain (analyze, format json) {query.statement.sql}"
+    (row,) = await connection.fetch(explain, *query.args({"most": MOST}))
     scans = [node for node in nodes(json.loads(row[0])[0]["Plan"]) if "Relation Name" in node]
-    touched = {node["Relation Name"]: node["Actual Rows"] * node["Actual Loops"] for node in scans}
-    assert touched["task_record"] == 0, "none has failed or was put off"
-    assert touched["ready_job"] == MOST
-    assert touched["finished_job_long"] == MOST, "of those that have failed"
-    assert all("Index" in node["Node Type"] for node in scans if node["Relation Name"] == "finished_job_long")
+    for table in ("finished_job_long", "task_record"):
+        assert all("Index" in node["Node Type"] for node in scans if node["Relation Name"] == table)
+    return {node["Relation Name"]: int(node["Actual Rows"] * node["Actual Loops"]) for node in scans}
 
 
 def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:

@@ -211,7 +211,7 @@ class Journal:
             meters.add("penstock_task_retries", self._task(task))
 
     def _task(self, number: int) -> str:
-        """The name of a reactive task; its number if it was declared by another program since."""
+        """The name of a reactive task; its number if this program does not declare it."""
         return self.tasks.get(number, str(number))
 
     def report(self, pool: str, since: datetime, running: int, backlog: int) -> None:
