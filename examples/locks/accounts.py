@@ -1,10 +1,11 @@
-"""Payments to accounts that a bank keeps: what is done for one account is done by one action at a time.
+"""Payments to accounts that a bank keeps: a reactive task makes each, and of one account one at a time.
 
 The bank is a service without transactions (`bank.py` beside this file): who wants to change an account reads its
 balance, and writes a new one. So two payments at once would each write over what the other has written. A lock for each
-account keeps them apart, on all machines; different accounts do not wait for each other. The lock's number goes to the
-bank too, which refuses one that is lower than what it has seen: whoever has lost the lock, and does not know it yet,
-changes nothing. Run it with ``python accounts.py``, on a SQLite file of its own, or on DATABASE_URL.
+account keeps them apart, on all machines; different accounts do not wait for each other. Which lock it takes, a run
+knows from what is watched; the payment is read once it has the lock, as it is then. The lock's number goes to the bank
+too, which refuses one that is lower than what it has seen: whoever has lost the lock, and does not know it yet, changes
+nothing. Run it with ``python accounts.py``, on a SQLite file of its own, or on DATABASE_URL.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from datetime import timedelta
 import httpx
 from bank import served
 
-from penstock import ActionCtx, App, Id, LockLost, MutationCtx, Table
+from penstock import App, Id, LockLost, MutationCtx, Table, TaskCtx
 
 ACCOUNTS, PAYMENTS = 3, 30
 
@@ -23,7 +24,7 @@ ACCOUNTS, PAYMENTS = 3, 30
 class Payment(Table):
     account: str
     amount: int
-    paid: bool = False
+    status: str = "new"
 
 
 app = App()
@@ -46,23 +47,28 @@ async def set_balance(account: str, balance: int, fence: int) -> None:
 
 @app.mutation
 async def order(ctx: MutationCtx, account: str, amount: int) -> Id[Payment]:
-    payment = await ctx.db.insert(Payment(account=account, amount=amount))
-    await transfers.enqueue(ctx, pay, payment=payment, account=account, amount=amount)
-    return payment
+    return await ctx.db.insert(Payment(account=account, amount=amount))
 
 
-@app.internal_action
-async def pay(ctx: ActionCtx, payment: Id[Payment], account: str, amount: int) -> None:
+@app.reactive_task(
+    Payment,
+    filter=lambda payment: payment.status == "new",
+    watch=("account", "amount"),
+    pool=transfers,
+)
+async def pay(ctx: TaskCtx[Payment]) -> None:
+    account = ctx.watched_values["account"]
     async with ctx.with_lock(f"account:{account}", wait=timedelta(minutes=1)) as lock:
+        payment = await ctx.get_document()  # as it is now; if it was changed meanwhile, another run makes it
         balance = await balance_of(account)
-        await set_balance(account, balance + amount, lock.fence)
-        await ctx.run_mutation(mark_paid, payment, lock.key, lock.fence)
+        await set_balance(account, balance + payment.amount, lock.fence)
+        await ctx.run_mutation(mark_paid, payment.id, lock.key, lock.fence)
 
 
 @app.internal_mutation
 async def mark_paid(ctx: MutationCtx, payment: Id[Payment], key: str, fence: int) -> None:
     await ctx.check_fence(key, fence)
-    await ctx.db.patch(Payment, payment, paid=True)
+    await ctx.db.patch(Payment, payment, status="paid")
 
 
 @app.internal_mutation
@@ -75,7 +81,7 @@ async def main() -> None:
         database = os.environ.get("DATABASE_URL") or f"sqlite:///{folder}/accounts.db"
         async with (
             served() as client,
-            app.open(database, services=["worker"]) as backend,
+            app.open(database, services=["worker", "planner"]) as backend,
             app.open(database) as elsewhere,
         ):
             banks.append(client)

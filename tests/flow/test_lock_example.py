@@ -1,4 +1,4 @@
-"""The example of locks: it runs to its end on both stores, against a bank that is an HTTP service."""
+"""The example of locks: a reactive task that takes one; it runs to its end on both stores, against a bank over HTTP."""
 
 from __future__ import annotations
 

@@ -7,8 +7,11 @@ import logging
 from collections import Counter
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
 import pytest
+from stage.databases import Databases, name_of
 from stage.reactive import Stage, record_of, settle, task_row
 
 from penstock import DeclarationError, JobState, MutationCtx, MutationTaskCtx, Retry, Table, TaskCtx
@@ -138,22 +141,55 @@ async def test_rt7_lr1_a_row_is_run_by_one_worker_until_that_is_lost(database_ur
         assert (ran.doc_id, ran.attempt) == (order, 2), "what was lost counts"
 
 
-async def test_rt11_runs_are_told_with_task_and_reason(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_rt11_a_failed_run_is_told_with_its_task_how_long_it_took_and_why(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     stage = Stage()
-    stage.task(Order, retry=None)
+
+    async def take_long(ctx: TaskCtx[Any]) -> None:
+        test.clock.advance(timedelta(seconds=3))
+        raise ConnectionError("away")
+
+    stage.task(Order, retry=SOON, handler=take_long)
     caplog.set_level(logging.INFO, "penstock")
     async with stage.open(database_url) as test:
         (order,) = await stage.insert(test, Order())
-        with raising("task.begun", ConnectionError("away")):
-            await settle(test)
+        await settle(test)
         job = await record_job(test, order)
-        failed = [one.getMessage() for one in caplog.records if one.getMessage().startswith("job.failed")]
-        assert len(failed) == 1
-        assert job.id in failed[0]
-        assert "ConnectionError: away" in failed[0]
+        assert told(caplog, "job.failed") == [
+            {
+                "job": job.id, "function": job.function, "task": "react", "key": f'["{order}"]', "attempt": attempt,
+                "seconds": 3.0, "error": "ConnectionError: away",
+            }
+            for attempt in (1, 2, 3)
+        ]  # fmt: skip
+
+
+async def test_rt11_starts_and_ends_are_told_of_a_task_in_a_pool_that_tells_of_its_work(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage()
+
+    async def take_long(ctx: TaskCtx[Any]) -> None:
+        test.clock.advance(timedelta(seconds=3))
+
+    pool = stage.app.workpool("told", max_parallelism=1, log_level="info")
+    stage.task(Order, retry=None, pool=pool, handler=take_long)
+    caplog.set_level(logging.INFO, "penstock")
+    async with stage.open(database_url) as test:
+        (order,) = await stage.insert(test, Order())
+        await settle(test)
+        job = await record_job(test, order)
+        (began,), (ended,) = told(caplog, "workpool.started"), told(caplog, "workpool.completed")
+        assert (began["workId"], began["fnName"], began["attempt"]) == (job.id, job.function, 1)
+        assert (ended["workId"], ended["fnName"], ended["status"]) == (job.id, job.function, "success")
+        assert ended["completedAt"] - began["startedAt"] == 3000
         assert job.function.endswith(":react")
-        assert job.started_at is not None
-        assert job.finished_at is not None
+
+
+def told(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    """What was told in events of a name."""
+    return [vars(one)["facts"] for one in caplog.records if vars(one).get("event") == name]
 
 
 async def test_rt12_planning_and_looking_at_all_rows_are_told(
@@ -443,6 +479,51 @@ async def test_f27_it_needs_nothing_but_a_database(database_url: str) -> None:
             assert await stage.do(test, settings) in (["replica", 0], ["minimal", 0])
         await stage.insert(test, Order())
         assert await settle(test) == 1
+
+
+async def test_f27_it_needs_no_rights_beyond_its_own_tables(databases: Databases) -> None:
+    """Its user may make a schema for penstock, and tables; whoever writes these tables need not even do that."""
+    with databases.one() as url:
+        name = name_of(url)
+        owner, writer = f"owner_of_{name}", f"writer_of_{name}"
+        admin = await asyncpg.connect(url)
+        await admin.execute(
+            f"create role {owner} login password 'secret' nosuperuser nocreatedb nocreaterole; create role {writer};"
+            f"grant create on database {name} to {owner}; grant create, usage on schema public to {owner}"
+        )
+        try:
+            await tell_of_rights(as_user(url, owner), admin, writer)
+        finally:
+            for role in (owner, writer):
+                await admin.execute(f"drop owned by {role}; drop role {role}")
+            await admin.close()
+
+
+async def tell_of_rights(url: str, admin: asyncpg.Connection[Any], writer: str) -> None:
+    stage = Stage()
+    stage.task(Order, watch=("amount",))
+    async with stage.open(url) as test:
+        (order,) = await stage.insert(test, Order())
+        assert await settle(test) == 1
+        await admin.execute(
+            f'grant usage on schema public to {writer}; grant select, update on "order" to {writer};'
+            f'set role {writer}; update "order" set amount = 7; reset role'
+        )
+        assert await settle(test) == 1
+        assert [(ran.change, ran.values) for ran in stage.taken()] == [
+            ("enter", {"amount": 0}),
+            ("change", {"amount": 7}),
+        ]
+        await stage.delete(test, Order, order)
+        await settle(test)
+        await settle(test, timedelta(days=2))
+        assert await record_of(test, order) is None, "it is forgotten, too"
+
+
+def as_user(url: str, user: str) -> str:
+    """The URL of a database for another user."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{user}:secret@{parts.netloc.rpartition('@')[2]}"))
 
 
 async def record_job(test: TestApp, doc_id: Any, name: str = "react") -> Any:

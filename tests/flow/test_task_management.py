@@ -172,7 +172,7 @@ async def test_tm1_failed_records_are_listed_and_counted(database_url: str) -> N
         assert (await it.states("ship"))[c] == "success"
 
 
-async def test_tm15_counts_by_state_and_api7_a_retry_takes_task_and_state(database_url: str) -> None:
+async def test_tm15_api7_counts_by_state_and_a_retry_takes_task_and_state(database_url: str) -> None:
     failing.update({"a", "b"})
     async with house(database_url) as it:
         await it.orders("a", "b", "c")
@@ -236,7 +236,7 @@ async def test_tm3_a_retry_of_a_running_record_runs_it_once_more(database_url: s
         assert (await it.states("ship")) == {a: "success"}
 
 
-async def test_tm4_a_retry_keeps_when_the_row_changed(database_url: str) -> None:
+async def test_a_retry_keeps_when_the_row_changed(database_url: str) -> None:
     async with house(database_url) as it:
         (a,) = await it.orders("a")
         await it.settle()
@@ -410,7 +410,7 @@ async def test_tm14_a_table_picks_its_tasks(database_url: str) -> None:
         assert [(one.task, one.key) for one in page.records] == [("weigh", 7)]
 
 
-async def test_tm16_rows_need_their_table_and_what_can_be_translated(database_url: str) -> None:
+async def test_rows_need_their_table_and_what_can_be_translated(database_url: str) -> None:
     with pytest.raises(ValueInvalid, match="of which table"):
         TaskFilter(rows=lambda order: order.id == "x")
     async with house(database_url) as it:
@@ -533,7 +533,7 @@ async def test_records_are_forgotten_but_for_those_that_run(database_url: str) -
         assert waits
 
 
-async def test_tf1_a_paused_task_is_planned_but_stays_pending_and_others_run(database_url: str) -> None:
+async def test_a_paused_task_is_planned_but_stays_pending_and_others_run(database_url: str) -> None:
     async with house(database_url) as it:
         await app.tasks.pause(it.backend, "ship")
         (a,) = await it.orders("a")
@@ -549,7 +549,7 @@ async def test_tf1_a_paused_task_is_planned_but_stays_pending_and_others_run(dat
         assert await it.states("ship") == {a: "success"}
 
 
-async def test_tf2_all_tasks_paused_run_nothing_and_resume_in_bounded_steps(database_url: str) -> None:
+async def test_all_tasks_paused_run_nothing_and_resume_in_bounded_steps(database_url: str) -> None:
     async with house(database_url) as it:
         for task in ("ship", "note", "weigh"):
             await app.tasks.pause(it.backend, task)
@@ -563,8 +563,8 @@ async def test_tf2_all_tasks_paused_run_nothing_and_resume_in_bounded_steps(data
         assert await app.tasks.count(it.backend, TaskFilter(task="note")) == {"pending": 1100}
 
 
-async def test_f22_f23_f26_what_is_to_be_done_is_asked_of_the_database(database_url: str) -> None:
-    """By any process; it is zero again once all is done; and it does not read the records."""
+async def test_f22_f23_what_is_to_be_done_is_asked_of_the_database(database_url: str) -> None:
+    """By any process; it is zero again once all is done."""
     failing.add("bad")
     async with house(database_url) as it:
         await it.orders("bad", "good")

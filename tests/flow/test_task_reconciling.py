@@ -14,6 +14,7 @@ from stage.reactive import Stage, record_of, settle, task_row
 from penstock import App, DatabaseUnavailable, MutationTaskCtx, Table, TaskNotFound
 from penstock.reactive.reconciling import compare_rows
 from penstock.services import reconciler
+from penstock.services.service import Service
 from penstock.store.contract import Statement
 from penstock.testing import TestApp, TestClock, raising
 
@@ -361,15 +362,21 @@ async def test_f13_neither_starts_nor_workers_wait_and_nobody_else_plans(
         assert len(looked_at) == len(set(looked_at)) == 100
 
 
-async def test_rz1_after_an_error_the_next_row_runs(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("error", "level"), [(DatabaseUnavailable("away"), logging.WARNING), (RuntimeError("odd"), logging.ERROR)]
+)
+async def test_rz1_an_error_is_told_and_the_next_row_runs(
+    database_url: str, caplog: pytest.LogCaptureFixture, error: Exception, level: int
+) -> None:
     stage = Stage()
     stage.task(Item)
     async with stage.open(database_url) as test:
         await settle(test)
-        with raising("planner.read", DatabaseUnavailable("away")):
+        with raising("planner.read", error):
             rows = await stage.insert(test, Item())
-            with pytest.raises(DatabaseUnavailable):
-                await test.planner.tick()
+            assert await Service._guarded_tick(test.planner) > 0
+        (told,) = [one for one in caplog.records if vars(one).get("event") == "planner.tick_failed"]
+        assert (told.levelno, vars(told)["facts"]["error"]) == (level, f"{type(error).__name__}: {error}")
         rows += await stage.insert(test, Item())
         await settle(test)
         assert sorted(stage.ids()) == sorted(rows)

@@ -87,7 +87,7 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
         },
     ),
     "find": (
-        {"id": UNKNOWN, "now": NOW},
+        {"id": UNKNOWN, "ids": [UNKNOWN], "now": NOW},
         {"ready_job": {"key"}, "scheduled_job": {"key"}, "running_job": {"key"}, "finished_job": {"key"}},
     ),
     "prune": ({"now": NOW + timedelta(days=400), "limit": 10}, {"finished_job": {"finished_job_expires_at", "key"}}),

@@ -6,6 +6,7 @@ nobody wants to see costs a comparison: a pool's level is asked once, and meters
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -125,6 +126,8 @@ class Journal:
         """An attempt took so long."""
         if self.meters is not None:
             self.meters.observe("penstock_run_seconds", seconds, job.pool)
+            if job.options.task is not None:
+                self.meters.observe("penstock_task_run_seconds", seconds, self._task(job.options.task))
 
     def settled(self, settled: Iterable[tuple[Job, Settlement]], won: Collection[UUID] | None = None) -> None:
         """What became of jobs was written.
@@ -161,6 +164,21 @@ class Journal:
         if self.meters is not None and event in _FAILED:
             self.meters.add("penstock_attempts_failed", job.pool)
 
+    def failed(self, job: Job, settlement: Settlement) -> None:
+        """An attempt has failed, and that is written."""
+        task, mark = job.options.task, settlement.mark
+        of_task: dict[str, Any] = {} if task is None or mark is None else {"task": self._task(task), "key": mark.key}
+        log_event(
+            "job.failed",
+            logging.WARNING,
+            job=job_id(job.id),
+            function=job.function,
+            **of_task,
+            attempt=job.attempt,
+            seconds=(settlement.finished_at - job.started_at).total_seconds(),
+            error=settlement.error,
+        )
+
     def ended(self, job: Job, state: JobState, at: datetime) -> None:
         """A job has ended in the transaction that was its last."""
         self.completed(job, _STATUS[state], at)
@@ -170,11 +188,8 @@ class Journal:
         tally = self.tallies.get(job.pool)
         if tally is not None:
             tally.add(status)
-        if self.meters is not None and status != "retrying":
-            self.meters.add("penstock_jobs_completed", job.pool, status)
-            if job.options.task is not None:
-                name = self.tasks.get(job.options.task, str(job.options.task))
-                self.meters.add("penstock_task_runs", name, status)
+        if self.meters is not None:
+            self._count(self.meters, job, status)
         if self._talkative and job.pool in self._talking():
             log_event(
                 "workpool.completed",
@@ -185,6 +200,19 @@ class Journal:
                 attempts=job.attempt,
                 status=status,
             )
+
+    def _count(self, meters: Meters, job: Job, status: Status) -> None:
+        task = job.options.task
+        if status != "retrying":
+            meters.add("penstock_jobs_completed", job.pool, status)
+            if task is not None:
+                meters.add("penstock_task_runs", self._task(task), status)
+        elif task is not None:
+            meters.add("penstock_task_retries", self._task(task))
+
+    def _task(self, number: int) -> str:
+        """The name of a reactive task; its number if this program does not declare it."""
+        return self.tasks.get(number, str(number))
 
     def report(self, pool: str, since: datetime, running: int, backlog: int) -> None:
         """Tell how a pool does, and begin to count anew."""

@@ -170,7 +170,8 @@ class ReactiveTasks(TaskCare):
                 ``key_parallelism=1``.
                 ``run_at``: a column of points in time, at which rows are run, and which may change until then; a row
                 without one is not run.
-                ``history``: how many of its runs are kept with each row; five by default.
+                ``history``: how many runs before the last one are kept with each row, five by default; of the last one
+                the attempts that failed are always kept.
                 ``cleanup``: when what is kept of a row is forgotten: ``"source_deleted"``, once it is gone;
                 ``"source_deleted_or_no_longer_matching"``, also if it matches no more; or ``"never"``.
                 ``keep_for``: how long after that; a day by default.

@@ -66,6 +66,10 @@ METERS = {
     "penstock_task_runs": Meter(
         "counter", ("task", "outcome"), "Runs of reactive tasks that have ended in this process, retries not counted."
     ),
+    "penstock_task_retries": Meter("counter", ("task",), "Attempts at runs that failed here, and are tried again."),
+    "penstock_task_run_seconds": Meter(
+        "histogram", ("task",), "How long attempts at runs of the task took in this process, failed ones too."
+    ),
     "penstock_task_ready": Meter("gauge", ("task",), "Runs of the task that may start, up to 100,000 of a pool."),
     "penstock_task_scheduled": Meter(
         "gauge", ("task",), "Runs that start later: debounced, tried again or put off; up to 100,000 of all jobs."
@@ -74,6 +78,15 @@ METERS = {
     "penstock_task_failed": Meter("gauge", ("task",), "Rows whose last run has failed, up to 100,000."),
     "penstock_task_oldest_due_seconds": Meter(
         "gauge", ("task",), "For how long the oldest run that may start is due; 0 if there is none."
+    ),
+    "penstock_task_lag_seconds": Meter(
+        "gauge",
+        ("task",),
+        "For how long the oldest run that waits is due, counted from when it was due at first, though it failed or was "
+        "put off since; 0 if there is none. It looks at up to 100,000 runs.",
+    ),
+    "penstock_task_reconciled_timestamp_seconds": Meter(
+        "gauge", ("task",), "When all rows of the task were looked at last, as a Unix time; not told before."
     ),
     "penstock_task_paused": Meter("gauge", ("task",), "Whether the task is paused: 1 or 0."),
     "penstock_outbox_delivered": Meter("counter", ("outbox",), "Messages that this process has delivered."),

@@ -48,7 +48,7 @@ class ReactiveTask:
         key: The column of whose values one row is run at a time, in order; None for no such thing.
         pool: The pool of its jobs.
         priority: The priority of its jobs.
-        history: How many of its runs are kept with each row.
+        history: How many runs before the last one are kept with each row.
         cleanup: When the record of a row is forgotten, `keep_for` after.
         keep_for: See `cleanup`.
         version: Of its handler.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from datetime import datetime
 from typing import Any
 
 from starlette.applications import Starlette
@@ -131,9 +132,7 @@ def _of_database(found: list[Backlog], backend: Backend) -> dict[str, dict[Label
     return {
         "penstock_jobs_ready": {(one.pool,): one.ready for one in found},
         "penstock_jobs_scheduled": {(one.pool,): one.scheduled for one in found},
-        "penstock_oldest_ready_seconds": {
-            (one.pool,): max(0.0, (now - one.oldest).total_seconds()) if one.oldest else 0.0 for one in found
-        },
+        "penstock_oldest_ready_seconds": {(one.pool,): _since(one.oldest, now) for one in found},
         "penstock_max_parallelism": {
             (one.pool,): one.max_parallelism for one in found if one.max_parallelism is not None
         },
@@ -147,11 +146,18 @@ def _of_tasks(tasks: list[TaskBacklog], backend: Backend) -> dict[str, dict[Labe
         "penstock_task_scheduled": {(one.name,): one.scheduled for one in tasks},
         "penstock_task_running": {(one.name,): one.running for one in tasks},
         "penstock_task_failed": {(one.name,): one.failed for one in tasks},
-        "penstock_task_oldest_due_seconds": {
-            (one.name,): max(0.0, (now - one.oldest).total_seconds()) if one.oldest else 0.0 for one in tasks
+        "penstock_task_oldest_due_seconds": {(one.name,): _since(one.oldest, now) for one in tasks},
+        "penstock_task_lag_seconds": {(one.name,): _since(one.due_first, now) for one in tasks},
+        "penstock_task_reconciled_timestamp_seconds": {
+            (one.name,): one.reconciled_at.timestamp() for one in tasks if one.reconciled_at
         },
         "penstock_task_paused": {(one.name,): float(one.paused) for one in tasks},
     }
+
+
+def _since(moment: datetime | None, now: datetime) -> float:
+    """Seconds since something was due; 0 if there is nothing, or its time is still to come."""
+    return 0.0 if moment is None else max(0.0, (now - moment).total_seconds())
 
 
 def _of_feed(feed: FeedSeen, backend: Backend) -> dict[str, dict[Labels, float]]:

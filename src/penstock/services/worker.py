@@ -266,11 +266,11 @@ class Worker(Service):
             self._under_way.outcomes = outcomes + self._under_way.outcomes
             raise
         self._journal.settled(zip((job for job, _ in outcomes), settlements, strict=True), won)
-        for settlement in settlements:
+        for (job, _), settlement in zip(outcomes, settlements, strict=True):
             if settlement.id not in won:
-                log_event("job.lost", logging.WARNING, job=job_id(settlement.id), lease=self.lease)
+                log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=self.lease)
             elif settlement.error is not None and settlement.event not in {JobEvent.SNOOZED, JobEvent.SKIPPED}:
-                log_event("job.failed", logging.WARNING, job=job_id(settlement.id), error=settlement.error)
+                self._journal.failed(job, settlement)
         return won
 
     # ----- claim and run

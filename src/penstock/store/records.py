@@ -102,6 +102,9 @@ class TaskBacklog:
         failed: How many have failed.
         oldest: Since when the oldest of the first is due.
         paused: Whether the task is paused.
+        due_first: Since when the oldest of those that wait was due at first, whatever put it off since; it may be that
+            it is not due yet.
+        reconciled_at: When all rows were looked at last; None if they never were.
     """
 
     task: int
@@ -112,6 +115,8 @@ class TaskBacklog:
     failed: int
     oldest: datetime | None
     paused: bool
+    due_first: datetime | None
+    reconciled_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

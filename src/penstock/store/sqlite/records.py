@@ -86,7 +86,9 @@ class SqliteRecords:
         """How much there is to do for each task, counted up to `most`."""
         async with reading(self._begin_read) as session:
             rows = await self._fetch(session, "backlog", most=most)
-        return [TaskBacklog(*(*row[:6], time_of(row[6]), bool(row[7]))) for row in rows]
+        return [
+            TaskBacklog(*(*row[:6], time_of(row[6]), bool(row[7]), time_of(row[8]), time_of(row[9]))) for row in rows
+        ]
 
     async def matching(
         self,

@@ -130,12 +130,25 @@ class Records(Suite):
         await plan(bench, *(row(gated, key, partition="p") for key in "abc"), at=0)
         await bench.store.tasks.pause("gated", paused=True)
         assert await bench.store.records.backlog(9) == [
-            TaskBacklog(gated, "gated", 3, 0, 0, 0, NOW, paused=True),
-            TaskBacklog(other, "other", 0, 0, 0, 0, None, paused=False),
-            TaskBacklog(task, "task", 1, 2, 1, 1, NOW, paused=False),
+            TaskBacklog(gated, "gated", 3, 0, 0, 0, NOW, paused=True, due_first=NOW, reconciled_at=None),
+            TaskBacklog(other, "other", 0, 0, 0, 0, None, paused=False, due_first=None, reconciled_at=None),
+            TaskBacklog(task, "task", 1, 2, 1, 1, NOW, paused=False, due_first=NOW, reconciled_at=None),
         ]
         fewer = {one.name: (one.ready, one.scheduled) for one in await bench.store.records.backlog(1)}
         assert fewer == {"gated": (1, 0), "other": (0, 0), "task": (1, 1)}
+
+    @story
+    async def test_what_failed_and_waits_was_due_when_it_was_at_first(self, bench: Bench) -> None:
+        task, lease = await task_of(bench), await bench.lease()
+        await plan(bench, row(task, "retried", due=5), row(task, "later", due=900))
+        job = await bench.claim_one(lease, now=after(5))
+        again = replace(end(job, JobEvent.RAISED, at=7), run_at=after(600))
+        await bench.settle(lease, again)
+        (waits,) = await bench.store.records.backlog(9)
+        assert (waits.ready, waits.scheduled, waits.oldest, waits.due_first) == (0, 2, None, after(5))
+        assert await bench.claim(lease, 0, after(600)) == [], "it is ready now"
+        (waits,) = await bench.store.records.backlog(9)
+        assert (waits.ready, waits.oldest, waits.due_first) == (1, after(600), after(5))
 
     # ----- rows of a table
 

@@ -67,31 +67,40 @@ from failed x cross join lateral (select * from penstock.task_state s where s.ta
 where r.state = 'failed' and (:error::text is null or strpos(r.error, :error) > 0) and (:has_error::boolean is null or r.has_error = :has_error)
 group by r.task, r.state;
 
--- backlog: of each task, how many jobs may start, start later, run and have failed, and since when the oldest of the first
--- is due. Of a pool, of what starts later and of what has failed it counts only so many.
+-- backlog: of each task, how many jobs may start, start later, run and have failed; since when the oldest of the first is
+-- due, and since when the oldest of the first two was due at first, before it failed or was put off; and when all rows were
+-- looked at. Of a pool, of what starts later and of what has failed it counts only so many.
 -- Unbounded: it counts jobs.
-with few (task, place, run_at) as materialized (
-    select (j.options::jsonb ->> 'task')::integer, 'ready', j.run_at
+with few (task, place, run_at, key) as materialized (
+    select (j.options::jsonb ->> 'task')::integer, 'ready', j.run_at,
+           case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
     from (select distinct t.pool from penstock.task t) p cross join lateral (
-        select r.options, r.run_at from penstock.ready_job r where r.pool = p.pool and r.ending is null
+        select r.options, r.run_at, r.error, r.args from penstock.ready_job r where r.pool = p.pool and r.ending is null
         order by r.rank, r.seq limit :most
     ) j
     union all
-    select (j.options::jsonb ->> 'task')::integer, 'ready', j.run_at
+    select (j.options::jsonb ->> 'task')::integer, 'ready', j.run_at,
+           case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
     from (select distinct t.pool from penstock.task t) p cross join lateral (
-        select w.options, w.run_at from penstock.scheduled_job w where w.pool = p.pool and w.waiting
+        select w.options, w.run_at, w.error, w.args from penstock.scheduled_job w where w.pool = p.pool and w.waiting
         order by w.concurrency_key, w.rank, w.id limit :most
     ) j
     union all
-    select (j.options::jsonb ->> 'task')::integer, 'scheduled', j.run_at
+    select (j.options::jsonb ->> 'task')::integer, 'scheduled', j.run_at,
+           case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
     from (
-        select s.options, s.run_at from penstock.scheduled_job s where not s.waiting order by s.run_at, s.id limit :most
+        select s.options, s.run_at, s.error, s.args from penstock.scheduled_job s
+        where not s.waiting order by s.run_at, s.id limit :most
     ) j
     union all
-    select (u.options::jsonb ->> 'task')::integer, 'running', u.run_at from penstock.running_job u
+    select (u.options::jsonb ->> 'task')::integer, 'running', u.run_at, null from penstock.running_job u
 ), counted as (
     select f.task, count(*) filter (where f.place = 'ready') as ready, count(*) filter (where f.place = 'scheduled') as scheduled,
-           count(*) filter (where f.place = 'running') as running, min(f.run_at) filter (where f.place = 'ready') as oldest
+           count(*) filter (where f.place = 'running') as running, min(f.run_at) filter (where f.place = 'ready') as oldest,
+           min(coalesce(
+               (select r.due_at from penstock.task_record r where r.task = f.task and r.key = f.key and f.key is not null),
+               f.run_at
+           )) filter (where f.place <> 'running') as due_first
     from few f group by f.task
 )
 select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.running, 0), (
@@ -99,7 +108,7 @@ select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.
                select from penstock.finished_job_long f
                where f.state = 'failed' and (f.options::jsonb ->> 'task')::integer = t.id limit :most
            ) failed
-       ), c.oldest, t.paused
+       ), c.oldest, t.paused, c.due_first, t.reconciled_at
 from penstock.task t left join counted c on c.task = t.id
 order by t.name;
 

@@ -72,29 +72,39 @@ from failed x cross join penstock_task_state r
 where r.task = x.task and r.key = x.key and r.state = 'failed' and (:error is null or instr(r.error, :error) > 0) and (:has_error is null or r.has_error = :has_error)
 group by r.task, r.state;
 
--- backlog: of each task, how many jobs may start, start later, run and have failed, and since when the oldest of the first
--- is due. Of what may start, of what starts later and of what has failed it counts only so many.
+-- backlog: of each task, how many jobs may start, start later, run and have failed; since when the oldest of the first is
+-- due, and since when the oldest of the first two was due at first, before it failed or was put off; and when all rows were
+-- looked at. Of what may start, of what starts later and of what has failed it counts only so many.
 -- Unbounded: it counts jobs.
-with few (task, place, run_at) as materialized (
+with few (task, place, run_at, key) as materialized (
     select * from (
-        select r.options ->> 'task', 'ready', r.run_at from penstock_ready_job r
+        select r.options ->> 'task', 'ready', r.run_at,
+               case when r.error is not null and r.options ->> 'task' is not null then r.args ->> 'key' end
+        from penstock_ready_job r
         where r.pool in (select t.pool from penstock_task t) and r.ending is null limit :most
     )
     union all
     select * from (
-        select w.options ->> 'task', 'ready', w.run_at from penstock_scheduled_job w
+        select w.options ->> 'task', 'ready', w.run_at,
+               case when w.error is not null and w.options ->> 'task' is not null then w.args ->> 'key' end
+        from penstock_scheduled_job w
         where w.pool in (select t.pool from penstock_task t) and w.waiting limit :most
     )
     union all
     select * from (
-        select s.options ->> 'task', 'scheduled', s.run_at from penstock_scheduled_job s
-        where not s.waiting order by s.run_at, s.id limit :most
+        select s.options ->> 'task', 'scheduled', s.run_at,
+               case when s.error is not null and s.options ->> 'task' is not null then s.args ->> 'key' end
+        from penstock_scheduled_job s where not s.waiting order by s.run_at, s.id limit :most
     )
     union all
-    select u.options ->> 'task', 'running', u.run_at from penstock_running_job u
+    select u.options ->> 'task', 'running', u.run_at, null from penstock_running_job u
 ), counted as (
     select f.task, count(*) filter (where f.place = 'ready') as ready, count(*) filter (where f.place = 'scheduled') as scheduled,
-           count(*) filter (where f.place = 'running') as running, min(f.run_at) filter (where f.place = 'ready') as oldest
+           count(*) filter (where f.place = 'running') as running, min(f.run_at) filter (where f.place = 'ready') as oldest,
+           min(coalesce(
+               (select r.due_at from penstock_task_record r where r.task = f.task and r.key = f.key and f.key is not null),
+               f.run_at
+           )) filter (where f.place <> 'running') as due_first
     from few f group by f.task
 )
 select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.running, 0), (
@@ -102,7 +112,7 @@ select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.
                select 1 from penstock_finished_job f
                where f.state = 'failed' and f.options ->> 'task' is not null and f.options ->> 'task' = t.id limit :most
            )
-       ), c.oldest, t.paused
+       ), c.oldest, t.paused, c.due_first, t.reconciled_at
 from penstock_task t left join counted c on c.task = t.id
 order by t.name;
 
