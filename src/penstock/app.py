@@ -133,13 +133,11 @@ class App(Declaring):
         Raises:
             DeclarationError: There is a pool of this name already, or a value cannot be.
         """
-        if name in self.pools:
-            raise DeclarationError(f"There are two pools called {name!r}.", fix="Give one of them another name.")
         pool = Workpool(
             PoolDefinition(
                 name,
                 max_parallelism,
-                default_retry or Retry(),
+                Retry() if default_retry is None else default_retry,
                 retry_actions_by_default,
                 status_ttl,
                 key_parallelism,
@@ -151,6 +149,8 @@ class App(Declaring):
             ),
             self.guests,
         )
+        if name in self.pools:
+            raise DeclarationError(f"There are two pools called {name!r}.", fix="Give one of them another name.")
         self.pools[name] = pool
         return pool
 

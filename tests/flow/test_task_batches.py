@@ -199,7 +199,7 @@ def test_what_cannot_be_a_batch_is_refused() -> None:
         @own.reactive_task(Order, batch=3)
         async def a_mutation(ctx: MutationTaskCtx[Order]) -> None: ...
 
-    with pytest.raises(DeclarationError, match="from 1 to 10000"):
+    with pytest.raises(DeclarationError, match="from 1 to 10,000"):
 
         @own.reactive_task(Order, batch=0)
         async def of_none(ctx: TaskBatchCtx[Order]) -> None: ...

@@ -13,8 +13,9 @@ from typing import Any
 
 from penstock.calls.jobcalls import JobCalls
 from penstock.calls.taskpieces import encoded_key, spellings, task_of
-from penstock.calls.taskviews import TaskExplanation, WatchedValue, plain_key, record_of
+from penstock.calls.taskviews import TaskExplanation, WatchedValue, key_text, plain_key, record_of
 from penstock.changes.change import read_values
+from penstock.errors import RowInvalid
 from penstock.jobs.job import JobStatus
 from penstock.jobs.states import JobState
 from penstock.reactive.evaluate import Values, holds, row_values
@@ -26,9 +27,9 @@ from penstock.schema.table import Table
 from penstock.store.changes import Lag
 from penstock.store.contract import Session
 from penstock.store.pools import PoolRow
-from penstock.store.records import RecordQuery, RecordState
+from penstock.store.records import Ahead, RecordQuery, RecordState
 from penstock.store.tasks import HELD, RecordRow, TaskRow
-from penstock.store.values import captured_values
+from penstock.store.values import captured_like
 from penstock.transaction.rows import read_row
 
 _READER = "tasks"
@@ -41,18 +42,22 @@ class _Found:
     """What the database has of a row.
 
     Attributes:
-        row: The row; None if there is none, or its table is not known here.
+        row: The row; None if there is none, it cannot be read, or its table is not known here.
+        unread: Why it cannot be read.
         kept: Its record with how its job stands; None if there is none.
         record: The same with what was captured.
         job: The job with its runs.
         pool: The pool of its jobs, if that has a limit.
+        ahead: The row whose run comes first, as it has the same `key`.
     """
 
     row: Table | None
+    unread: RowInvalid | None
     kept: RecordState | None
     record: RecordRow | None
     job: JobStatus | None
     pool: PoolRow | None
+    ahead: Ahead | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class _Seen:
         lag: How far planners are behind; None if none ever ran.
         amiss: What is amiss with capturing changes.
         changed: What is watched and is not as it was when the last run was planned.
+        names: What tasks are called, by their numbers.
     """
 
     now: datetime
@@ -78,23 +84,27 @@ class _Seen:
     lag: Lag | None
     amiss: tuple[str, ...]
     changed: tuple[str, ...]
+    names: dict[int, str]
 
 
 async def explain(calls: JobCalls, own: Sequence[ReactiveTask], name: str, key: Any) -> TaskExplanation:
     """Why a task has run for a row, or has not."""
-    task = task_of(await calls.store.tasks.list(), name)
+    tasks = await calls.store.tasks.list()
+    task = task_of(tasks, name)
     name = task.plan.name
     known = next((one for one in own if one.name == name), None)
     found = await _found(calls, task, known, key)
     matches, findings = _asked(known, found.row)
     watched = _watched(calls, known, found.record, found.row)
     changed = tuple(one.name for one in watched if one.now is not None and one.then not in {None, one.now})
-    seen = _Seen(calls.now(), task, known, found, matches, await _lag(calls), await _amiss(calls, name), changed)
+    names = {one.id: one.plan.name for one in tasks}
+    amiss, lag = await _amiss(calls, name), await _lag(calls)
+    seen = _Seen(calls.now(), task, known, found, matches, lag, amiss, changed, names)
     return TaskExplanation(
         task=name,
         key=key if found.kept is None else plain_key(found.kept.key),
         reasons=tuple(_reasons(seen)),
-        exists=None if known is None else found.row is not None,
+        exists=None if known is None else found.row is not None or found.unread is not None,
         matches=matches,
         findings=findings,
         watched=watched,
@@ -114,21 +124,30 @@ async def _found(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key
         session: Session = transaction
         found = await store.records.among(session, _ANY, [task.id], keys)
         pools = {pool.name: pool for pool in await store.pools.list(session)}
+        row, unread = (None, None) if known is None else await _row(calls, session, known, key)
         return _Found(
-            row=None if known is None else await _row(calls, session, known, key),
+            row=row,
+            unread=unread,
             kept=found[0] if found else None,
             record=await store.tasks.find(session, task.id, found[0].key) if found else None,
             job=await store.jobs.find(session, found[0].job, calls.now()) if found else None,
             pool=pools.get(task.plan.pool),
+            ahead=await store.records.ahead(session, found[0].job) if found and task.plan.spec.partition else None,
         )
 
     return await calls.read(look)
 
 
-async def _row(calls: JobCalls, session: Session, known: ReactiveTask, key: Any) -> Table | None:
+async def _row(
+    calls: JobCalls, session: Session, known: ReactiveTask, key: Any
+) -> tuple[Table | None, RowInvalid | None]:
+    """The row, or why it cannot be read."""
     statements = calls.engine.statements.of(known.definition.table, known.definition)
-    rows = await session.fetch(statements.get(), encoded_key(calls, known.definition, key))
-    return read_row(statements, rows[0]) if rows else None
+    try:
+        rows = await session.fetch(statements.get(), encoded_key(calls, known.definition, key))
+        return (read_row(statements, rows[0]) if rows else None), None
+    except RowInvalid as error:
+        return None, error
 
 
 async def _spellings(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key: Any) -> list[str]:
@@ -151,10 +170,10 @@ def _watched(
         return ()
     definition, kinds = task.definition, kinds_of(task.watch.expressions)
     text = None if record is None else record.after if record.after is not None else record.before
+    now = None if row is None else row_values(definition, row, kinds)
     then: Values | None = None
     if text is not None:
-        then = captured_values(calls.store.dialect, definition, read_values(text), kinds)
-    now = None if row is None else row_values(definition, row, kinds)
+        then = captured_like(calls.store.dialect, definition, read_values(text), kinds, now or {})
     return tuple(
         WatchedValue(name, None if then is None else _shown(one, then), None if now is None else _shown(one, now))
         for name, one in zip(task.watch.names, task.watch.expressions, strict=True)
@@ -187,12 +206,14 @@ async def _amiss(calls: JobCalls, name: str) -> tuple[str, ...]:
 
 def _reasons(seen: _Seen) -> Iterator[str]:
     yield from _of_run(seen)
+    if seen.found.unread is not None:
+        yield f"The row cannot be read, so no run of it succeeds that does: {_line(str(seen.found.unread))}"
     if seen.found.kept is not None and seen.found.kept.live:
         yield from _in_the_way(seen)
     yield from _of_changes(seen)
     if seen.known is None:
         yield "This program does not declare the task, so it cannot look at the row; a program that does runs it."
-    if seen.task.reconciling is not None:
+    if seen.task.reconciling is not None and not seen.task.reconciling.audit:
         yield f"All rows of the task are being looked at: {seen.task.reconciling.looked:,} so far."
 
 
@@ -223,7 +244,7 @@ def _of_run(seen: _Seen) -> Iterator[str]:
 
 
 def _of_no_run(seen: _Seen) -> Iterator[str]:
-    if seen.known is not None and seen.found.row is None:
+    if seen.known is not None and seen.found.row is None and seen.found.unread is None:
         yield "There is no such row, and nothing is known of one."
     elif seen.matches is False:
         yield "It was not run: the row does not match the filter."
@@ -243,6 +264,14 @@ def _in_the_way(seen: _Seen) -> Iterator[str]:
         yield "The task is paused: none of its runs starts until it is resumed."
     if task.held_until is not None and task.held_until > seen.now:
         yield f"The task is held until {task.held_until}."
+    ahead = seen.found.ahead
+    if ahead is not None:
+        other = "" if ahead.task == task.id else f" of {seen.names.get(ahead.task, 'another task')}"
+        stands = "is being run" if ahead.runs else "comes first"
+        yield (
+            f"Rows with the same {task.plan.spec.partition} are run one at a time: "
+            f"row {key_text(plain_key(ahead.key))}{other} {stands}."
+        )
     if pool is None:
         return
     if pool.paused or not pool.max_parallelism:

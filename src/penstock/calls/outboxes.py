@@ -218,13 +218,14 @@ class Outboxes(OutboxCare, Sending):
         """
 
         def decorate(handler: H) -> H:
-            name = options.get("name") or name_of(handler)
+            given: Any = options.get("name")
+            name = name_of(handler) if given is None else given
             kind = _kind_of(handler, name)
             if unknown := sorted(options.keys() - OutboxOptions.__annotations__.keys()):
                 raise DeclarationError(f"@app.outbox: there is no option {unknown[0]}.")
+            outbox = _outbox(source, name, filter, options)
             if name in self._declared:
                 raise DeclarationError(f"There are two outboxes called {name!r}.", fix="Rename one of them.")
-            outbox = _outbox(source, name, filter, options)
             if kind is MutationFunction and outbox.parallelism > 1:
                 raise DeclarationError(
                     f"Outbox {name!r}: parallelism is for actions.", fix="Mutations share transactions by themselves."
@@ -240,10 +241,12 @@ class Outboxes(OutboxCare, Sending):
 def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> Outbox:
     given: dict[str, Any] = {word: value for word, value in options.items() if word not in {"name", "reset"}}
     for word in ("on", "fields", "order_by"):
-        if word in given:
-            given[word] = (
-                (given[word],) if word == "order_by" and isinstance(given[word], str) else tuple(given[word] or ())
-            )
+        if isinstance(given.get(word), (list, set, frozenset)):
+            given[word] = tuple(given[word])
+        elif word in given and given[word] is None and word != "on":
+            given[word] = ()
+    if isinstance(given.get("order_by"), str):
+        given["order_by"] = (given["order_by"],)
     if isinstance(source, str):
         if condition is not None or given.keys() & {"on", "fields", "partition_by", "order_by"}:
             raise DeclarationError(

@@ -13,7 +13,7 @@ from penstock.calls.syncctx import Bridge, SyncActionCtx
 from penstock.calls.taskctx import SyncTaskCtx, TaskCtx
 from penstock.calls.taskrows import get_documents
 from penstock.calls.taskrun import TaskRun
-from penstock.errors import TaskConditionFailed
+from penstock.errors import PenstockError
 from penstock.jobs.job import Outcome
 from penstock.observe import points
 from penstock.reactive.task import Change, ReactiveTask
@@ -74,7 +74,7 @@ class TaskBatchCtx(ActionCtx, Generic[T]):
     def get_documents(self, fields: Sequence[str] | None = None) -> Coroutine[Any, Any, dict[TaskBatchRun[T], T]]:
         """The rows of those runs that are as they were planned for, as with `TaskCtx.get_document`, asked for at once.
 
-        The other runs end as skipped, unless the handler says otherwise.
+        The other runs end as skipped, or failed if their rows cannot be read, unless the handler says otherwise.
 
         Args:
             fields: Which of their fields; all by default.
@@ -103,7 +103,7 @@ class TaskBatchCtx(ActionCtx, Generic[T]):
         found: dict[TaskBatchRun[T], T] = {}
         states = [run._run for run in self.runs]  # noqa: SLF001 - its own
         for run, row in zip(self.runs, await get_documents(self._runner, states, fields), strict=True):
-            if isinstance(row, TaskConditionFailed):
+            if isinstance(row, PenstockError):
                 run.fail(row)
             else:
                 found[run] = cast("T", row)

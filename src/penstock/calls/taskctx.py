@@ -11,7 +11,7 @@ from penstock.calls.marks import mark_completed
 from penstock.calls.syncctx import Bridge, SyncActionCtx, SyncMutationCtx
 from penstock.calls.taskrows import get_documents
 from penstock.calls.taskrun import TaskRun
-from penstock.errors import TaskConditionFailed
+from penstock.errors import PenstockError
 from penstock.reactive.task import Change
 from penstock.schema.table import Table
 from penstock.store.guest.session import finish, guest_session
@@ -136,7 +136,7 @@ class TaskCtx(_OfTask[T], ActionCtx):
 
     async def _get_document(self, fields: Sequence[str] | None) -> T:
         (row,) = await get_documents(self._runner, [self._run], fields)
-        if isinstance(row, TaskConditionFailed):
+        if isinstance(row, PenstockError):
             raise row
         return cast("T", row)
 

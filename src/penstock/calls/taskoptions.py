@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypedDict
 
 from penstock.calls.workpool import Workpool
 from penstock.errors import DeclarationError
+from penstock.functions.batch import LARGEST_BATCH, LONGEST_LINGER
 from penstock.jobs.job import DEFAULT_POOL, Options
 from penstock.jobs.retry import Retry
 from penstock.jobs.settle import FOR_EVER
 from penstock.reactive.breaker import CircuitBreaker
-from penstock.reactive.task import Cause, Cleanup, OnVersionChange
+from penstock.reactive.task import DEFAULT_ON, LONGEST_WAIT, Cause, Cleanup, OnVersionChange
 
 RETRY = Retry(max_attempts=5, initial_backoff=10.0, base=2.0, max_backoff=86_400.0)
 _OF_TASK = (
@@ -46,18 +47,28 @@ class TaskOptions(TypedDict, total=False):
     breaker: CircuitBreaker | None
 
 
-def given_of(options: TaskOptions) -> dict[str, Any]:
+def given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
     """What was asked for, as `ReactiveTask` takes it.
 
+    Args:
+        options: The options.
+        handler: The name of the handler, which is that of the task if no other was asked for.
+
     Raises:
-        DeclarationError: There is no such option.
+        DeclarationError: There is no such option, or one cannot have this value.
     """
     unknown = sorted(options.keys() - TaskOptions.__annotations__.keys())
     if unknown:
         raise DeclarationError(f"@app.reactive_task: there is no option {unknown[0]}.")
     given: dict[str, Any] = {word: options[word] for word in _OF_TASK if word in options}  # type: ignore[literal-required]
-    if "on" in options:
-        given["on"] = tuple(options["on"])
+    name = options.get("name")
+    given["name"] = handler if name is None else name
+    for word, (allowed, words) in _OTHERS.items():
+        value: Any = options.get(word)
+        if word in options and not (allowed(value) or (value is None and "None" in words)):
+            raise DeclarationError(f"Reactive task {given['name']!r}: {word} is {words}, not {value!r}.")
+    on: Any = options.get("on", DEFAULT_ON)
+    given["on"] = tuple(sorted(on, key=str) if isinstance(on, (set, frozenset)) else on) if _is_several(on) else on
     pool = options.get("pool")
     given["pool"] = DEFAULT_POOL if pool is None else pool.name
     given["resets"] = options.get("reset_retries_on_data_change", True)
@@ -66,33 +77,34 @@ def given_of(options: TaskOptions) -> dict[str, Any]:
 
 
 def job_options(options: TaskOptions) -> Options:
-    """What the jobs of a task are asked for.
-
-    Raises:
-        DeclarationError: It cannot be.
-    """
-    retry: Any = options.get("retry", RETRY)
-    if retry is not None and not isinstance(retry, Retry):
-        raise DeclarationError(f"@app.reactive_task: retry is a Retry or None, not {retry!r}.")
-    return Options(retry=retry, timeout=_seconds(options.get("timeout")), keep=FOR_EVER.total_seconds())
+    """What the jobs of a task are asked for, by options that `given_of` has taken."""
+    timeout = options.get("timeout")
+    return Options(
+        retry=options.get("retry", RETRY),
+        timeout=None if timeout is None else timeout.total_seconds(),
+        keep=FOR_EVER.total_seconds(),
+    )
 
 
-def breaker_of(options: TaskOptions) -> CircuitBreaker | None:
-    """The circuit breaker that was asked for.
-
-    Raises:
-        DeclarationError: It is none.
-    """
-    breaker: Any = options.get("breaker")
-    if breaker is not None and not isinstance(breaker, CircuitBreaker):
-        raise DeclarationError(f"@app.reactive_task: breaker is a CircuitBreaker or None, not {breaker!r}.")
-    return breaker
+def _is_several(value: Any) -> bool:
+    return isinstance(value, (list, tuple, set, frozenset))
 
 
-def _seconds(timeout: timedelta | None) -> float | None:
-    if timeout is None:
-        return None
-    given: Any = timeout
-    if not isinstance(given, timedelta) or given <= timedelta(0):
-        raise DeclarationError(f"@app.reactive_task: timeout is a timedelta greater than 0, not {timeout!r}.")
-    return given.total_seconds()
+def _is_time(value: Any, longest: timedelta) -> bool:
+    return isinstance(value, timedelta) and timedelta(0) <= value <= longest
+
+
+_OTHERS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "retry": (lambda value: isinstance(value, Retry), "a Retry or None"),
+    "timeout": (
+        lambda value: _is_time(value, LONGEST_WAIT) and bool(value),
+        "None or a timedelta greater than 0, up to a year",
+    ),
+    "pool": (lambda value: isinstance(value, Workpool), "a workpool of the app or None"),
+    "batch": (
+        lambda value: type(value) is int and 1 <= value <= LARGEST_BATCH,
+        f"None or an integer from 1 to {LARGEST_BATCH:,}",
+    ),
+    "linger": (lambda value: _is_time(value, LONGEST_LINGER), "a timedelta from 0 to a minute"),
+    "breaker": (lambda value: isinstance(value, CircuitBreaker), "a CircuitBreaker or None"),
+}

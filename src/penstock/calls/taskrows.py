@@ -1,7 +1,7 @@
 """Reads the rows of runs of a reactive task, with their records, in one snapshot; of many runs at once.
 
 Owns what is read: the columns that are asked for and those that filter and watch need. Leaves to `TaskRun` whether a
-row is still as its run was planned for.
+row is still as its run was planned for. A row that cannot be read is in the way of no other.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.calls.run import Runner
 from penstock.calls.taskrun import TaskRun
-from penstock.errors import TaskConditionFailed
+from penstock.errors import DataError, PenstockError, TaskConditionFailed
 from penstock.schema.table import Table, make_row
 from penstock.store.contract import Row, Session
 from penstock.store.statements import TableStatements
@@ -20,8 +20,8 @@ from penstock.transaction.rows import read_rows
 
 async def get_documents(
     runner: Runner, runs: Sequence[TaskRun], fields: Sequence[str] | None
-) -> list[Table | TaskConditionFailed]:
-    """For each run its row, or why there is none as it was planned for.
+) -> list[Table | PenstockError]:
+    """For each run its row, or why there is none as it was planned for, or none that can be read.
 
     Raises:
         ValueInvalid: A field is none of the table.
@@ -31,15 +31,14 @@ async def get_documents(
     statements = engine.statements.of(definition.table, definition)
     names = None if fields is None else first.columns(fields)
 
-    async def once() -> list[Table | TaskConditionFailed]:
+    async def once() -> list[Table | PenstockError]:
         session = await engine.store.begin_read()
         try:
             records = await engine.store.tasks.find_many(session, first.number, [run.key for run in runs])
             ids = [run.doc_id for run in runs]
-            rows = await _rows(session, statements, [definition.encode_key(one) for one in ids], names)
+            found = await _rows(session, statements, ids, names)
         finally:
             await session.rollback()
-        found = {definition.key_in(row.__dict__): row for row in rows}
         return [
             _checked(run, records.get(run.key), found.get(row_id), fields)
             for run, row_id in zip(runs, ids, strict=True)
@@ -48,7 +47,11 @@ async def get_documents(
     return await runner.attempts.run(once, first.task.name, writes=False)
 
 
-def _checked(run: TaskRun, record: Any, row: Table | None, fields: Sequence[str] | None) -> Table | TaskConditionFailed:
+def _checked(
+    run: TaskRun, record: Any, row: Table | PenstockError | None, fields: Sequence[str] | None
+) -> Table | PenstockError:
+    if isinstance(row, PenstockError):
+        return row
     try:
         return run.check(record, row, fields)
     except TaskConditionFailed as error:
@@ -56,21 +59,52 @@ def _checked(run: TaskRun, record: Any, row: Table | None, fields: Sequence[str]
 
 
 async def _rows(
-    session: Session, statements: TableStatements, keys: list[Any], names: tuple[str, ...] | None
-) -> list[Table]:
-    """The rows with these keys: whole, or some columns of them.
+    session: Session, statements: TableStatements, ids: Sequence[Any], names: tuple[str, ...] | None
+) -> dict[Any, Table | PenstockError]:
+    """The rows with these ids, whole or some columns of them; or why one cannot be read.
 
     A row of another program is read whole, since its declaration is checked as a whole.
     """
     definition = statements.definition
-    part = names is not None and definition.managed
+    part = names if definition.managed else None
+    keys = [definition.encode_key(one) for one in ids]
     if len(keys) > 1 and statements.dialect.any_of:
-        many = (statements.part(names or (), many=True)[0], [keys]) if part else statements.get_many(keys)
-        found: list[Row] = [*await session.fetch(*many)]
-    else:
-        statement = statements.part(names or ())[0] if part else statements.get()
-        found = [row for key in keys for row in await session.fetch(statement, statements.key_args(key))]
-    if not part:
-        return read_rows(statements, found)
-    decode = statements.part(names or ())[1]
-    return [make_row(definition.table, given) for given in decode(found)]
+        try:
+            rows = await _read_many(session, statements, keys, part)
+        except DataError:  # of one of them: each by itself then
+            return await _each(session, statements, ids, keys, part)
+        return {definition.key_in(row.__dict__): row for row in rows}
+    return await _each(session, statements, ids, keys, part)
+
+
+async def _each(
+    session: Session, statements: TableStatements, ids: Sequence[Any], keys: list[Any], part: tuple[str, ...] | None
+) -> dict[Any, Table | PenstockError]:
+    found: dict[Any, Table | PenstockError] = {}
+    for row_id, key in zip(ids, keys, strict=True):
+        try:
+            rows = await _read_one(session, statements, key, part)
+            found |= zip((row_id,), rows, strict=False)  # there is one, or none
+        except DataError as error:
+            found[row_id] = error
+    return found
+
+
+async def _read_many(
+    session: Session, statements: TableStatements, keys: list[Any], part: tuple[str, ...] | None
+) -> list[Table]:
+    many = statements.get_many(keys) if part is None else (statements.part(part, many=True)[0], [keys])
+    return _made(statements, await session.fetch(*many), part)
+
+
+async def _read_one(
+    session: Session, statements: TableStatements, key: Any, part: tuple[str, ...] | None
+) -> list[Table]:
+    statement = statements.get() if part is None else statements.part(part)[0]
+    return _made(statements, await session.fetch(statement, statements.key_args(key)), part)
+
+
+def _made(statements: TableStatements, rows: Sequence[Row], part: tuple[str, ...] | None) -> list[Table]:
+    if part is None:
+        return read_rows(statements, rows)
+    return [make_row(statements.definition.table, given) for given in statements.part(part)[1](rows)]

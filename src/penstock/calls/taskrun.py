@@ -23,7 +23,7 @@ from penstock.schema.fields import Kind
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, make_row
 from penstock.store.tasks import HELD, RecordRow
-from penstock.store.values import captured_fields, captured_values
+from penstock.store.values import captured_fields, captured_like, captured_values
 
 if TYPE_CHECKING:
     from penstock.calls.engine import Engine
@@ -88,11 +88,11 @@ class TaskRun:
 
     @property
     def previous(self) -> Table | None:
-        """The row as it was before the change."""
-        if self.before is None:
+        """The row as it was before the change, if it was captured whole."""
+        definition, captured = self.task.definition, self._captured(self.before)
+        if not self.task.wants_row or not captured.keys() >= definition.positions.keys():
             return None
-        definition = self.task.definition
-        fields = captured_fields(self.engine.store.dialect, definition, self._captured(self.before))
+        fields = captured_fields(self.engine.store.dialect, definition, captured)
         if definition.managed and "id" in fields:
             fields["id"] = Id(fields["id"])
         return make_row(definition.table, fields)
@@ -118,8 +118,9 @@ class TaskRun:
         if self.task.condition is not None and not holds(self.task.condition, values):
             raise self._failed("does not match any more", "left")
         if self.after is not None and self.change not in {"leave", "delete"}:
-            then = watched(self._expressions(), self._values(self._captured(self.after)))
-            if not same(then, watched(self._expressions(), values)):
+            columns, captured = kinds_of(self._expressions()), self._captured(self.after)
+            then = captured_like(self.engine.store.dialect, self.task.definition, captured, columns, values)
+            if not same(*(watched(self._expressions(), one) for one in (then, values))):
                 raise self._failed("has changed since", "changed")
         return row if names is None else self._part(row, names)
 

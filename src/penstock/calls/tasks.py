@@ -19,7 +19,7 @@ from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.calls.taskbatch import TaskCall, batch_handler
 from penstock.calls.taskcare import TaskCare
 from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
-from penstock.calls.taskoptions import TaskOptions, breaker_of, given_of, job_options
+from penstock.calls.taskoptions import TaskOptions, given_of, job_options
 from penstock.calls.taskrun import TaskRun
 from penstock.calls.workpool import Workpool
 from penstock.changes.interest import Interest
@@ -78,7 +78,9 @@ class DeclaredTask:
         again = () if exact or asked is None else asked.columns
         own = tuple(column for column in (task.run_at, task.key) if column is not None)
         after = tuple(dict.fromkeys((*told.columns, *again, *own)))
-        wants_row = not {"leave", "delete"}.isdisjoint(task.on)
+        before = () if exact else after
+        if task.wants_row:  # after a change too: of a row that is gone unnoticed, that is what is known
+            before = after = tuple(column.name for column in definition.columns)
         watches = told.expressions if "change" in task.on else ()
         if task.run_at is not None:
             watches += (f"{_ROW}.{dialect.quote(task.run_at)}",)
@@ -88,7 +90,7 @@ class DeclaredTask:
             key=definition.key,
             matches=None if asked is None else asked.sql,
             watches=watches,
-            before=tuple(column.name for column in definition.columns) if wants_row else () if exact else after,
+            before=before,
             after=after,
             exact=exact,
         )
@@ -189,14 +191,13 @@ class ReactiveTasks(TaskCare):
         """
 
         def decorate(handler: Any) -> Any:
-            name = options.get("name") or name_of(handler)
-            definition, what = _definition(table, handler), f"Reactive task {name}"
+            given, definition = given_of(options, name_of(handler)), _definition(table, handler)
+            what = f"Reactive task {given['name']}"
             task = ReactiveTask(
-                name=name,
                 definition=definition,
                 condition=None if filter is None else trace_filter(definition, filter, f"{what}: filter"),
                 watch=trace_watch(definition, watch, f"{what}: watch"),
-                **given_of(options),
+                **given,
             )
             self._check(task, options.get("pool"))
             return self._add(task, handler, options)
@@ -235,7 +236,7 @@ class ReactiveTasks(TaskCare):
             raise DeclarationError(f"Reactive task {task.name!r}: linger is of use with batch= only.")
         function = _KINDS[word](run, public=False, name=name, batch=batch)
         self._registry.add(function)
-        self._declared[task.name] = DeclaredTask(task, function, job_options(options), breaker_of(options))
+        self._declared[task.name] = DeclaredTask(task, function, job_options(options), options.get("breaker"))
         return handler
 
 

@@ -127,7 +127,7 @@ class TaskExplanation:
         key: The id of the row, or its key.
         reasons: What decides, most telling first, in sentences.
         exists: Whether there is such a row; None if this program does not know the table.
-        matches: Whether it matches the filter of the task now; None if there is no such row.
+        matches: Whether it matches the filter of the task now; None if there is no such row, or it cannot be read.
         findings: The parts of the filter that decide that, and what they found.
         watched: What is watched of it: then and now.
         record: What is kept of the row; None if the task has not heard of it.
@@ -147,8 +147,8 @@ class TaskExplanation:
     def __str__(self) -> str:
         lines = [f"{self.task}, row {key_text(self.key)}:", *(f"- {reason}" for reason in self.reasons)]
         if self.exists is not None:
-            matches = "matches the filter" if self.matches else "does not match the filter"
-            lines.append(f"The row {matches} now." if self.exists else "There is no such row now.")
+            matches = {True: "matches the filter", False: "does not match the filter", None: "cannot be read"}
+            lines.append(f"The row {matches[self.matches]} now." if self.exists else "There is no such row now.")
         lines += [f"  {finding}" for finding in self.findings]
         for one in self.watched:
             known = "not captured" if one.then is None else one.then

@@ -119,7 +119,8 @@ def _change(
     sure: bool,
 ) -> None:
     if task is None and not everything and all(value is None for value in given.values()):
-        raise click.UsageError(f"Say which rows to {verb}: a task, --state, --error, --key, --table; or --all.")
+        options_of = "--state, --error, --has-error, --key, --table, --rows"
+        raise click.UsageError(f"Say which rows to {verb}: a task, {options_of}; or --all.")
     app = open_app(options)
     where = read_task_filter(app, task, given)
     if states:

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
 
-_MOST = 10_000
-_LONGEST_LINGER = timedelta(minutes=1)
+LARGEST_BATCH = 10_000
+LONGEST_LINGER = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ def check_batch(batch: Batch, name: str, runtime: str, parameters: int) -> None:
     """
     size: Any = batch.size
     linger: Any = batch.linger
-    if type(size) is not int or not 1 <= size <= _MOST:
-        raise DeclarationError(f"{name}: a batch has from 1 to {_MOST} calls, not {size!r}.")
-    if not isinstance(linger, timedelta) or not timedelta(0) <= linger <= _LONGEST_LINGER:
+    if type(size) is not int or not 1 <= size <= LARGEST_BATCH:
+        raise DeclarationError(f"{name}: a batch has from 1 to {LARGEST_BATCH} calls, not {size!r}.")
+    if not isinstance(linger, timedelta) or not timedelta(0) <= linger <= LONGEST_LINGER:
         raise DeclarationError(f"{name}: linger is a timedelta of at most a minute, not {linger!r}.")
     if not isinstance(batch.of, type):
         raise DeclarationError(

@@ -111,7 +111,7 @@ def expiry(options: Options, now: datetime, keep: timedelta) -> datetime:
 
 @lru_cache
 def _kept(seconds: float) -> timedelta:
-    return min(timedelta(seconds=seconds), FOR_EVER)
+    return timedelta(seconds=min(seconds, FOR_EVER.total_seconds()))
 
 
 def _completing(settled: Settlement, end: JobState, now: datetime) -> Settlement:

@@ -118,9 +118,11 @@ class Outbox:
     # ----- checks
 
     def _check_words(self) -> None:
-        if not self.name or len(self.name) > _LONGEST_NAME or not self.name.isprintable():
+        name: Any = self.name
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
             self._refuse(f"its name has to have 1 to {_LONGEST_NAME} printable characters")
-        if not self.on or set(self.on) - set(EVENTS) or len(set(self.on)) < len(self.on):
+        on: Any = self.on
+        if not isinstance(on, tuple) or not on or any(on.count(one) > 1 or one not in EVENTS for one in on):
             self._refuse(f"on= takes some of {', '.join(EVENTS)}, each once, not {self.on!r}")
         for word, given, known in (
             ("on_failure", self.on_failure, get_args(OnFailure)),
@@ -136,9 +138,11 @@ class Outbox:
         names = () if self.definition is None else tuple(column.name for column in self.definition.columns)
         for word, columns in (
             ("fields", self.fields),
-            ("partition_by", (self.partition_by,) if self.partition_by else ()),
+            ("partition_by", () if self.partition_by is None else (self.partition_by,)),
             ("order_by", self.order_by),
         ):
+            if not isinstance(columns, tuple):
+                self._refuse(f"{word} is a tuple of fields, not {columns!r}")
             for column in columns:
                 if column not in names:
                     self._refuse(f"{word}: {self.source} has no field {column!r}")
@@ -163,8 +167,8 @@ class Outbox:
         for word, given in (("batch", self.batch if self.batch is not None else 1), ("parallelism", self.parallelism)):
             if type(given) is not int or not 1 <= given <= _MOST:
                 self._refuse(f"{word} is a whole number from 1 to {_MOST}, not {given!r}")
-        if type(given := self.version) is not int or given < 1:
-            self._refuse(f"version is a whole number from 1 on, not {given!r}")
+        if type(given := self.version) is not int or not 1 <= given < 2**31:
+            self._refuse(f"version is a whole number from 1 to {2**31 - 1:,}, not {given!r}")
         for word, given, longest in (
             ("linger", self.linger, _LONGEST_LINGER),
             ("keep_for", self.keep_for, _LONGEST_KEPT),
@@ -176,8 +180,8 @@ class Outbox:
         if self.parallelism > 1 and self.batch is not None:
             self._refuse("parallelism and batch exclude each other", "A batch is one call for messages of many keys.")
         given = self.timeout
-        if given is not None and (not isinstance(given, timedelta) or given <= timedelta(0)):
-            self._refuse(f"timeout is a timedelta greater than 0, not {given!r}")
+        if given is not None and (not isinstance(given, timedelta) or not timedelta(0) < given <= _LONGEST_KEPT):
+            self._refuse(f"timeout is a timedelta greater than 0, up to a year, not {given!r}")
         if not isinstance(given := self.retry, Retry):
             self._refuse(f"retry is a Retry, not {given!r}")
 

@@ -15,6 +15,7 @@ from penstock.pools.pool import PoolDefinition
 
 _CALLED_WITH = ("work_id", "result", "context")
 _LONGEST_NAME = 200
+_LONGEST_TIME = timedelta(days=366)
 
 
 OnDuplicate = Literal["return", "reject", "replace", "debounce"]
@@ -117,12 +118,12 @@ _WORDS = {
     "retry": "True, False or a Retry",
     "on_complete_retry": "a Retry",
     "priority": f"a whole number from {PRIORITIES[0]:,} to {PRIORITIES[-1]:,}",
-    "timeout": "a timedelta greater than 0",
+    "timeout": "a timedelta greater than 0, up to a year",
     "name": f"a text of 1 to {_LONGEST_NAME} characters",
     "concurrency_key": f"a text of 1 to {_LONGEST_NAME} characters",
     "key": f"a text of 1 to {_LONGEST_NAME} characters",
     "on_duplicate": f"one of {', '.join(get_args(OnDuplicate))}",
-    "max_wait": "a timedelta greater than 0",
+    "max_wait": "a timedelta greater than 0, up to a year",
 }
 
 
@@ -135,7 +136,7 @@ def _allowed(name: str, value: Any) -> bool:
         case "priority":
             return type(value) is int and value in PRIORITIES
         case "timeout" | "max_wait":
-            return isinstance(value, timedelta) and value > timedelta(0)
+            return isinstance(value, timedelta) and timedelta(0) < value <= _LONGEST_TIME
         case "name" | "concurrency_key" | "key":
             return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and _can_be_stored(value)
     return name != "on_duplicate" or value in get_args(OnDuplicate)

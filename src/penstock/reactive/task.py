@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any, Literal, get_args
 
 from penstock.errors import DeclarationError
+from penstock.jobs.order import PRIORITIES
 from penstock.reactive.expression import Condition, Expression
 from penstock.reactive.expression import fields as fields_of
 from penstock.reactive.signature import read_signature, signature
@@ -26,10 +27,12 @@ Cleanup = Literal["source_deleted", "source_deleted_or_no_longer_matching", "nev
 OnVersionChange = Literal["none", "reprocess_failed", "reprocess_all"]
 
 CAUSES: tuple[Cause, ...] = get_args(Cause)
+DEFAULT_ON: tuple[Cause, ...] = ("enter", "change")
 _LONGEST_NAME = 100
-_LONGEST_WAIT = timedelta(days=366)
+LONGEST_WAIT = timedelta(days=366)
 _MOST_HISTORY = 100
 _INTEREST = "task:"
+_SPELLED = {"resets": "reset_retries_on_data_change", "reconciles": "reconcile_on_trigger_change"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ class ReactiveTask:
     definition: TableDefinition
     condition: Condition | None = None
     watch: Watch | None = None
-    on: tuple[Cause, ...] = ("enter", "change")
+    on: tuple[Cause, ...] = DEFAULT_ON
     debounce: timedelta = timedelta(0)
     max_wait: timedelta | None = None
     run_at: str | None = None
@@ -78,38 +81,55 @@ class ReactiveTask:
 
     def __post_init__(self) -> None:
         self._check_words()
-        for word in ("debounce", "max_wait", "keep_for"):
+        self._check_times()
+        for word, least, most in (
+            ("priority", PRIORITIES[0], PRIORITIES[-1]),
+            ("history", 0, _MOST_HISTORY),
+            ("version", 0, 2**31 - 1),
+        ):
             value: Any = getattr(self, word)
-            if value is None and word == "max_wait":
-                continue
-            if not (isinstance(value, timedelta) and timedelta(0) <= value <= _LONGEST_WAIT):
-                self._refuse(f"{word} is a timedelta from 0 to a year, not {value!r}")
-        if self.max_wait is not None and self.max_wait < self.debounce:
-            self._refuse("max_wait is shorter than debounce")
-        for word, least, most in (("history", 0, _MOST_HISTORY), ("version", 0, 2**31 - 1)):
-            value = getattr(self, word)
             if type(value) is not int or not least <= value <= most:
-                self._refuse(f"{word} is an integer from {least} to {most}, not {value!r}")
+                self._refuse(f"{word} is an integer from {least:,} to {most:,}, not {value!r}")
+        for word in ("resets", "reconciles"):
+            if type(value := getattr(self, word)) is not bool:
+                self._refuse(f"{_SPELLED[word]} is True or False, not {value!r}")
         for word in ("run_at", "key"):
-            column = getattr(self, word)
-            if column is not None and column not in self.definition.positions:
-                self._refuse(f"{word}: the table has no column {column!r}")
+            column: Any = getattr(self, word)
+            if column is not None and (not isinstance(column, str) or column not in self.definition.positions):
+                self._refuse(f"{word} is a column, and the table has no column {column!r}")
         if self.run_at is not None and self.definition.column(self.run_at).kind is not Kind.DATETIME:
             self._refuse(f"run_at: {self.run_at} is no column of points in time")
 
     def _check_words(self) -> None:
         name: Any = self.name
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
-            self._refuse(f"a task's name has 1 to {_LONGEST_NAME} printable characters")
+            self._refuse(f"name is a text of 1 to {_LONGEST_NAME} printable characters")
         on: Any = self.on
-        if not isinstance(on, tuple) or not on or len(set(on)) < len(on) or not set(on) <= set(CAUSES):
-            self._refuse(f"on is a tuple of {', '.join(map(repr, CAUSES))}, not {on!r}")
+        if not isinstance(on, tuple) or not on or any(on.count(one) > 1 or one not in CAUSES for one in on):
+            self._refuse(f"on is a tuple of {', '.join(map(repr, CAUSES))}, each once, not {on!r}")
         for word, choices in (("cleanup", get_args(Cleanup)), ("on_version_change", get_args(OnVersionChange))):
             if getattr(self, word) not in choices:
                 self._refuse(f"{word} is one of {', '.join(map(repr, choices))}, not {getattr(self, word)!r}")
 
+    def _check_times(self) -> None:
+        for word in ("debounce", "max_wait", "keep_for"):
+            value: Any = getattr(self, word)
+            if value is None and word == "max_wait":
+                continue
+            if not (isinstance(value, timedelta) and timedelta(0) <= value <= LONGEST_WAIT):
+                self._refuse(f"{word} is a timedelta from 0 to a year, not {value!r}")
+        if self.max_wait is not None and not self.debounce:
+            self._refuse("max_wait is of use with debounce only")
+        if self.max_wait is not None and self.max_wait < self.debounce:
+            self._refuse("max_wait is shorter than debounce")
+
     def _refuse(self, why: str) -> None:
         raise DeclarationError(f"Reactive task {self.name!r}: {why}.")
+
+    @property
+    def wants_row(self) -> bool:
+        """Whether rows are captured whole, as handlers are given those that are gone."""
+        return not {"leave", "delete"}.isdisjoint(self.on)
 
     @property
     def signature(self) -> str:

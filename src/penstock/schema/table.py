@@ -138,7 +138,7 @@ class Table(BaseModel, metaclass=_Frozen):
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name in SYSTEM_COLUMNS:
-            if name in self.__dict__:
+            if name in self.__dict__ and self.__declared__.managed:  # others have their key among their fields
                 yield name, self.__dict__[name]
         yield from super().__repr_args__()
 

@@ -120,6 +120,15 @@ class TaskBacklog:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """The row of a task whose job comes before another with the same concurrency key, and whether it runs."""
+
+    task: int
+    key: str
+    runs: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SourcePiece:
     """Rows of a table that meet a filter.
 
@@ -155,6 +164,9 @@ class Records(Protocol):
 
     async def backlog(self, most: int) -> builtins.list[TaskBacklog]:
         """How much there is to do for each task, counted up to `most`, whatever the number of records."""
+
+    async def ahead(self, session: Session, job: UUID) -> Ahead | None:
+        """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
 
     async def matching(
         self,

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import from_json
 
 from penstock.changes.change import read_values
-from penstock.reactive.evaluate import normal_value
+from penstock.reactive.evaluate import normal_value, parsed, same
 from penstock.schema.fields import PLAIN, Column, Kind
 from penstock.schema.table import TableDefinition
 from penstock.store.dialect import Dialect
@@ -73,6 +73,45 @@ def captured_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
     try:
         return stored_value(dialect, kind, _from_json(dialect, kind, value))
     except (ValueError, ArithmeticError):
+        return None
+
+
+def captured_like(
+    dialect: Dialect,
+    definition: TableDefinition,
+    captured: Mapping[str, Any],
+    columns: Iterable[str],
+    read: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The same as `captured_values`, but what may stand for the value that a row object has is that.
+
+    A float has not all digits of a number in JSON; and SQLite has bytes in columns of text, read as text, for which
+    captured text stands that may be text itself.
+    """
+    values = captured_values(dialect, definition, captured, columns)
+    for name, value in values.items():
+        wanted = read.get(name)
+        if not same(value, wanted):
+            kind = definition.column(name).kind
+            values[name] = wanted if same(_read_otherwise(dialect, kind, captured.get(name)), wanted) else value
+    return values
+
+
+def _read_otherwise(dialect: Dialect, kind: Kind, value: Any) -> Any:
+    """A captured value as who reads the row may find it too."""
+    if kind is Kind.JSON:
+        if dialect.types[kind] == dialect.types[Kind.TEXT]:
+            value = _loaded(_from_json(dialect, kind, value))
+        return parsed(json.dumps(value, default=float))
+    if kind is Kind.TEXT and dialect.types[Kind.JSON] == dialect.types[kind]:
+        return stored_value(dialect, kind, _bytes(value))
+    return None
+
+
+def _loaded(text: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError):
         return None
 
 
@@ -152,18 +191,26 @@ def _neutral(dialect: Dialect, kind: Kind, value: Any) -> Any:
 
 def _from_json(dialect: Dialect, kind: Kind, value: Any) -> Any:
     """A captured value as a driver gives it."""
-    if isinstance(value, Decimal):
-        return value if kind is Kind.DECIMAL else float(value)
+    if isinstance(value, Decimal):  # SQLite has no such numbers but floats, of which these are all the digits
+        return value if kind is Kind.DECIMAL and dialect.types[kind] != dialect.types[Kind.TEXT] else float(value)
     if not isinstance(value, str):
         return value
-    if kind is Kind.BYTES and value.startswith("\\x"):
-        return bytes.fromhex(value[2:])
+    if kind is not Kind.TEXT and value.startswith("\\x"):  # also in a column of SQLite of another type
+        return _bytes(value)
     if kind is Kind.REAL and value in _NO_NUMBERS:
         return float(value)
     if value in _ENDS.get(kind, ()):
         return _ENDS[kind][value]
     parse = None if dialect.types[kind] == dialect.types[Kind.TEXT] else _PARSED.get(kind)
     return value if parse is None else parse(value)
+
+
+def _bytes(value: Any) -> Any:
+    """What hex text stands for; what is none is itself."""
+    try:
+        return bytes.fromhex(value[2:]) if isinstance(value, str) and value.startswith("\\x") else value
+    except ValueError:
+        return value
 
 
 def _interval(text: str) -> Any:

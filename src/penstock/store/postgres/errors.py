@@ -6,7 +6,15 @@ import asyncio
 
 import asyncpg
 
-from penstock.errors import Conflict, ContextError, DatabaseBusy, DatabaseUnavailable, PenstockError, ValueInvalid
+from penstock.errors import (
+    Conflict,
+    ContextError,
+    DatabaseBusy,
+    DatabaseUnavailable,
+    PenstockError,
+    RowInvalid,
+    ValueInvalid,
+)
 from penstock.store.postgres.sqlstate import Refusal, is_away, meaning, only_reads
 
 _LOST = (
@@ -90,5 +98,10 @@ def _by_class(error: BaseException) -> BaseException:
     if isinstance(error, asyncpg.InterfaceError):
         return ContextError(
             f"A connection to the database was used as it must not be: {error}.", fix="Await all calls of a ctx."
+        )
+    if isinstance(error, ValueError):  # of what it cannot encode it says something else
+        return RowInvalid(
+            f"The database holds a value that Python has not: {error}.",
+            fix="Correct the row, or do not read the column.",
         )
     return error

@@ -24,7 +24,16 @@ from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, beg
 from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.queries import load_queries
 from penstock.store.recordrows import matching_rows, spelled_key, state_of, where_values
-from penstock.store.records import FAILED, RecordCount, RecordQuery, RecordState, RowKey, SourcePiece, TaskBacklog
+from penstock.store.records import (
+    FAILED,
+    Ahead,
+    RecordCount,
+    RecordQuery,
+    RecordState,
+    RowKey,
+    SourcePiece,
+    TaskBacklog,
+)
 
 _BEGINNING: RowKey = (-1, "")
 _FIRST = datetime(1, 1, 1, tzinfo=UTC)
@@ -82,6 +91,11 @@ class PostgresRecords:
     async def backlog(self, most: int) -> builtins.list[TaskBacklog]:
         """How much there is to do for each task, counted up to `most`."""
         return [TaskBacklog(*row) for row in await run(self._connections, self._queries["backlog"], {"most": most})]
+
+    async def ahead(self, session: Session, job: UUID) -> Ahead | None:
+        """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
+        rows = await self._fetch(session, "ahead", id=job)
+        return Ahead(rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
 
     async def matching(
         self,

@@ -67,11 +67,11 @@ def source(interest: Interest, types: Mapping[str, str], collations: Mapping[str
     asked = Conditions(interest, "is not", _unlike, "").matches("r")
     table, spelled = SQLITE.quote(interest.table), _array("r", interest.key)
     columns = [f"r.{SQLITE.quote(name)}" for name in interest.place]
-    known = " and ".join(f"{column} is not null" for column in columns)
+    known = " and ".join(_is_known(column, types[name]) for column, name in zip(columns, interest.place, strict=True))
     after = [_given(f"(k ->> {number})", types[name]) for number, name in enumerate(interest.place)]
     each = [_given(f"(g.value ->> {number})", types[name]) for number, name in enumerate(interest.key)]
-    values = [spelled, _object("r", interest.after), _object("r", interest.before)]
-    placed = [*values, _array("r", interest.place)] if interest.order else values
+    values = [_readable(text) for text in (spelled, _object("r", interest.after), _object("r", interest.before))]
+    placed = [*values, _readable(_array("r", interest.place))] if interest.order else values
     select = f"select {', '.join(placed)} from {table} r where "
     order, also = f"order by {', '.join(columns)} limit", f"{asked} and " if asked else ""
     place = f"(select {', '.join(after)} from (select ? as k))"
@@ -93,6 +93,21 @@ def source(interest: Interest, types: Mapping[str, str], collations: Mapping[str
 def _member(column: str) -> str:
     """Where a column is in a captured row."""
     return literal(f"$.{json.dumps(column, ensure_ascii=False)}")
+
+
+def _readable(text: str) -> str:
+    """Text as Python reads it, whatever other programs have stored in it: a row must not keep those beside it."""
+    return f"penstock_text(cast({text} as blob))"
+
+
+def _is_known(column: str, kind: str) -> str:
+    """Whether a row has a key, by which it can be told: one that is no UTF-8 is none, as nobody can say it."""
+    is_text = (
+        ""
+        if "int" in kind.lower()
+        else f" and (typeof({column}) <> 'text' or penstock_is_text(cast({column} as blob)))"
+    )
+    return f"{column} is not null{is_text}"
 
 
 def _given(value: str, kind: str) -> str:

@@ -13,6 +13,7 @@ from penstock.errors import (
     DatabaseUnavailable,
     DataError,
     PenstockError,
+    RowInvalid,
     UniqueViolation,
     ValueInvalid,
 )
@@ -45,6 +46,7 @@ _MEANINGS: dict[int, tuple[type[PenstockError], str, str]] = {
     sqlite3.SQLITE_TOOBIG: (ValueInvalid, "SQLite cannot take a value: {error}.", ""),
 }
 _UNIQUE = {sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY}
+_NO_TEXT = "Could not decode to UTF-8"
 _COLUMNS = re.compile(r"UNIQUE constraint failed: (?P<columns>.+)")
 
 
@@ -60,6 +62,8 @@ def translate(error: BaseException) -> BaseException:
     if not isinstance(error, sqlite3.Error):
         return error
     code = getattr(error, "sqlite_errorcode", None)
+    if code is None and _NO_TEXT in str(error):
+        return RowInvalid(f"The database holds text that is no UTF-8: {error}.", fix="Correct the row.")
     if code in _UNIQUE:
         return _unique(error)
     return _by_code(_primary(error), error)

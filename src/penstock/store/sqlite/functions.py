@@ -25,6 +25,8 @@ def register_functions(connection: sqlite3.Connection) -> None:
     connection.create_aggregate("penstock_decimal_sum", 1, DecimalSum)  # type: ignore[arg-type]  # stub wants ints
     connection.create_function("penstock_wide_integer", 2, wide_integer, deterministic=True)
     connection.create_function("penstock_bytes", 1, bytes.fromhex, deterministic=True)
+    connection.create_function("penstock_text", 1, readable, deterministic=True)
+    connection.create_function("penstock_is_text", 1, is_readable, deterministic=True)
     connection.create_function("penstock_microseconds", 1, microseconds, deterministic=True)
     connection.create_function("penstock_holds", -1, leaf_holds, deterministic=True)
 
@@ -38,6 +40,20 @@ def compare_decimals(left: str, right: str) -> int:
 def wide_integer(high: int | None, low: int | None) -> str | None:
     """An integer of more than 64 bits from its upper part and its lower 32 bits, as text."""
     return None if high is None or low is None else str((high << 32) + low)
+
+
+def readable(text: bytes | None) -> str | None:
+    """Text, given as its bytes: what of it is no UTF-8, which other programs can store, is replaced."""
+    return None if text is None else text.decode(errors="replace")
+
+
+def is_readable(text: bytes) -> bool:
+    """Whether bytes are text that Python can read."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def microseconds(moment: str) -> int:

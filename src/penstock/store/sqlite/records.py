@@ -15,7 +15,16 @@ from penstock.schema.table import TableDefinition
 from penstock.store.contract import OpenTransaction, Row, Session
 from penstock.store.queries import load_queries
 from penstock.store.recordrows import matching_rows, spelled_key, state_of, where_values
-from penstock.store.records import FAILED, RecordCount, RecordQuery, RecordState, RowKey, SourcePiece, TaskBacklog
+from penstock.store.records import (
+    FAILED,
+    Ahead,
+    RecordCount,
+    RecordQuery,
+    RecordState,
+    RowKey,
+    SourcePiece,
+    TaskBacklog,
+)
 from penstock.store.sqlite.capture import key_text
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobrows import time_of
@@ -89,6 +98,11 @@ class SqliteRecords:
         return [
             TaskBacklog(*(*row[:6], time_of(row[6]), bool(row[7]), time_of(row[8]), time_of(row[9]))) for row in rows
         ]
+
+    async def ahead(self, session: Session, job: UUID) -> Ahead | None:
+        """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
+        rows = await self._fetch(session, "ahead", id=job.bytes)
+        return Ahead(rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
 
     async def matching(
         self,

@@ -1,0 +1,318 @@
+"""Reactive tasks and rows that other programs have written: numbers, bytes and text that one store or Python has not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from stage.crews import Crew, crew, run_sql
+
+from penstock import (
+    App,
+    Id,
+    MutationCtx,
+    MutationTaskCtx,
+    QueryCtx,
+    Retry,
+    RowInvalid,
+    Table,
+    TaskBatchCtx,
+    TaskCtx,
+    TaskFilter,
+    Workpool,
+)
+
+ONCE = Retry(max_attempts=1)
+PRICES = (Decimal("19.99"), Decimal("0.1"), Decimal(3), Decimal("1234567.89"), Decimal("-0.07"))
+
+
+class Price(Table, source="price", managed=False, key="id"):
+    id: int  # type: ignore[assignment]  # its own key
+    price: Decimal
+    rate: Decimal | None = None
+
+
+class Note(Table, source="note", managed=False, key="nr"):
+    nr: int
+    body: str = ""
+    data: Any = None
+    day: date | None = None
+
+
+class Named(Table, source="named", managed=False, key="name"):
+    name: str
+    size: int = 0
+
+
+class Parcel(Table, name="odd_parcel"):
+    tenant: str
+    v: int
+    price: Decimal = Decimal(0)
+
+
+seen: list[Any] = []
+EMPTY = App()
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> Iterator[None]:
+    seen.clear()
+    yield
+    seen.clear()
+
+
+async def prepare(url: str, *statements: str) -> None:
+    """Make tables past penstock."""
+    async with EMPTY.open(url) as backend:
+        await run_sql(backend, *statements)
+
+
+async def outcomes(one: Crew, app: App) -> dict[tuple[str, Any], str]:
+    page = await app.tasks.records(one.backend)
+    return {(record.task, record.key): str(record.state and record.state.value) for record in page.records}
+
+
+# ----- numbers
+
+
+async def test_a_decimal_is_the_same_however_it_is_read(database_url: str) -> None:
+    """Also where the column of the other program holds floats, as those of SQLite do."""
+    app = App()
+
+    @app.reactive_task(Price, retry=ONCE, name="all")
+    async def of_all(ctx: TaskCtx[Price]) -> None:
+        assert ctx.watched_values["price"] == (await ctx.get_document()).price
+        seen.append(("all", ctx.watched_values["price"]))
+
+    @app.reactive_task(Price, filter=lambda price: price.price == Decimal("19.99"), retry=ONCE, name="some")
+    async def of_some(ctx: MutationTaskCtx[Price]) -> None:
+        seen.append(("some", (await ctx.get_document()).id))
+
+    table = "create table price (id integer primary key, price decimal(10,2), rate {})"
+    await prepare(database_url, table.format("real" if database_url.startswith("sqlite") else "numeric"))
+    async with crew(app, database_url) as one:
+        values = ", ".join(f"({number}, {price}, 0.1)" for number, price in enumerate(PRICES, 1))
+        await run_sql(one.backend, f"insert into price values {values}")
+        await one.settle_down()
+        assert sorted(seen) == sorted([*(("all", price) for price in PRICES), ("some", 1)])
+        await app.tasks.reconcile(one.backend, "all")
+        await run_sql(one.backend, "update price set price = 0.3 where id = 2")
+        await one.settle_down()
+        assert seen[len(PRICES) + 1 :] == [("all", Decimal("0.3"))], "the others have not changed"
+
+
+async def test_what_python_reads_otherwise_than_it_is_captured_has_not_changed(database_url: str) -> None:
+    app = App()
+
+    @app.reactive_task(Note, watch=("body", "data"), retry=ONCE)
+    async def read(ctx: TaskCtx[Note]) -> None:
+        note = await ctx.get_document()
+        seen.append((note.nr, note.body, note.data))
+
+    wanted: list[tuple[int, str, Any]] = [(1, r"\x61", 0.0), (2, "", 0.12345678901234568)]
+    if database_url.startswith("sqlite"):
+        wanted += [(3, "a", None), (4, "", float("inf"))]
+        rows = r"""(1, '\x61', '1e-400'), (2, '', '0.1234567890123456789'), (3, x'61', null), (4, '', '1e400')"""
+        await prepare(database_url, "create table note (nr integer primary key, body text, data, day)")
+    else:
+        rows = r"""(1, '\x61', '1e-400'), (2, '', '0.1234567890123456789')"""
+        await prepare(database_url, "create table note (nr integer primary key, body text, data jsonb, day date)")
+    async with crew(app, database_url) as one:
+        await run_sql(one.backend, f"insert into note (nr, body, data) values {rows}")
+        await one.settle_down()
+        assert sorted(seen, key=str) == wanted
+        assert set((await outcomes(one, app)).values()) == {"success"}
+        explained = await app.tasks.explain(one.backend, "read", 1)
+        assert "Nothing that is watched has changed since." in explained.reasons
+
+
+# ----- rows that cannot be read
+
+
+async def test_text_that_is_none_keeps_no_other_row(sqlite_url: str) -> None:
+    """SQLite only, which stores any bytes as text."""
+    app = App()
+
+    @app.reactive_task(Note, watch=("body",), retry=ONCE, name="each")
+    async def of_each(ctx: MutationTaskCtx[Note]) -> None:
+        seen.append(("each", (await ctx.get_document()).nr))
+
+    @app.reactive_task(Note, filter=lambda note: note.body.length() < 9, watch=("body",), retry=ONCE, batch=9)
+    async def together(ctx: TaskBatchCtx[Note]) -> None:
+        seen.extend(("together", row.nr) for row in (await ctx.get_documents()).values())
+
+    @app.reactive_task(Named, retry=ONCE)
+    async def named(ctx: TaskCtx[Named]) -> None:
+        seen.append(("named", (await ctx.get_document()).name))
+
+    rows = "insert into note (nr, body) values ({0}1, 'a'), ({0}2, cast(x'ff61' as text)), ({0}3, 'c')"
+    keys = "insert into named values ('a{0}', 1), (cast(x'61ff' as text) || '{0}', 2), ('b{0}', 3)"
+    await prepare(
+        sqlite_url,
+        "create table note (nr integer primary key, body text, data, day)",
+        "create table named (name text primary key, size integer)",
+        rows.format(1),
+        keys.format(1),
+    )
+    async with crew(app, sqlite_url) as one:
+        await one.settle_down()
+        wanted = sorted(
+            [(task, nr) for task in ("each", "together") for nr in (11, 13)] + [("named", "a1"), ("named", "b1")]
+        )
+        assert sorted(seen, key=str) == wanted
+        assert all(task.reconciling is None for task in await app.tasks.list(one.backend))
+        seen.clear()
+        await run_sql(one.backend, rows.format(2), keys.format(2), "update note set body = body || 'x' where nr < 20")
+        await one.settle_down()
+        assert {what for what in seen if what[0] != "named"} == {
+            (task, nr) for task, _ in wanted[:4] for nr in (11, 13, 21, 23)
+        }
+        assert {what for what in seen if what[0] == "named"} == {("named", "a2"), ("named", "b2")}
+        failed = await app.tasks.records(one.backend, TaskFilter(state="failed"))
+        assert {(record.task.rpartition(":")[2], record.key) for record in failed.records} == {
+            (task, nr) for task in ("each", "together") for nr in (12, 22)
+        }
+        assert all("no UTF-8" in str(record.error) for record in failed.records)
+        told = await app.tasks.explain(one.backend, "each", 12)
+        assert (told.exists, told.matches) == (True, None)
+        assert "no UTF-8" in str(told)
+        await app.tasks.reconcile(one.backend, "each")
+        seen.clear()
+        await one.settle_down()
+        assert seen == [], "nothing has changed"
+
+
+async def test_a_row_that_does_not_fit_its_declaration_is_explained_and_keeps_no_other(database_url: str) -> None:
+    app = App()
+
+    @app.reactive_task(Price, watch=("rate",), retry=ONCE, batch=9)
+    async def together(ctx: TaskBatchCtx[Price]) -> None:
+        seen.extend(row.id for row in (await ctx.get_documents()).values())
+
+    await prepare(database_url, "create table price (id integer primary key, price numeric, rate numeric)")
+    async with crew(app, database_url) as one:
+        told = await app.tasks.explain(one.backend, "together", 1)
+        assert "There is no such row" in told.reasons[0]
+        await run_sql(one.backend, "insert into price values (1, 1, 1), (2, null, 1), (3, 3, 1)")
+        told = await app.tasks.explain(one.backend, "together", 2)
+        assert "It was not run: no change of the row has been planned for." in told.reasons
+        await one.settle_down()
+        assert sorted(seen) == [1, 3]
+        told = await app.tasks.explain(one.backend, "together", 2)
+        assert "failed" in told.reasons[0]
+        assert "does not fit its declaration" in told.reasons[1]
+        assert "The row cannot be read now." in str(told)
+
+
+async def test_a_date_that_python_has_not_is_an_invalid_row(postgres_url: str) -> None:
+    """PostgreSQL only, whose dates begin earlier."""
+    app = App()
+
+    @app.query
+    async def read(ctx: QueryCtx) -> list[Note]:
+        return await ctx.db.query(Note).collect()
+
+    await prepare(postgres_url, "create table note (nr integer primary key, body text, data jsonb, day date)")
+    async with app.open(postgres_url) as backend:
+        await run_sql(backend, "insert into note values (1, '', null, '0044-03-15 BC')")
+        with pytest.raises(RowInvalid, match="Python has not"):
+            await backend.run_query(read)
+        await run_sql(backend, "update note set day = '0044-03-15'")
+        assert [note.day for note in await backend.run_query(read)] == [date(44, 3, 15)]
+
+
+def test_the_key_of_another_program_is_shown_once() -> None:
+    (price,) = Price.__definition__.make_rows([{"id": 1, "price": Decimal(2)}])  # type: ignore[union-attr]  # it is whole
+    (note,) = Note.__definition__.make_rows([{"nr": 1}])  # type: ignore[union-attr]  # as well
+    assert repr(price) == "Price(id=1, price=Decimal('2'), rate=None)"
+    assert repr(note) == "Note(nr=1, body='', data=None, day=None)"
+
+
+# ----- the row as it was
+
+
+async def test_previous_is_a_whole_row_or_none(database_url: str) -> None:
+    app = App()
+
+    @app.reactive_task(Parcel, watch=("v",), on=("enter", "change", "leave", "delete"), filter=lambda p: p.v > 0)
+    async def told(ctx: TaskCtx[Parcel]) -> None:
+        seen.append((ctx.change, None if ctx.previous is None else (ctx.previous.tenant, ctx.previous.v)))
+
+    @app.reactive_task(Parcel, watch=("v",), on=("enter", "delete"), filter=lambda p: p.price < 9, name="inexact")
+    async def also_told(ctx: TaskCtx[Parcel]) -> None:
+        if ctx.change == "delete":
+            seen.append(("inexact", None if ctx.previous is None else ctx.previous.tenant))
+
+    @app.reactive_task(Parcel, filter=lambda p: p.price < 9)
+    async def not_told(ctx: TaskCtx[Parcel]) -> None:
+        assert ctx.previous is None
+
+    async with crew(app, database_url) as one:
+        async with app.open(database_url, clock=one.clock) as backend:
+            await run_sql(backend, "select 1")
+        rows = "insert into odd_parcel (id, creation_time, tenant, v, price) values {}"
+        await run_sql(one.backend, rows.format(", ".join(_parcel(number) for number in range(4))))
+        await one.settle_down()
+        seen.clear()
+        await run_sql(one.backend, "update odd_parcel set v = 2 where tenant = 't0'")
+        await run_sql(one.backend, "update odd_parcel set v = 0 where tenant = 't1'")
+        await run_sql(one.backend, "delete from odd_parcel where tenant = 't2'")
+        await one.settle_down()
+        told_of = [("change", ("t0", 1)), ("delete", ("t2", 1)), ("inexact", "t2"), ("leave", ("t1", 1))]
+        assert sorted(seen) == told_of
+        seen.clear()
+        if database_url.startswith("sqlite"):
+            await _without_triggers(one, "delete from odd_parcel")
+            for task in ("told", "inexact", "not_told"):
+                await app.tasks.reconcile(one.backend, task)
+        else:
+            await run_sql(one.backend, "truncate odd_parcel")
+        await one.settle_down()
+        assert sorted(seen) == [
+            ("delete", ("t0", 2)), ("delete", ("t3", 1)), ("inexact", "t0"), ("inexact", "t1"), ("inexact", "t3"),
+        ]  # fmt: skip
+        assert "failed" not in (await outcomes(one, app)).values()
+
+
+def _parcel(number: int) -> str:
+    return f"('odd_parcel_{number:026}', '2026-01-01T00:00:00.000000Z', 't{number}', 1, '1.5')"
+
+
+async def _without_triggers(one: Crew, *statements: str) -> None:
+    """Write a row so that nothing of it is captured."""
+    made = await run_sql(
+        one.backend, "select name, sql from sqlite_master where type = 'trigger' and name like 'penstock_change%'"
+    )
+    drops = [f"drop trigger {name}" for name, _ in made]
+    await run_sql(one.backend, *drops, *statements, *(sql for _, sql in made))
+
+
+# ----- explain
+
+
+async def test_explain_tells_which_row_of_the_same_key_comes_first(database_url: str) -> None:
+    app = App()
+    pool: Workpool = app.workpool("in_turn", max_parallelism=5, key_parallelism=1)
+
+    @app.reactive_task(Parcel, key="tenant", pool=pool, name="one_by_one")
+    async def one_by_one(ctx: MutationTaskCtx[Parcel]) -> None:
+        row_id = ctx.doc_id
+        seen.append(row_id)
+
+    @app.mutation
+    async def add(ctx: MutationCtx, tenant: str) -> Id[Parcel]:
+        return await ctx.db.insert(Parcel(tenant=tenant, v=1))
+
+    async with crew(app, database_url) as one:
+        first, second, alone = [await one.backend.run_mutation(add, tenant) for tenant in ("a", "a", "b")]
+        await one.plan()
+        told = str(await app.tasks.explain(one.backend, "one_by_one", second))
+        assert f"Rows with the same tenant are run one at a time: row {first} comes first." in told
+        for row in (first, alone):
+            assert "one at a time" not in str(await app.tasks.explain(one.backend, "one_by_one", row))
+        await one.settle_down()
+        assert seen.index(first) < seen.index(second)
+        assert "one at a time" not in str(await app.tasks.explain(one.backend, "one_by_one", second))
