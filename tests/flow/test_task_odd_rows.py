@@ -1,9 +1,9 @@
-"""Reactive tasks and rows that other programs have written: numbers, bytes and text that one store or Python has not."""
+"""Reactive tasks and rows of other programs: numbers, bytes and text that a store or Python has not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -12,12 +12,8 @@ from stage.crews import Crew, crew, run_sql
 
 from penstock import (
     App,
-    Id,
-    MutationCtx,
     MutationTaskCtx,
-    QueryCtx,
     Retry,
-    RowInvalid,
     Table,
     TaskBatchCtx,
     TaskCtx,
@@ -53,6 +49,7 @@ class Parcel(Table, name="odd_parcel"):
     price: Decimal = Decimal(0)
 
 
+INSERT = "insert into odd_parcel (id, creation_time, tenant, v, price) values"
 seen: list[Any] = []
 EMPTY = App()
 
@@ -140,7 +137,7 @@ async def test_text_that_is_none_keeps_no_other_row(sqlite_url: str) -> None:
     async def of_each(ctx: MutationTaskCtx[Note]) -> None:
         seen.append(("each", (await ctx.get_document()).nr))
 
-    @app.reactive_task(Note, filter=lambda note: note.body.length() < 9, watch=("body",), retry=ONCE, batch=9)
+    @app.reactive_task(Note, filter=lambda note: note.nr > 0, watch=("body",), retry=ONCE, batch=9)
     async def together(ctx: TaskBatchCtx[Note]) -> None:
         seen.extend(("together", row.nr) for row in (await ctx.get_documents()).values())
 
@@ -168,7 +165,7 @@ async def test_text_that_is_none_keeps_no_other_row(sqlite_url: str) -> None:
         await run_sql(one.backend, rows.format(2), keys.format(2), "update note set body = body || 'x' where nr < 20")
         await one.settle_down()
         assert {what for what in seen if what[0] != "named"} == {
-            (task, nr) for task, _ in wanted[:4] for nr in (11, 13, 21, 23)
+            (task, nr) for task in ("each", "together") for nr in (11, 13, 21, 23)
         }
         assert {what for what in seen if what[0] == "named"} == {("named", "a2"), ("named", "b2")}
         failed = await app.tasks.records(one.backend, TaskFilter(state="failed"))
@@ -211,17 +208,23 @@ async def test_a_date_that_python_has_not_is_an_invalid_row(postgres_url: str) -
     """PostgreSQL only, whose dates begin earlier."""
     app = App()
 
-    @app.query
-    async def read(ctx: QueryCtx) -> list[Note]:
-        return await ctx.db.query(Note).collect()
+    @app.reactive_task(Note, watch=("body",), retry=ONCE)
+    async def dated(ctx: TaskCtx[Note]) -> None:
+        seen.append((await ctx.get_document()).day)
 
-    await prepare(postgres_url, "create table note (nr integer primary key, body text, data jsonb, day date)")
-    async with app.open(postgres_url) as backend:
-        await run_sql(backend, "insert into note values (1, '', null, '0044-03-15 BC')")
-        with pytest.raises(RowInvalid, match="Python has not"):
-            await backend.run_query(read)
-        await run_sql(backend, "update note set day = '0044-03-15'")
-        assert [note.day for note in await backend.run_query(read)] == [date(44, 3, 15)]
+    await prepare(
+        postgres_url,
+        "create table note (nr integer primary key, body text, data jsonb, day date)",
+        "insert into note values (1, '', null, '0044-03-15 BC')",
+    )
+    async with crew(app, postgres_url) as one:
+        await one.settle_down()
+        (record,) = (await app.tasks.records(one.backend)).records
+        assert str(record.error).startswith("RowInvalid: The database holds a value that Python has not")
+        assert "The row cannot be read now." in str(await app.tasks.explain(one.backend, "dated", 1))
+        await run_sql(one.backend, "update note set day = '0044-03-15', body = 'ad'")
+        await one.settle_down()
+        assert seen == [date(44, 3, 15)]
 
 
 def test_the_key_of_another_program_is_shown_once() -> None:
@@ -251,10 +254,7 @@ async def test_previous_is_a_whole_row_or_none(database_url: str) -> None:
         assert ctx.previous is None
 
     async with crew(app, database_url) as one:
-        async with app.open(database_url, clock=one.clock) as backend:
-            await run_sql(backend, "select 1")
-        rows = "insert into odd_parcel (id, creation_time, tenant, v, price) values {}"
-        await run_sql(one.backend, rows.format(", ".join(_parcel(number) for number in range(4))))
+        await run_sql(one.backend, f"{INSERT} {', '.join(_parcel(number, f't{number}') for number in range(4))}")
         await one.settle_down()
         seen.clear()
         await run_sql(one.backend, "update odd_parcel set v = 2 where tenant = 't0'")
@@ -277,8 +277,8 @@ async def test_previous_is_a_whole_row_or_none(database_url: str) -> None:
         assert "failed" not in (await outcomes(one, app)).values()
 
 
-def _parcel(number: int) -> str:
-    return f"('odd_parcel_{number:026}', '2026-01-01T00:00:00.000000Z', 't{number}', 1, '1.5')"
+def _parcel(number: int, tenant: str) -> str:
+    return f"('odd_parcel_{number:026}', '2026-01-01T00:00:00.000000Z', '{tenant}', 1, '1.5')"
 
 
 async def _without_triggers(one: Crew, *statements: str) -> None:
@@ -299,15 +299,12 @@ async def test_explain_tells_which_row_of_the_same_key_comes_first(database_url:
 
     @app.reactive_task(Parcel, key="tenant", pool=pool, name="one_by_one")
     async def one_by_one(ctx: MutationTaskCtx[Parcel]) -> None:
-        row_id = ctx.doc_id
-        seen.append(row_id)
-
-    @app.mutation
-    async def add(ctx: MutationCtx, tenant: str) -> Id[Parcel]:
-        return await ctx.db.insert(Parcel(tenant=tenant, v=1))
+        seen.append(ctx.doc_id)
 
     async with crew(app, database_url) as one:
-        first, second, alone = [await one.backend.run_mutation(add, tenant) for tenant in ("a", "a", "b")]
+        rows = [_parcel(number, tenant) for number, tenant in enumerate("aab")]
+        await run_sql(one.backend, f"{INSERT} {', '.join(rows)}")
+        first, second, alone = [row[2:-1].partition("'")[0] for row in rows]
         await one.plan()
         told = str(await app.tasks.explain(one.backend, "one_by_one", second))
         assert f"Rows with the same tenant are run one at a time: row {first} comes first." in told
@@ -316,3 +313,26 @@ async def test_explain_tells_which_row_of_the_same_key_comes_first(database_url:
         await one.settle_down()
         assert seen.index(first) < seen.index(second)
         assert "one at a time" not in str(await app.tasks.explain(one.backend, "one_by_one", second))
+
+
+async def test_explain_does_not_take_an_audit_for_a_reason(database_url: str) -> None:
+    app = App()
+
+    @app.reactive_task(Parcel, name="audited")
+    async def audited(ctx: MutationTaskCtx[Parcel]) -> None:
+        seen.append(ctx.doc_id)
+
+    async with crew(app, database_url) as one:
+        row = _parcel(1, "a")
+        await run_sql(one.backend, f"{INSERT} {row}")
+        key = row[2:].partition("'")[0]
+        told = await app.tasks.explain(one.backend, "audited", key)
+        assert "All rows of the task are being looked at: 0 so far." in told.reasons
+        await one.settle_down()
+        one.clock.advance(timedelta(hours=1))
+        await one.planner.tick()
+        (status,) = await app.tasks.list(one.backend)
+        assert status.reconciling is not None
+        assert status.reconciling.audit
+        told = await app.tasks.explain(one.backend, "audited", key)
+        assert not any("looked at" in reason and "All rows" in reason for reason in told.reasons)

@@ -45,7 +45,11 @@ class _OfTask(Generic[T]):
 
     @property
     def previous(self) -> T | None:
-        """The row as it was before its last change; for tasks whose `on` names ``leave`` or ``delete``, else None."""
+        """The row as it was before its last change, whole; None unless `on` of the task names ``leave`` or ``delete``.
+
+        It is None as well if there was no row before. Of a row that was found to be gone, it is the row as the task last
+        heard of it.
+        """
         return cast("T | None", self._run.previous)
 
     def defer_current(self, delay: timedelta | None = None, *, until: datetime | None = None) -> None:

@@ -161,13 +161,13 @@ class ReactiveTasks(TaskCare):
                 having matched.
                 ``name``: by which it is kept; the name of its function by default. Another name is another task.
                 ``debounce``: for how long a row has to be left alone before it is run.
-                ``max_wait``: for how long at most further changes put a run off, from the first one since the last run
-                of the row began; for ever by default.
+                ``max_wait``: for how long at most further changes put a run off by that, from the first one since the
+                last run of the row began; for ever by default.
                 ``retry``: when it is run again after it raised: five attempts by default, None for one.
                 ``reset_retries_on_data_change``: whether attempts are counted anew when the row has changed.
-                ``timeout``: how long an attempt may take; as long as it takes by default.
+                ``timeout``: how long an attempt may take, up to a year; as long as it takes by default.
                 ``pool``: the workpool whose limits it shares; none by default.
-                ``priority``: those with a higher one start first.
+                ``priority``: those with a higher one start first; from -32,000 to 32,000, 0 by default.
                 ``key``: a column: rows with the same value in it are run one at a time, in order. It takes a pool with
                 ``key_parallelism=1``.
                 ``run_at``: a column of points in time, at which rows are run, and which may change until then; a row

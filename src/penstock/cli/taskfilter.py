@@ -33,7 +33,9 @@ def task_filter_options(command: F) -> F:
     """The options that tell rows of tasks apart; the command takes them as keyword arguments."""
     options = (
         click.option("--state", type=States(), metavar="STATE[,…]", help=f"Only these: {', '.join(STATES)}."),
-        click.option("--error", metavar="TEXT", help="Only rows whose last error contains this, letter for letter."),
+        click.option(
+            "--error", metavar="TEXT", help="Only rows whose last error contains this; upper and lower case differ."
+        ),
         click.option("--has-error/--no-error", default=None, help="Only rows with a last error, or without one."),
         click.option(
             "--key", metavar="KEY", help="Only the row with this id, or key; a JSON array if that has several columns."
