@@ -12,6 +12,7 @@ from stage.feed import feed, write
 from penstock.changes.interest import Interest
 from penstock.clock import SystemClock
 from penstock.store.open import sqlite_path
+from penstock.store.sqlite.functions import register_functions
 
 KEYS = json.dumps([[1, "a"], [2, "b"]])
 AFTER = json.dumps([1, "a"])
@@ -26,6 +27,7 @@ async def test_sqlite_looks_by_the_whole_key(sqlite_url: str) -> None:
         source = await store.interests.source(number)
         assert source is not None
         connection = sqlite3.connect(sqlite_path(sqlite_url))
+        register_functions(connection)
         for statement, args, expected in (
             (source.first, [10], "SCAN r USING INDEX"),
             (source.following, [AFTER, 10], "((tenant,number)>(?,?))"),
