@@ -277,6 +277,32 @@ async def test_previous_is_a_whole_row_or_none(database_url: str) -> None:
         assert "failed" not in (await outcomes(one, app)).values()
 
 
+async def test_a_column_more_is_no_change_for_who_captures_whole_rows(database_url: str) -> None:
+    class Thin(Table, source="note", managed=False, key="nr"):
+        nr: int
+        body: str = ""
+
+    thin, wide = App(), App()
+    for app, table in ((thin, Thin), (wide, Note)):
+
+        async def hear(ctx: TaskCtx[Any]) -> None:
+            seen.append((ctx.change, ctx.doc_id, None if ctx.previous is None else ctx.previous.body))
+
+        app.reactive_task(table, watch=("body",), on=("enter", "change", "delete"), name="hears")(hear)
+    await prepare(database_url, "create table note (nr integer primary key, body text, data text, day date)")
+    async with crew(thin, database_url) as one:
+        await run_sql(one.backend, "insert into note (nr, body) values (1, 'a'), (2, 'b')")
+        await one.settle_down()
+    seen.clear()
+    async with crew(wide, database_url) as two:
+        await wide.tasks.reconcile(two.backend, "hears")
+        await two.settle_down()
+        assert seen == []
+        await run_sql(two.backend, "delete from note where nr = 1")
+        await two.settle_down()
+        assert seen == [("delete", 1, "a")]
+
+
 def _parcel(number: int, tenant: str) -> str:
     return f"('odd_parcel_{number:026}', '2026-01-01T00:00:00.000000Z', '{tenant}', 1, '1.5')"
 

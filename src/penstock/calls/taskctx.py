@@ -45,10 +45,10 @@ class _OfTask(Generic[T]):
 
     @property
     def previous(self) -> T | None:
-        """The row as it was before its last change, whole; None unless the task's `on` has ``leave`` or ``delete``.
+        """The row as it was before its last change, whole, for tasks whose `on` has ``leave`` or ``delete``; else None.
 
-        It is None as well if there was no row before. Of a row that was found to be gone, it is the row as the task last
-        heard of it.
+        It is None as well if there was no row before. Of a row that was found to be gone, it is the row as the task
+        last heard of it.
         """
         return cast("T | None", self._run.previous)
 

@@ -15,7 +15,7 @@ from typing import Literal
 from penstock.changes.change import read_values
 from penstock.reactive.evaluate import holds, same, watched
 from penstock.reactive.planning import Gone, PlannedTask, Read, RowPlan, due, forgets_at, values_of
-from penstock.reactive.task import Change, OnVersionChange
+from penstock.reactive.task import Change, OnVersionChange, kinds_of
 
 Part = Literal["rows", "records"]
 
@@ -211,8 +211,9 @@ def _is_meant(task: PlannedTask, row: Found, read: Read) -> bool:
 def _is_as_kept(task: PlannedTask, row: Found, kept: Kept, read: Read) -> bool:
     if row.after == kept.after or row.after is None or task.expressions is None:
         return True
-    if kept.after is None or read_values(kept.after).keys() != read_values(row.after).keys():
-        return False
+    needed = {*kinds_of(task.expressions), *(() if task.spec.run_at is None else (task.spec.run_at,))}
+    if kept.after is None or not needed <= read_values(kept.after).keys() & read_values(row.after).keys():
+        return False  # rows that are captured whole may have other columns now, which nobody watches
     if task.spec.run_at is not None and _column(kept.after, task.spec.run_at) != _column(row.after, task.spec.run_at):
         return False
     looks = [watched(task.expressions, values_of(task, text, read)) for text in (kept.after, row.after)]
