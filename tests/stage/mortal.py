@@ -1,4 +1,4 @@
-"""A program whose reactive tasks kill their process; `python -m stage.mortal` runs it until then."""
+"""A program whose reactive tasks and work kill their process; `python -m stage.mortal` runs it until then."""
 
 from __future__ import annotations
 
@@ -9,11 +9,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock import App, Id, MutationCtx, MutationTaskCtx, Retry, Table, TaskCtx
+from penstock import (
+    ActionCtx,
+    App,
+    Id,
+    MutationCtx,
+    MutationTaskCtx,
+    QueryCtx,
+    Retry,
+    Table,
+    TaskCtx,
+    WorkId,
+    WorkResult,
+)
 
 app = App()
 THRICE = Retry(max_attempts=3, initial_backoff=0.01, base=1)
 LEASE = 1.0
+deadly = app.workpool("deadly", max_parallelism=1, default_retry=THRICE)
 
 
 class Victim(Table):
@@ -42,6 +55,32 @@ async def dies_completed(ctx: TaskCtx[Victim]) -> None:
     victim = await ctx.get_document()
     await ctx.mark_completed()
     die(victim.folder)
+
+
+class Told(Table):
+    work: str
+    kind: str
+    context: str
+
+
+@app.internal_action
+async def dies_at_work(ctx: ActionCtx, folder: str) -> None:
+    die(folder)
+
+
+@app.internal_action
+async def works(ctx: ActionCtx) -> str:
+    return "done"
+
+
+@app.internal_mutation
+async def tell(ctx: MutationCtx, work_id: WorkId, result: WorkResult[None], context: str) -> None:
+    await ctx.db.insert(Told(work=work_id, kind=result.kind, context=context))
+
+
+@app.query
+async def told(ctx: QueryCtx) -> list[tuple[str, str, str]]:
+    return [(row.work, row.kind, row.context) for row in await ctx.db.query(Told).collect()]
 
 
 @app.mutation
