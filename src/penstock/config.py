@@ -14,11 +14,13 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError
 
+FOR_EVER = timedelta(days=365 * 1000)  # nothing is kept for longer; penstock's SQL says so too
 _MIB = 1024 * 1024
 
 
@@ -113,6 +115,7 @@ _WORDS: dict[type[Any], str] = {
 }
 _WORDS_OF = {
     "grace": "a number of seconds, 0 or greater",
+    "job_status_ttl": "a number of seconds greater than 0, and of at most 365,000 days",
     "metrics_port": "a port from 1 to 65535, or 0 for none",
     "statement_timeout": "between 0.001 and 2,147,483 seconds, which PostgreSQL can count in milliseconds",
     "synchronous": "full or normal",
@@ -120,6 +123,7 @@ _WORDS_OF = {
 _RANGES: dict[type[Any], tuple[float, float]] = {int: (1, math.inf), float: (math.ulp(0.0), sys.float_info.max)}
 _RANGES_OF = {
     "grace": (0, sys.float_info.max),
+    "job_status_ttl": (math.ulp(0.0), FOR_EVER.total_seconds()),
     "metrics_port": (0, 65_535),
     "statement_timeout": (0.001, 2_147_483),  # 31 bits of milliseconds; 0 would be no limit
 }

@@ -97,6 +97,8 @@ class Batches:
             except LeaseLost:
                 log_lost(running)
                 ended = None
+            except Exception as error:  # noqa: BLE001 - the others of its batch still have to end
+                ended = failure(error)
             await self._ended(running, ended)
 
     async def _outcomes(self, gathering: _Gathering) -> list[tuple[Running, Outcome]]:
@@ -134,7 +136,7 @@ class Batches:
             if task is None or task.cancelling():
                 raise
             return ended + [(one, failure(error)) for one in jobs]
-        return ended + [(one, self._outcome(function, one, result)) for one, result in zip(jobs, results, strict=True)]
+        return ended + [(one, self._outcome_of(function, one, given)) for one, given in zip(jobs, results, strict=True)]
 
     async def _call(self, function: AnyFunction, batch: Batch, items: list[Any], cancelled: Cancellation) -> Any:
         """Call the handler, as an action is called."""
@@ -153,6 +155,13 @@ class Batches:
             calls.abandon()
             raise
         return answer
+
+    def _outcome_of(self, function: AnyFunction, running: Running, result: Any) -> Outcome:
+        """What became of one job; also if code of the user's that tells it raises."""
+        try:
+            return self._outcome(function, running, result)
+        except Exception as error:  # noqa: BLE001 - it is the job's outcome, and the others have theirs
+            return failure(error)
 
     def _outcome(self, function: AnyFunction, running: Running, result: Any) -> Outcome:
         if isinstance(result, Outcome):  # of a reactive task

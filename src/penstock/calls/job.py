@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
@@ -16,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.calls.completion import complete
+from penstock.calls.journal import tell_of_broken
 from penstock.calls.marks import end_of_marked
 from penstock.calls.run import Runner
 from penstock.calls.threads import apart, is_small
@@ -33,8 +33,9 @@ from penstock.errors import (
 )
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
-from penstock.jobs.settle import settle
+from penstock.jobs.settle import settle, settle_anyhow
 from penstock.jobs.states import FINISHED, JobEvent, JobState
+from penstock.observe.errortext import error_text, message_of, trace_text
 from penstock.observe.logs import event as log_event
 from penstock.wire.outgoing import encode_kept
 
@@ -128,10 +129,12 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
     """Run a job's on_complete, if its attempt was the last; what is left to be settled."""
     engine, job = runner.engine, running.job
     if outcome is not None:
-        settled = settle(job, outcome, runner.now(), engine.clock.random(), engine.keep)
+        settled = settle_anyhow(job, outcome, runner.now(), engine.clock.random(), engine.keep, tell_of_broken)
         if settled.ending is None:
             return outcome
         engine.journal.attempted(job, settled.event)
+        if settled.ending.error is not None:
+            engine.journal.failed(job, settled)
         job = running.job = replace(job, ending=settled.ending, failed=settled.failed)
     assert job.ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
     function = engine.registry.find(job.on_complete)
@@ -187,7 +190,7 @@ def raised(runner: Runner, job: Job, error: Exception, cancelled: Cancellation) 
 
 def _snoozed(runner: Runner, job: Job, error: Snooze) -> Outcome:
     """The outcome of a job that asks to run later."""
-    wait, reason = error.wait(runner.now()), _storable(str(error))[:_LONGEST_ERROR]
+    wait, reason = error.wait(runner.now()), _storable(message_of(error))[:_LONGEST_ERROR]
     log_event("job.snoozed", job=job_id(job.id), function=job.function, seconds=wait.total_seconds(), reason=reason)
     return Outcome(JobEvent.SNOOZED, delay=wait, error=f"Snooze: {reason}")
 
@@ -223,8 +226,8 @@ def _has_not_begun(job: Job, error: Overloaded) -> bool:
 
 def failure(error: BaseException) -> Outcome:
     """The outcome of a job that raised."""
-    text = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
-    trace = "".join(traceback.format_exception(error))[-_LONGEST_ERROR:]
+    text = error_text(error)[:_LONGEST_ERROR]
+    trace = trace_text(error)[-_LONGEST_ERROR:]
     return Outcome(
         JobEvent.RAISED,
         error=_storable(text),

@@ -26,7 +26,7 @@ from penstock.jobs.job import (
     job_ids,
     status_of_new,
 )
-from penstock.jobs.order import rank
+from penstock.jobs.order import FARTHEST, rank
 from penstock.observe.logs import event as log_event
 from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Answer = Callable[[Coroutine[Any, Any, Any]], Any]
 
-_FARTHEST = timedelta(days=5 * 366)
 _MATCHED_AT_ONCE = 5_000
 _RETRIED_AT_ONCE = 1_000
 
@@ -104,7 +103,7 @@ class JobCalls:
         """
         if not isinstance(delay, timedelta):
             raise ValueInvalid(f"{word} takes a timedelta, not {delay!r}.", fix="Write timedelta(seconds=…).")
-        if not timedelta(0) <= delay <= _FARTHEST:
+        if not timedelta(0) <= delay <= FARTHEST:
             raise ValueInvalid(f"A delay of {delay} is negative, or longer than five years.")
         return self.now() + delay
 
@@ -117,7 +116,7 @@ class JobCalls:
         if not isinstance(time, datetime) or time.tzinfo is None:
             raise ValueInvalid(f"{word} takes an aware datetime, not {time!r}.", fix="Attach a time zone.")
         now = self.now()
-        if time > now + _FARTHEST:
+        if time > now + FARTHEST:
             raise ValueInvalid(f"{time} is more than five years ahead.")
         return max(time.astimezone(UTC), now)
 

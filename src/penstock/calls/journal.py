@@ -176,7 +176,7 @@ class Journal:
             **of_task,
             attempt=job.attempt,
             seconds=(settlement.finished_at - job.started_at).total_seconds(),
-            error=settlement.error,
+            error=settlement.error if settlement.ending is None else settlement.ending.error,
         )
 
     def ended(self, job: Job, state: JobState, at: datetime) -> None:
@@ -291,6 +291,11 @@ class Journal:
     def _talking(self) -> frozenset[str]:
         """The pools of whose jobs is told, if anybody hears it."""
         return self._talkative if self._talkative and enabled() else frozenset()
+
+
+def tell_of_broken(job: Job, error: Exception) -> None:
+    """Tell of a job that ends because nothing can be made of what is stored with it."""
+    log_event("job.broken", logging.ERROR, job=job_id(job.id), function=job.function, error=error)
 
 
 def _ms(time: datetime) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import json
-import traceback
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,13 +17,14 @@ from pydantic_core import to_jsonable_python
 
 from penstock import errors
 from penstock.errors import ApplicationError, PenstockError, Snooze
+from penstock.observe.errortext import message_of, trace_text
 
 _LONGEST = 10_000
 
 
 def failure_text(error: BaseException) -> bytes:
     """An error as JSON."""
-    trace = "".join(traceback.format_exception(error))[-_LONGEST:]
+    trace = trace_text(error)[-_LONGEST:]
     return json.dumps({**_told(error), "traceback": trace}).encode()
 
 
@@ -46,14 +46,10 @@ def _told(error: BaseException) -> dict[str, Any]:
     if isinstance(error, PenstockError):
         facts = to_jsonable_python(error.facts, fallback=repr)
         return {"kind": _known_kind(error), "what": error.what, "fix": error.fix, "facts": facts}
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001 - it has code of its own
-        message = "it cannot tell why"
     return {
         "builtin": type(error).__module__ == "builtins",
         "name": type(error).__name__,
-        "message": message[:_LONGEST],
+        "message": message_of(error)[:_LONGEST],
     }
 
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any, TypedDict
 
 from penstock.calls.workpool import Workpool
+from penstock.config import FOR_EVER
 from penstock.errors import DeclarationError
 from penstock.functions.batch import LARGEST_BATCH, LONGEST_LINGER
 from penstock.jobs.job import DEFAULT_POOL, Options
 from penstock.jobs.retry import Retry
-from penstock.jobs.settle import FOR_EVER
 from penstock.reactive.breaker import CircuitBreaker
 from penstock.reactive.task import DEFAULT_ON, LONGEST_WAIT, Cause, Cleanup, OnVersionChange
 

@@ -15,6 +15,7 @@ from penstock.changes.change import read_values
 from penstock.errors import DeclarationError, Snooze, TaskConditionFailed, ValueInvalid
 from penstock.jobs.job import Outcome
 from penstock.jobs.states import JobEvent
+from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
 from penstock.reactive.evaluate import Values, holds, row_values, same, watched
 from penstock.reactive.expression import Field
@@ -160,7 +161,7 @@ class TaskRun:
         """What a run raises whose handler has raised this."""
         if self.deferred is None or isinstance(error, TaskConditionFailed):
             return error
-        return Snooze(self._wait(), reason=f"Deferred by its handler, which raised {type(error).__name__}: {error}")
+        return Snooze(self._wait(), reason=f"Deferred by its handler, which raised {error_text(error)}")
 
     def log(self, message: str, facts: dict[str, Any], *, of_row: bool = True) -> None:
         """Tell something of the run, or of the batch that it is in, in a log event."""

@@ -15,10 +15,10 @@ from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.calls.limits import change_pool
 from penstock.calls.retrying import Retrying, Where, filter_of
 from penstock.clock import SystemClock
+from penstock.config import FOR_EVER
 from penstock.errors import ArgumentsInvalid, CallTimeout, ContextError, DataError, UsageError, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.job import JobId, NewJob, Options, job_id, job_uuid
-from penstock.jobs.settle import FOR_EVER
 from penstock.pools.options import WorkOptions
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.results import Finished, WorkResult, WorkStatus, work_status

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 PRIORITIES = range(-32_000, 32_001)
 NO_AGEING = timedelta(days=2922)  # for most purposes never; more would not fit a column beside the priorities
+FARTHEST = timedelta(days=5 * 366)  # how far ahead jobs start, and how long they take; penstock's SQL says so too
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta.resolution
 

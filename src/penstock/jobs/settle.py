@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import lru_cache
 
+from penstock.config import FOR_EVER
 from penstock.jobs.job import Attempt, Ending, Job, Options, Outcome, Settlement, mark_of
 from penstock.jobs.retry import Retry, wait_after
 from penstock.jobs.states import FINISHED, JobEvent, JobState, moved
 from penstock.jobs.waits import Exponential, backoff
+from penstock.observe.errortext import error_text
 
 KEEP_STATUS = timedelta(days=7)
 MAX_LOSSES = 5
-FOR_EVER = timedelta(days=365 * 1000)
 ATTEMPTS_KEPT = 20  # of one job; the SQL of settle says so too
+_FOR_EVER_SECONDS = FOR_EVER.total_seconds()
 _LONGEST_ERROR, _LONGEST_TRACEBACK = 2_000, 4_000  # of an attempt that is kept; the last one's are also kept whole
 _AFTER_LOSS = Exponential(initial_backoff=1.0, base=2.0, max_backoff=60.0)
 _ON_COMPLETE = Retry(max_attempts=5, initial_backoff=0.25, base=2.0)
@@ -109,9 +111,55 @@ def expiry(options: Options, now: datetime, keep: timedelta) -> datetime:
     return now + (keep if options.keep is None else _kept(options.keep))
 
 
-@lru_cache
-def _kept(seconds: float) -> timedelta:
-    return timedelta(seconds=min(seconds, FOR_EVER.total_seconds()))
+def settle_anyhow(
+    job: Job, outcome: Outcome, now: datetime, chance: float, keep: timedelta, tell: Callable[[Job, Exception], object]
+) -> Settlement:
+    """The same as `settle`, whatever is stored with the job: if that raises, the job ends failed.
+
+    Many are settled together, and none of them may wait for one of which nothing can be made.
+
+    Args:
+        job: As for `settle`.
+        outcome: As for `settle`.
+        now: As for `settle`.
+        chance: As for `settle`.
+        keep: As for `settle`.
+        tell: Called with the job and what was raised.
+    """
+    try:
+        return settle(job, outcome, now, chance, keep)
+    except Exception as error:  # noqa: BLE001 - what is stored may be anything
+        tell(job, error)
+        text = f"JobBroken: what is stored with this job is of no use: {error_text(error)}"
+        return settle(_bare(job), Outcome(JobEvent.RAISED, error=text, retryable=False), now, chance, keep)
+
+
+def cancel_anyhow(job: Job, now: datetime, keep: timedelta, tell: Callable[[Job, Exception], object]) -> Settlement:
+    """The same as `settle_cancel`, whatever is stored with the job."""
+    try:
+        return settle_cancel(job, now, keep)
+    except Exception as error:  # noqa: BLE001 - as above
+        tell(job, error)
+        return settle_cancel(_bare(job), now, keep)
+
+
+def _bare(job: Job) -> Job:
+    """A job without what it was asked for, but for what others wait for."""
+    asked, task = job.options, job.options.task
+    try:
+        if task is not None:
+            mark_of(task, job.args)
+    except (ValueError, TypeError):
+        task = None
+    bare = Options(context=asked.context, key=asked.key, until_start=asked.until_start, task=task)
+    return replace(job, options=bare, failing_since=None)
+
+
+def _kept(seconds: object) -> timedelta:
+    """For how long; what is no number, or a larger one, is for ever."""
+    if not isinstance(seconds, int | float) or not seconds < _FOR_EVER_SECONDS:
+        return FOR_EVER
+    return timedelta(seconds=max(seconds, 0))
 
 
 def _completing(settled: Settlement, end: JobState, now: datetime) -> Settlement:

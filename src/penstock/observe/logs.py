@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.observe.errortext import error_text
+
 _log = logging.getLogger("penstock")
 _WORKPOOL = "workpool"
 
@@ -29,6 +31,7 @@ def event(name: str, level: int = logging.INFO, /, *, exc_info: BaseException | 
     """
     if not _log.isEnabledFor(level):
         return
+    facts = {key: error_text(value) if isinstance(value, BaseException) else value for key, value in facts.items()}
     text = " ".join([name, *(f"{key}={value}" for key, value in facts.items())])
     _log.log(level, text, extra={"event": name, "facts": facts}, exc_info=exc_info)
 

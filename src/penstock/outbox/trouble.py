@@ -6,13 +6,13 @@ Owns the decision of what follows an attempt that failed. Leaves writing it to t
 from __future__ import annotations
 
 import json
-import traceback
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 from penstock.changes.change import CapturedChange
 from penstock.errors import DeclarationError, NonRetryableError, Snooze
 from penstock.jobs.retry import Retry, wait_after
+from penstock.observe.errortext import error_text, message_of, trace_text
 
 _LONGEST_ERROR = 10_000
 _MINUTE = timedelta(minutes=1)
@@ -101,7 +101,11 @@ def after_failure(
         since = now if known is None else known.since
         wait = error.wait(now)
         return Trouble(
-            seq=seq, attempts=before, since=since, retry_at=now + wait, error=f"Snooze: {error}"[:_LONGEST_ERROR]
+            seq=seq,
+            attempts=before,
+            since=since,
+            retry_at=now + wait,
+            error=_storable(f"Snooze: {message_of(error)}"[:_LONGEST_ERROR]),
         )
     attempts = 1 if known is None else known.attempts + 1
     trouble = Trouble(
@@ -109,8 +113,8 @@ def after_failure(
         attempts=attempts,
         since=now if known is None else known.since,
         retry_at=None,
-        error=_storable(f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]),
-        traceback=_storable("".join(traceback.format_exception(error))[-_LONGEST_ERROR:]),
+        error=_storable(error_text(error)[:_LONGEST_ERROR]),
+        traceback=_storable(trace_text(error)[-_LONGEST_ERROR:]),
         halted=isinstance(error, NonRetryableError),
     )
     if trouble.halted:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from penstock.errors import DeclarationError, UsageError, ValueInvalid
 from penstock.functions.function import AnyFunction, FunctionKind, MutationFunction
-from penstock.jobs.order import PRIORITIES
+from penstock.jobs.order import FARTHEST, PRIORITIES
 from penstock.jobs.retry import Retry
 from penstock.pools.pool import PoolDefinition
 
@@ -118,12 +118,12 @@ _WORDS = {
     "retry": "True, False or a Retry",
     "on_complete_retry": "a Retry",
     "priority": f"a whole number from {PRIORITIES[0]:,} to {PRIORITIES[-1]:,}",
-    "timeout": "a timedelta greater than 0, up to a year",
+    "timeout": "a timedelta greater than 0, and of at most five years",
     "name": f"a text of 1 to {_LONGEST_NAME} characters",
     "concurrency_key": f"a text of 1 to {_LONGEST_NAME} characters",
     "key": f"a text of 1 to {_LONGEST_NAME} characters",
     "on_duplicate": f"one of {', '.join(get_args(OnDuplicate))}",
-    "max_wait": "a timedelta greater than 0, up to a year",
+    "max_wait": "a timedelta greater than 0, and of at most five years",
 }
 
 
@@ -136,7 +136,7 @@ def _allowed(name: str, value: Any) -> bool:
         case "priority":
             return type(value) is int and value in PRIORITIES
         case "timeout" | "max_wait":
-            return isinstance(value, timedelta) and timedelta(0) < value <= _LONGEST_TIME
+            return isinstance(value, timedelta) and timedelta(0) < value <= FARTHEST
         case "name" | "concurrency_key" | "key":
             return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and _can_be_stored(value)
     return name != "on_duplicate" or value in get_args(OnDuplicate)

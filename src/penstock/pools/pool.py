@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, get_args
 
+from penstock.config import FOR_EVER
 from penstock.errors import DeclarationError
 from penstock.jobs.job import DEFAULT_POOL
 from penstock.jobs.order import NO_AGEING
@@ -64,9 +65,10 @@ class PoolDefinition:
         if not isinstance(always, bool):
             raise DeclarationError(f"Pool {self.name}: retry_actions_by_default must be True or False, not {always!r}.")
         ttl: object = self.status_ttl
-        if ttl is not None and not (isinstance(ttl, timedelta) and ttl > timedelta(0)):
+        if ttl is not None and not (isinstance(ttl, timedelta) and timedelta(0) < ttl <= FOR_EVER):
             raise DeclarationError(
-                f"Pool {self.name}: status_ttl must be a timedelta greater than 0, or None for ever, not {ttl!r}."
+                f"Pool {self.name}: status_ttl must be a timedelta greater than 0, of at most {FOR_EVER.days:,} days, "
+                f"or None for ever, not {ttl!r}."
             )
         if self.log_level not in get_args(LogLevel):
             raise DeclarationError(

@@ -26,6 +26,7 @@ from penstock.errors import (
     ResultInvalid,
     TryAgain,
 )
+from penstock.observe.errortext import error_text
 from penstock.observe.logs import event
 from penstock.server.requests import Refused
 from penstock.wire.outgoing import Format, encode_result
@@ -115,7 +116,7 @@ def function_error(error: BaseException, exchange: Exchange, form: Format, *, de
     _log(error, exchange)
     text = f"[Request ID: {exchange.request_id}] Server Error"
     if dev:
-        text += f"\nUncaught {_printable(f'{type(error).__name__}: {error}')}"
+        text += f"\nUncaught {_printable(error_text(error))}"
     return to_json({"status": "error", "errorMessage": text})
 
 
@@ -139,7 +140,7 @@ def _is_callers(error: BaseException) -> bool:
 
 
 def _callers_text(error: BaseException) -> str:
-    return str(error) if isinstance(error, FunctionNotFound) else f"{type(error).__name__}: {_printable(str(error))}"
+    return str(error) if isinstance(error, FunctionNotFound) else _printable(error_text(error))
 
 
 def _again(error: TryAgain, exchange: Exchange, *, dev: bool) -> Answer:

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from penstock.calls.batch import Batches
+from penstock.calls.journal import tell_of_broken
 from penstock.calls.run import Runner
 from penstock.calls.work import Running
 from penstock.jobs.job import Job, Settlement
-from penstock.jobs.settle import settle_cancel
+from penstock.jobs.settle import cancel_anyhow
 from penstock.services.outside import Outside
 from penstock.services.rescue import Rescue
 
@@ -51,7 +52,7 @@ class Others:
         canceled: list[tuple[Job, Settlement]] = []
 
         def decide(jobs: list[Job]) -> list[Settlement]:
-            canceled[:] = [(job, settle_cancel(job, now, kept)) for job in jobs]
+            canceled[:] = [(job, cancel_anyhow(job, now, kept, tell_of_broken)) for job in jobs]
             return [settlement for _, settlement in canceled]
 
         asked = await self._store.jobs.cancel_pending(now, _CANCELS_AT_ONCE, decide)

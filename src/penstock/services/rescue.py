@@ -6,11 +6,14 @@ Any worker looks, and any planner that stands by; whoever is first does it, and 
 from __future__ import annotations
 
 import logging
+from datetime import datetime
 from functools import partial
 
+from penstock.calls.journal import tell_of_broken
 from penstock.calls.run import Runner
+from penstock.errors import DatabaseUnavailable
 from penstock.jobs.job import Job, Outcome, Settlement
-from penstock.jobs.settle import settle
+from penstock.jobs.settle import settle_anyhow
 from penstock.jobs.states import JobEvent
 from penstock.observe.logs import event as log_event
 
@@ -41,15 +44,26 @@ class Rescue:
         await self._store.synchronize()  # a clock that runs ahead would end the leases of others
         now = self._clock.now()
         expired = [lease for lease in await self._store.leases.expired(now) if lease != own]
+        rescued = 0
         for lease in expired:
-            lost: list[tuple[Job, Settlement]] = []
-            count = await self._store.leases.rescue(lease, now, partial(self._settle_lost, lost))
-            self._engine.journal.settled(lost)
-            log_event("worker.rescued", logging.WARNING, lease=lease, jobs=count)
-        return len(expired)
+            try:
+                await self._rescue(lease, now)
+            except DatabaseUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - no lease waits for another that cannot be taken away
+                log_event("worker.not_rescued", logging.ERROR, lease=lease, error=error)
+            else:
+                rescued += 1
+        return rescued
+
+    async def _rescue(self, lease: int, now: datetime) -> None:
+        lost: list[tuple[Job, Settlement]] = []
+        count = await self._store.leases.rescue(lease, now, partial(self._settle_lost, lost))
+        self._engine.journal.settled(lost)
+        log_event("worker.rescued", logging.WARNING, lease=lease, jobs=count)
 
     def _settle_lost(self, settled: list[tuple[Job, Settlement]], jobs: list[Job]) -> list[Settlement]:
         now, kept = self._clock.now(), self._engine.keep
         lost = Outcome(JobEvent.LOST, error="WorkerLost: the worker that ran this job died or lost its lease")
-        settled[:] = [(job, settle(job, lost, now, self._clock.random(), kept)) for job in jobs]
+        settled[:] = [(job, settle_anyhow(job, lost, now, self._clock.random(), kept, tell_of_broken)) for job in jobs]
         return [settlement for _, settlement in settled]

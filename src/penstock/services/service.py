@@ -11,6 +11,7 @@ import logging
 from penstock.clock import Clock
 from penstock.errors import TryAgain
 from penstock.jobs.waits import Exponential, backoff
+from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
 
 _AFTER_ERROR = Exponential(initial_backoff=0.1, base=2.0, max_backoff=5.0)
@@ -82,7 +83,7 @@ class Service:
                 f"{self.name}.tick_failed",
                 logging.WARNING if known else logging.ERROR,
                 exc_info=None if known else error,
-                error=f"{type(error).__name__}: {error}",
+                error=error_text(error),
                 again_in=round(pause, 3),
             )
         else:

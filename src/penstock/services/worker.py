@@ -17,11 +17,12 @@ from datetime import datetime, timedelta
 from typing import cast
 from uuid import UUID
 
+from penstock.calls.journal import tell_of_broken
 from penstock.calls.run import Runner
 from penstock.calls.work import Running
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.jobs.job import DEFAULT_POOL, Job, Outcome, job_id
-from penstock.jobs.settle import settle
+from penstock.jobs.settle import settle_anyhow
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
@@ -252,23 +253,20 @@ class Worker(Service):
 
     async def _settle_ended(self) -> set[UUID]:
         outcomes = [pair for pair in self._under_way.outcomes if pair[1].event is not JobEvent.HELD]
-        if len(outcomes) == len(self._under_way.outcomes):
-            self._under_way.outcomes = []
-        else:
-            self._under_way.outcomes = [pair for pair in self._under_way.outcomes if pair[1].event is JobEvent.HELD]
         if not outcomes or self.lease is None:
+            self._under_way.outcomes = [pair for pair in self._under_way.outcomes if pair[1].event is JobEvent.HELD]
             return set()
         now, chance, kept = self.clock.now(), self.clock.random, self._runner.engine.keep
-        settlements = [settle(job, outcome, now, chance(), kept) for job, outcome in outcomes]
-        try:
-            won = await self._store.jobs.settle(self.lease, settlements)
-        except BaseException:
-            self._under_way.outcomes = outcomes + self._under_way.outcomes
-            raise
+        settlements = [settle_anyhow(job, outcome, now, chance(), kept, tell_of_broken) for job, outcome in outcomes]
+        won = await self._store.jobs.settle(self.lease, settlements)
+        done = set(map(id, outcomes))
+        self._under_way.outcomes = [pair for pair in self._under_way.outcomes if id(pair) not in done]
         self._journal.settled(zip((job for job, _ in outcomes), settlements, strict=True), won)
         for (job, _), settlement in zip(outcomes, settlements, strict=True):
             if settlement.id not in won:
                 log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=self.lease)
+            elif job.ending is not None:
+                continue  # of its on_complete was told when it raised
             elif settlement.error is not None and settlement.event not in {JobEvent.SNOOZED, JobEvent.SKIPPED}:
                 self._journal.failed(job, settlement)
         return won

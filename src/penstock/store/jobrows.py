@@ -51,7 +51,12 @@ def options_of(text: str | None) -> Options:
 
 
 def _options(text: str) -> Options:
-    given = json.loads(text)
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):  # left to whoever can read it, as any other options
+        return Options(unread=json.dumps({"options": text}))
     unread = {name: given.pop(name) for name in [*given] if name not in _OPTIONS}
     for field in _RETRIES:
         if field in given:

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from penstock.config import FOR_EVER
 from penstock.jobs.job import Mark, Settlement
-from penstock.jobs.settle import FOR_EVER
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.store.contract import OpenTransaction, Row
 from penstock.store.jobrows import LONG_SLOT

@@ -10,8 +10,8 @@ from typing import Any
 from uuid import UUID
 
 from penstock.clock import Clock
+from penstock.config import FOR_EVER
 from penstock.jobs.job import Job, Mark, Settlement
-from penstock.jobs.settle import FOR_EVER
 from penstock.jobs.states import JobEvent, JobState
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept

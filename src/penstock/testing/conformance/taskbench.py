@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.changes.position import Position
+from penstock.config import FOR_EVER
 from penstock.jobs.job import Job, Options, Outcome, Settlement
-from penstock.jobs.settle import FOR_EVER, settle
+from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.task import Change, TaskSpec

@@ -568,8 +568,10 @@ begin
         perform penstock.refuse('max_attempts is less than 1, or not 1 for what is no action', 'Leave it away for 1.');
     elsif not coalesce(initial_backoff between 0 and 1e9 and base between 1 and 1e9, false) then
         perform penstock.refuse('initial_backoff is not from 0 or base not from 1 to 1e9', 'Leave them away.');
-    elsif timeout <= interval '0' or not coalesce(keep > interval '0', false) then
-        perform penstock.refuse('timeout or keep is not greater than 0', 'Leave it away.');
+    elsif timeout <= interval '0' or timeout > interval '1830 days' then
+        perform penstock.refuse('timeout is not greater than 0, or more than five years', 'Leave it away.');
+    elsif not coalesce(keep > interval '0' and keep <= interval '365000 days', false) then
+        perform penstock.refuse('keep is not greater than 0, or more than 365,000 days', 'Choose a shorter one.');
     elsif length(concurrency_key) not between 1 and 200 then
         perform penstock.refuse('concurrency_key has not 1 to 200 characters', 'Leave it away for none.');
     elsif on_complete is not null

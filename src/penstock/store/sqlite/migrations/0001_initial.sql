@@ -498,10 +498,13 @@ create trigger penstock_enqueue_insert instead of insert on penstock_enqueue beg
         typeof(ifnull(new.initial_backoff, 0)) in ('integer', 'real') and ifnull(new.initial_backoff, 0) between 0 and 1e9
         and typeof(ifnull(new.base, 1)) in ('integer', 'real') and ifnull(new.base, 1) between 1 and 1e9
     );
-    select raise(abort, 'penstock: timeout or keep is no number of seconds greater than 0. Leave it away.')
+    select raise(abort, 'penstock: timeout is no number of seconds greater than 0, or more than five years. Leave it away.')
     where not (
-        typeof(ifnull(new.timeout, 1)) in ('integer', 'real') and ifnull(new.timeout, 1) between 1e-9 and 1e15
-        and typeof(ifnull(new.keep, 1)) in ('integer', 'real') and ifnull(new.keep, 1) between 1e-9 and 1e15
+        typeof(ifnull(new.timeout, 1)) in ('integer', 'real') and ifnull(new.timeout, 1) between 1e-9 and 1830 * 86400
+    );
+    select raise(abort, 'penstock: keep is no number of seconds greater than 0, or more than 365,000 days. Choose a shorter one.')
+    where not (
+        typeof(ifnull(new.keep, 1)) in ('integer', 'real') and ifnull(new.keep, 1) between 1e-9 and 365000 * 86400
     );
     select raise(abort, 'penstock: on_complete is the name of no mutation. Write module:name.')
     where new.on_complete is not null

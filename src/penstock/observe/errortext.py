@@ -1,0 +1,29 @@
+"""Errors as texts, for whoever keeps, logs or shows one.
+
+Owns that there is always a text: errors of users have code of their own, and what that raises must not end who tells.
+"""
+
+from __future__ import annotations
+
+import traceback
+
+
+def message_of(error: BaseException) -> str:
+    """What an error says."""
+    try:
+        return str(error)
+    except Exception as refused:  # noqa: BLE001 - it has code of its own
+        return f"<it cannot say why: its str() raised {type(refused).__name__}>"
+
+
+def error_text(error: BaseException) -> str:
+    """Its type and what it says."""
+    return f"{type(error).__name__}: {message_of(error)}"
+
+
+def trace_text(error: BaseException) -> str:
+    """Its traceback."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - notes and causes have code of their own, too
+        return error_text(error)

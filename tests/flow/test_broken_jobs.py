@@ -1,0 +1,274 @@
+"""Jobs of which nothing can be made, as something past all doors has stored them: they end, and no other waits."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from race.test_workers import answer, make_worker
+from stage.guests import sqlite_file
+from stage.waits import until
+
+from penstock import ActionCtx, App, Failed, Finished, MutationCtx, QueryCtx, Retry, Success, Table, WorkId, WorkResult
+from penstock.errors import ConfigError, DeclarationError, Snooze, ValueInvalid
+from penstock.jobs.job import JobId, job_uuid
+from penstock.testing import TestApp
+
+app = App()
+mail = app.workpool("mail", max_parallelism=20)
+
+BROKEN = [
+    '{"keep": 1e300}',
+    '{"keep": "until spring"}',
+    '{"keep": [1]}',
+    '{"keep": -1e300}',
+    '{"task": 1}',  # whose arguments are none of a task's
+]
+
+
+class Told(Table):
+    work: str
+    kind: str
+
+
+@app.internal_action
+async def send(ctx: ActionCtx, number: int) -> int:
+    return number
+
+
+begun: list[int] = []
+
+
+@app.internal_action
+async def wait(ctx: ActionCtx, number: int) -> int:
+    begun.append(number)
+    if ctx.work.attempt == 1:
+        await asyncio.Event().wait()
+    return number
+
+
+@app.internal_mutation
+async def tell(ctx: MutationCtx, work_id: WorkId, result: WorkResult[int], context: Any) -> None:
+    await ctx.db.insert(Told(work=work_id, kind=result.kind))
+
+
+@app.internal_query
+async def told(ctx: QueryCtx) -> list[str]:
+    return [row.kind for row in await ctx.db.query(Told).collect()]
+
+
+def change(url: str, statement: str, job: JobId, *values: str) -> None:
+    """Change the row of a job, as no program of penstock's does."""
+    uuid = job_uuid(job)
+    if url.startswith("sqlite"):
+        lite = sqlite3.connect(sqlite_file(url))
+        with lite:
+            assert lite.execute(statement.format(table="penstock_", mark="?"), (*values, uuid.bytes)).rowcount == 1
+        lite.close()
+    else:
+        with psycopg.connect(url) as connection:
+            marked = statement.format(table="penstock.", mark="%s")
+            assert connection.execute(marked, (*values, uuid)).rowcount == 1
+
+
+def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    return [vars(record)["facts"] for record in caplog.records if getattr(record, "event", "") == name]
+
+
+@pytest.mark.parametrize("options", BROKEN)
+async def test_a_broken_job_is_settled_with_others(database_url: str, options: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        pool = mail.with_options(on_complete=tell)
+        works = [await pool.enqueue(backend, send, number) for number in range(4)]
+        change(database_url, "update {table}ready_job set options = {mark} where id = {mark}", works[1], options)
+        await backend.run_until_idle(raise_errors=False)
+        for number in (0, 2, 3):
+            assert await mail.status(backend, works[number]) == Finished(Success(number))
+        broken = await mail.status(backend, works[1])
+        if options == '{"task": 1}':
+            assert isinstance(broken, Finished)
+            assert isinstance(broken.result, Failed)
+            assert broken.result.error.startswith("JobBroken: ")
+            assert sorted(await backend.run_query(told)) == ["failed", "success", "success", "success"]
+        elif "-1" not in options:
+            assert broken == Finished(Success(1))
+            backend.clock.advance(timedelta(days=2))
+            assert await mail.status(backend, works[0]) is None, "its day is over"
+            assert await mail.status(backend, works[1]) == Finished(Success(1)), "kept for ever"
+
+
+async def test_a_broken_job_of_a_worker_that_died_is_taken_over_with_others(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun.clear()
+    async with TestApp(app, database_url) as backend:
+        pool = mail.with_options(retry=Retry(3, 0.01, 1))
+        works = [await pool.enqueue(backend, wait, number) for number in range(len(BROKEN) + 3)]
+        dead = make_worker(backend)
+        await dead.tick()
+        await until(lambda: answer(len(begun) == len(works)))
+        await dead.kill()
+        for work, options in zip(works, BROKEN, strict=False):
+            change(database_url, "update {table}running_job set options = {mark} where id = {mark}", work, options)
+        backend.clock.advance(timedelta(seconds=31))
+        await backend.run_until_idle(raise_errors=False)
+        for number in range(len(BROKEN), len(works)):
+            assert await mail.status(backend, works[number]) == Finished(Success(number))
+        ends = [await mail.status(backend, work) for work in works[: len(BROKEN)]]
+        lost = [
+            end.result.error.partition(":")[0]
+            for end in ends
+            if isinstance(end, Finished) and hasattr(end.result, "error")
+        ]
+        assert lost == ["WorkerLost", "WorkerLost", "WorkerLost", "JobBroken"]
+        assert ends[3] is None, "its time was over at once"
+        assert len(events(caplog, "job.broken")) == 1
+
+
+async def test_no_lease_waits_for_another_that_cannot_be_taken_over(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun.clear()
+    async with TestApp(app, database_url) as backend:
+        pool, works = mail.with_options(retry=Retry(3, 0.01, 1)), []
+        for number in range(2):
+            works.append(await pool.enqueue(backend, wait, number))
+            worker = make_worker(backend)
+            await worker.tick()
+            await until(lambda: answer(len(begun) == len(works)))
+            await worker.kill()
+        change(database_url, "update {table}running_job set ending = {mark} where id = {mark}", works[0], "no ending")
+        backend.clock.advance(timedelta(seconds=31))
+        await backend.run_until_idle(raise_errors=False)
+        assert await mail.status(backend, works[1]) == Finished(Success(1))
+        assert events(caplog, "worker.not_rescued")
+        assert [facts["jobs"] for facts in events(caplog, "worker.rescued")] == [1]
+
+
+async def test_what_no_worker_can_read_keeps_no_other_job_waiting(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        works = [await mail.enqueue(backend, send, number) for number in range(3)]
+        change(database_url, "update {table}ready_job set options = {mark} where id = {mark}", works[0], "no JSON")
+        await backend.run_until_idle(advance=False)
+        assert [await mail.status(backend, work) for work in works[1:]] == [Finished(Success(1)), Finished(Success(2))]
+        found = await backend.job(works[0])
+        assert found is not None
+        assert (found.state.value, (found.error or "").partition(":")[0]) == ("pending", "OptionsUnread")
+
+
+async def test_an_outcome_stays_until_it_is_written(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with TestApp(app, database_url) as backend:
+        work = await mail.enqueue(backend, send, 7)
+        worker = make_worker(backend)
+        await worker.tick()
+        await worker.wait_for_jobs()
+        assert worker.unsettled == 1
+
+        async def refuse(*_: object) -> Any:
+            assert worker.unsettled == 1
+            raise RuntimeError("not now")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(backend.engine.store.jobs, "settle", refuse)
+            with pytest.raises(RuntimeError):
+                await worker.tick()
+        assert worker.unsettled == 1
+        await worker.tick()
+        assert worker.unsettled == 0
+        assert await mail.status(backend, work) == Finished(Success(7))
+        await worker.finish()
+
+
+# ----- what is refused at the doors
+
+
+def test_a_status_is_kept_for_a_time_that_can_be_counted() -> None:
+    for ttl in (timedelta.max, timedelta(days=365_000, microseconds=1)):
+        with pytest.raises(DeclarationError, match=r"status_ttl must be .* at most 365,000 days, or None for ever"):
+            App().workpool("ever", status_ttl=ttl)
+    assert App().workpool("ever", status_ttl=timedelta(days=365_000)).definition.status_ttl == timedelta(days=365_000)
+    with pytest.raises(ConfigError, match="at most 365,000 days"):
+        App(job_status_ttl=1e12)
+
+
+@pytest.mark.parametrize("option", ["timeout", "max_wait"])
+def test_an_attempt_takes_five_years_at_most(option: str) -> None:
+    asked = {"key": "a", "on_duplicate": "debounce", "run_after": timedelta(seconds=1)} if option == "max_wait" else {}
+    for value in (timedelta.max, timedelta(days=1830, microseconds=1), timedelta(0)):
+        with pytest.raises(ValueInvalid, match=f"{option} takes a timedelta greater than 0, and of at most five years"):
+            mail.with_options(**asked, **{option: value})
+    mail.with_options(**asked, **{option: timedelta(days=1830)})
+
+
+async def test_the_longest_timeout_can_be_waited_for(database_url: str) -> None:
+    async with app.open(database_url, services=["worker"]) as backend:
+        work = await mail.with_options(timeout=timedelta(days=1830)).enqueue(backend, send, 1)
+        assert await mail.result(backend, work, timedelta(seconds=30)) == Success(1)
+
+
+# ----- errors that cannot say what they are
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("I do not say")
+
+
+class SilentSnooze(Snooze):
+    def __str__(self) -> str:
+        raise RuntimeError("I do not say")
+
+
+@dataclass(frozen=True)
+class Letter:
+    number: int
+
+
+@app.internal_action(batch=10, of=Letter, linger=timedelta(seconds=0.05))
+async def send_all(ctx: ActionCtx, letters: list[Letter]) -> list[Any]:
+    answers: dict[int, Any] = {0: Silent(), 1: KeyError("k"), 2: SilentSnooze(timedelta(days=1))}
+    return [answers.get(letter.number, letter.number) for letter in letters]
+
+
+@app.internal_action
+async def fail_silently(ctx: ActionCtx) -> None:
+    raise Silent
+
+
+@app.internal_mutation
+async def complete_silently(ctx: MutationCtx, work_id: WorkId, result: WorkResult[int], context: Any) -> None:
+    raise Silent
+
+
+async def test_an_error_that_cannot_be_told_is_the_end_of_its_own_job_only(database_url: str) -> None:
+    async with app.open(database_url, services=["worker"]) as backend:
+        works = await mail.enqueue_batch(backend, send_all, [{"number": number} for number in range(5)])
+        ends = [await mail.result(backend, works[number], timedelta(seconds=30)) for number in (0, 1, 3, 4)]
+        assert isinstance(ends[0], Failed)
+        assert ends[0].error == "Silent: <it cannot say why: its str() raised RuntimeError>"
+        assert ends[1:] == [Failed("KeyError: 'k'"), Success(3), Success(4)]
+        snoozed = await backend.job(works[2])
+        assert snoozed is not None
+        assert snoozed.state.value == "pending"
+        alone = await mail.enqueue(backend, fail_silently)
+        assert await mail.result(backend, alone, timedelta(seconds=30)) == ends[0]
+
+
+async def test_an_error_that_cannot_be_told_ends_an_on_complete(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with app.open(database_url, services=["worker"]) as backend:
+        pool = mail.with_options(on_complete=complete_silently, on_complete_retry=Retry(1))
+        work = await pool.enqueue(backend, send, 1)
+        assert await mail.result(backend, work, timedelta(seconds=30)) == Success(1)
+        found = await backend.job(work)
+        assert found is not None
+        assert found.on_complete_error == "Silent: <it cannot say why: its str() raised RuntimeError>"
+        (failed,) = events(caplog, "job.on_complete_failed")
+        assert failed["error"] == found.on_complete_error
+        assert not events(caplog, "job.failed"), "it succeeded"
