@@ -25,7 +25,9 @@ slow = app.workpool("slow", max_parallelism=0)
 
 @app.action
 async def go(ctx: ActionCtx, count: int) -> list[str]:
-    pool = mail.with_options(retry=True, on_complete=told, context={"a": 1}, name="greet")
+    pool = mail.with_options(
+        retry=True, on_complete=told, on_complete_retry=Retry(2, 0.0), context={"a": 1}, name="greet"
+    )
     await slow.enqueue_batch(ctx, send, [{"to": "later"}] * 2)
     return [await pool.enqueue(ctx, send, f"user{number}") for number in range(count)]
 
@@ -38,7 +40,9 @@ async def send(ctx: ActionCtx, to: str) -> str:
 
 
 @app.internal_mutation
-async def told(ctx: MutationCtx, work_id: WorkId, result: WorkResult[str], context: Any) -> None: ...
+async def told(ctx: MutationCtx, work_id: WorkId, result: WorkResult[str], context: Any) -> None:
+    if Path("broken").exists():
+        raise ValueError("callback broke")
 """
 
 
@@ -187,3 +191,30 @@ def test_top_without_workers_or_jobs(mail: Console) -> None:
     shown = mail.ok("top").out
     assert "no worker runs" in shown
     assert "nothing runs, nothing is ready" in shown
+
+
+def test_an_on_complete_that_failed_is_found_shown_and_called_again(mail: Console) -> None:
+    mail.write("open", "")
+    broken = mail.write("broken", "")
+    first, second = enqueue(mail, 2)
+    work(mail, first, second)
+    found = mail.ok("jobs", "list", "--on-complete-error", "callback broke", "--json").json["jobs"]
+    assert {job["id"] for job in found} == {first, second}
+    assert mail.ok("jobs", "list", "--on-complete-error", "other", "--json").json["jobs"] == []
+    shown = mail.ok("jobs", "show", first).out
+    assert re.search(r"^on complete error +ValueError: callback broke$", shown, re.MULTILINE)
+    assert re.search(r"^on complete 1 +raised ", shown, re.MULTILINE)
+    assert re.search(r"^on complete 2 +exhausted ", shown, re.MULTILINE)
+    assert shown.count('raise ValueError("callback broke")') == 2
+    refused = mail("jobs", "retry", first)
+    assert refused.code == 1
+    assert "Its on_complete has failed: see --on-complete." in refused.err
+    assert mail.ok("jobs", "retry", "--on-complete", first).err == f"{first} is retried.\n"
+    broken.unlink()
+    assert mail.ok("jobs", "retry", "--on-complete", "--pool", "mail").err == "1 job retried, of 1.\n"
+    work(mail, first, second)
+    assert mail.ok("jobs", "list", "--on-complete-error", "", "--json").json["jobs"] == []
+    refused = mail("jobs", "retry", "--on-complete", first)
+    assert (refused.code, refused.err) == (
+        1, f"{first} is not retried: its on_complete has not failed for good; it is success.\n",
+    )  # fmt: skip

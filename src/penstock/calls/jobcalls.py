@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
 from penstock.calls import tokens
+from penstock.calls.journal import tell_of_retries
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
-from penstock.jobs.filter import JobFilter, cancelable, retriable
+from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
 from penstock.jobs.job import (
     DEFAULT_POOL,
     NO_OPTIONS,
@@ -22,12 +23,10 @@ from penstock.jobs.job import (
     Kind,
     NewJob,
     Options,
-    job_id,
     job_ids,
     status_of_new,
 )
 from penstock.jobs.order import FARTHEST, rank
-from penstock.observe.logs import event as log_event
 from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
 from penstock.pools.results import Completion
@@ -43,8 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Answer = Callable[[Coroutine[Any, Any, Any]], Any]
 
-_MATCHED_AT_ONCE = 5_000
-_RETRIED_AT_ONCE = 1_000
+_MATCHED_AT_ONCE, _RETRIED_AT_ONCE = 5_000, 1_000
 
 
 class JobCalls:
@@ -273,30 +271,33 @@ class JobCalls:
         where = cancelable(where)
         return await self.write(lambda transaction: transaction.cancel_all(where))
 
-    async def retry(self, uuids: Sequence[UUID]) -> list[UUID]:
+    async def retry(self, uuids: Sequence[UUID], *, on_complete: bool = False) -> list[UUID]:
         """Make jobs pending again that have failed or were canceled; those that were so.
+
+        Args:
+            uuids: Which jobs.
+            on_complete: Instead have the on_complete of jobs called again that has failed for good.
 
         Raises:
             ContextError: The caller is in a transaction.
         """
         self.check_outside("Jobs are retried")
-        engine, retried = self._runner.engine, list[UUID]()
+        verb, retried = self.store.jobs.recall if on_complete else self.store.jobs.retry, list[UUID]()
         for start in range(0, len(uuids), _RETRIED_AT_ONCE):
-            retried += await engine.store.jobs.retry(uuids[start : start + _RETRIED_AT_ONCE], self._runner.now())
-            engine.store.signals.notify()
-        for uuid in retried:
-            log_event("job.retried", job=job_id(uuid))
+            retried += await verb(uuids[start : start + _RETRIED_AT_ONCE], self._runner.now())
+            self.store.signals.notify()
+        tell_of_retries(retried, on_complete=on_complete)
         return retried
 
-    async def retry_all(self, where: JobFilter) -> int:
+    async def retry_all(self, where: JobFilter, *, on_complete: bool = False) -> int:
         """The same for all jobs that meet a filter; how many.
 
         Raises:
-            ContextError: The caller is in a transaction.
             ValueInvalid: The filter is one of jobs that cannot be retried.
         """
         self.check_outside("Jobs are retried")
-        return len(await self.retry(await self.matching(retriable(where))))
+        found = await self.matching(recallable(where) if on_complete else retriable(where))
+        return len(await self.retry(found, on_complete=on_complete))
 
     async def matching(self, where: JobFilter) -> list[UUID]:
         """Ids of all jobs that meet a filter, oldest first; read in pieces."""

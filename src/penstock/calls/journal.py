@@ -293,6 +293,15 @@ class Journal:
         return self._talkative if self._talkative and enabled() else frozenset()
 
 
+def tell_of_retries(jobs: Iterable[UUID], *, on_complete: bool) -> None:
+    """Tell of jobs that run again because somebody asked for it, or of which only the on_complete does."""
+    for job in jobs:
+        if on_complete:
+            log_event("job.on_complete_retried", job=job_id(job))
+        else:
+            log_event("job.retried", job=job_id(job))
+
+
 def tell_of_broken(job: Job, error: Exception) -> None:
     """Tell of a job that ends because nothing can be made of what is stored with it."""
     log_event("job.broken", logging.ERROR, job=job_id(job.id), function=job.function, error=error)

@@ -28,6 +28,7 @@ class Where(TypedDict, total=False):
     error: str
     since: datetime
     before: datetime
+    on_complete_error: str
 
 
 class Retrying:
@@ -84,6 +85,53 @@ class Retrying:
         calls = _calls(ctx)
         return calls.answer(calls.retry_all(filter_of(self.name, function, where)))
 
+    @overload
+    def retry_on_complete(self, ctx: AsyncWaiter, work_id: JobId) -> Coroutine[Any, Any, bool]: ...
+    @overload
+    def retry_on_complete(self, ctx: SyncWaiter, work_id: JobId) -> bool: ...
+    def retry_on_complete(self, ctx: Any, work_id: JobId) -> Any:
+        """Call the ``on_complete`` of work again that has raised each time; False if it has not, or is unknown.
+
+        How the work has ended stays as it is, and is what ``on_complete`` is told; its attempts begin anew.
+
+        Args:
+            ctx: As for `retry`.
+            work_id: Its id.
+
+        Raises:
+            ContextError: The ctx is one of a mutation or a query.
+            IdInvalid: It is not an id of a job.
+        """
+        calls = _calls(ctx)
+        return calls.answer(_retry(calls, work_id, on_complete=True))
+
+    @overload
+    def retry_all_on_complete(
+        self,
+        ctx: AsyncWaiter,
+        function: Function[Any, Any, Any, Any] | None = None,
+        **where: Unpack[Where],
+    ) -> Coroutine[Any, Any, int]: ...
+    @overload
+    def retry_all_on_complete(
+        self, ctx: SyncWaiter, function: Function[Any, Any, Any, Any] | None = None, **where: Unpack[Where]
+    ) -> int: ...
+    def retry_all_on_complete(self, ctx: Any, function: Any = None, **where: Any) -> Any:
+        """The same for all work of this pool; how much, the oldest first.
+
+        Args:
+            ctx: As for `retry`.
+            function: Only for calls of this function.
+            **where: Only for work for which this holds, too; see `JobFilter`.
+
+        Raises:
+            ContextError: The ctx is one of a mutation or a query.
+            UsageError: Work has nothing by this name to be told apart by.
+            ValueInvalid: It asks for work that has not ended, or with a value that cannot be.
+        """
+        calls = _calls(ctx)
+        return calls.answer(calls.retry_all(filter_of(self.name, function, where), on_complete=True))
+
 
 def filter_of(pool: str, function: Any, where: Mapping[str, Any]) -> JobFilter:
     """The filter for work of a pool.
@@ -101,8 +149,8 @@ def filter_of(pool: str, function: Any, where: Mapping[str, Any]) -> JobFilter:
     return JobFilter(pool, None if function is None else function.name, **where)
 
 
-async def _retry(calls: JobCalls, work_id: JobId) -> bool:
-    return bool(await calls.retry([job_uuid(work_id)]))
+async def _retry(calls: JobCalls, work_id: JobId, *, on_complete: bool = False) -> bool:
+    return bool(await calls.retry([job_uuid(work_id)], on_complete=on_complete))
 
 
 def _calls(ctx: Any) -> JobCalls:

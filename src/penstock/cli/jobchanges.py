@@ -16,12 +16,12 @@ from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, say
 from penstock.clock import SystemClock
 from penstock.errors import DataError
-from penstock.jobs.filter import JobFilter, cancelable, retriable
+from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
 from penstock.jobs.job import JobId, JobStatus, job_id, job_uuid
-from penstock.jobs.states import FINISHED, RETRIABLE, JobState
+from penstock.jobs.states import FINISHED, JobState
 
 NOT_RETRIED, FAILED, CANCELED, LATE = 1, 3, 4, 5
-_RETRIABLE = [state.value for state in JobState if state in RETRIABLE]
+_ENDED = [state.value for state in JobState if state in FINISHED]
 _CANCELABLE = ["pending", "running"]
 _FIRST_LOOK, _LAST_LOOK = 0.01, 0.5
 _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before several jobs are changed by a filter.")
@@ -29,11 +29,14 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before several
 
 @click.command("retry")
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
-@filter_options(_RETRIABLE)
+@filter_options(_ENDED)
+@click.option(
+    "--on-complete", is_flag=True, help="Only call their on_complete again, if that has failed for good; in any state."
+)
 @_yes
 @json_option()
 @pass_options
-def retry(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) -> int:
+def retry(options: Options, /, jobs: Sequence[str], yes: bool, on_complete: bool, **given: Any) -> int:
     """Run JOBs again that have failed or were canceled, or all failed ones that the options tell.
 
     They are pending then, their attempts begin anew, and their on_complete runs again when they have ended.
@@ -41,19 +44,20 @@ def retry(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) -> 
     check_meant(jobs, given, "retry")
     app = open_app(options)
     if not jobs:
-        count, retried = complete(_retry_matching(app, options, retriable(read_filter(app, given)), sure=yes))
+        where = read_filter(app, given)
+        where = recallable(where) if on_complete else retriable(where)
+        count, retried = complete(_retry_matching(app, options, where, sure=yes, on_complete=on_complete))
         if options.json:
             print_json({"found": count, "retried": [job_id(uuid) for uuid in retried]})
         else:
             say(f"{counted(len(retried), 'job')} retried, of {count:,}." if count else "There are no such jobs.")
         return 0
-    found = complete(_retry_named(app, options, jobs))
+    found = complete(_retry_named(app, options, jobs, on_complete=on_complete))
     if options.json:
         print_json({"jobs": [{"id": status.id, "state": status.state.value, "retried": won} for status, won in found]})
     else:
         for status, won in found:
-            why = "is not retried: only what has failed or was canceled is; it is"
-            say(f"{status.id} is retried." if won else f"{status.id} {why} {status.state.value}.")
+            say(f"{status.id} is retried." if won else _why_not(status, on_complete=on_complete))
     return 0 if all(won for _, won in found) else NOT_RETRIED
 
 
@@ -124,20 +128,33 @@ async def known_job(backend: Backend, job: str) -> JobStatus:
 # ----- steps
 
 
-async def _retry_named(app: App, options: Options, jobs: Sequence[str]) -> list[tuple[JobStatus, bool]]:
+def _why_not(status: JobStatus, *, on_complete: bool) -> str:
+    if on_complete:
+        return f"{status.id} is not retried: its on_complete has not failed for good; it is {status.state.value}."
+    text = f"{status.id} is not retried: only what has failed or was canceled is; it is {status.state.value}."
+    return text if status.on_complete_error is None else f"{text} Its on_complete has failed: see --on-complete."
+
+
+async def _retry_named(
+    app: App, options: Options, jobs: Sequence[str], *, on_complete: bool
+) -> list[tuple[JobStatus, bool]]:
     async with open_backend(app, options) as backend:
         for job in jobs:
             await known_job(backend, job)
-        retried = await backend.job_calls.retry([job_uuid(job) for job in jobs])
+        calls, uuids = backend.job_calls, [job_uuid(job) for job in jobs]
+        retried = await calls.retry(uuids, on_complete=on_complete)
         return [(await known_job(backend, job), job_uuid(job) in retried) for job in dict.fromkeys(jobs)]
 
 
-async def _retry_matching(app: App, options: Options, where: JobFilter, *, sure: bool) -> tuple[int, list[Any]]:
+async def _retry_matching(
+    app: App, options: Options, where: JobFilter, *, sure: bool, on_complete: bool
+) -> tuple[int, list[Any]]:
     """What the filter finds now is retried, and nothing that fails while somebody is asked."""
     async with open_backend(app, options) as backend:
-        found = await backend.job_calls.matching(where)
+        calls = backend.job_calls
+        found = await calls.matching(where)
         confirm_many(len(found), "retry", "job", sure=sure)
-        return len(found), await backend.job_calls.retry(found)
+        return len(found), await calls.retry(found, on_complete=on_complete)
 
 
 async def _cancel_named(app: App, options: Options, jobs: Sequence[str]) -> list[JobStatus]:

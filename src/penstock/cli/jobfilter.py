@@ -73,6 +73,11 @@ def filter_options(states: Sequence[str]) -> Callable[[F], F]:
             help="Only jobs that ended since, or were enqueued if they have not.",
         ),
         click.option("--before", type=Moment(), metavar="WHEN", help="The same time, but earlier than this."),
+        click.option(
+            "--on-complete-error",
+            metavar="TEXT",
+            help="Only jobs whose on_complete has failed for good, with an error that contains this; '' for any.",
+        ),
     )
 
     def decorate(command: F) -> F:
@@ -101,7 +106,7 @@ def check_meant(jobs: Sequence[str], given: dict[str, Any], verb: str) -> None:
     Raises:
         UsageError: It does.
     """
-    told = [f"--{name}" for name, value in given.items() if value is not None]
+    told = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
     if jobs and told:
         raise click.UsageError(f"{told[0]} and the ids of jobs exclude each other.")
     if not jobs and not told:

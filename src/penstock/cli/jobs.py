@@ -61,12 +61,14 @@ def show(options: Options, job: str) -> None:
         print_json(_as_data(status))
         return
     for name, value in _as_data(status).items():
-        if name not in {"attempts", "options"} and value is not None:
+        if name not in {"attempts", "options", "on_complete_attempts"} and value is not None:
             _show_field(name, value)
     for name, value in _options_of(status).items():
         _show_field(name, value)
     for number, attempt in enumerate(status.attempts, 1):
         _show_attempt(attempt, last=number == len(status.attempts) and status.traceback is not None)
+    for attempt in status.on_complete_attempts:
+        _show_attempt(attempt, "on_complete", last=False)
 
 
 for _command in (retry, cancel, wait):
@@ -113,9 +115,9 @@ def _show_field(name: str, value: Any) -> None:
         click.echo(f"{'':{_LABEL}} {line}".rstrip())
 
 
-def _show_attempt(attempt: Attempt, *, last: bool) -> None:
+def _show_attempt(attempt: Attempt, what: str = "attempt", *, last: bool) -> None:
     took = (attempt.ended_at - attempt.started_at).total_seconds()
-    _show_field(f"attempt {attempt.number}", f"{attempt.what} {readable_time(attempt.ended_at)} after {took:,.3g} s")
+    _show_field(f"{what} {attempt.number}", f"{attempt.what} {readable_time(attempt.ended_at)} after {took:,.3g} s")
     if attempt.error is not None:
         _show_field("", attempt.error)
     if attempt.traceback is not None and not last:  # that of the last one stands above, whole

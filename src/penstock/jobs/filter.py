@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from penstock.errors import ValueInvalid
-from penstock.jobs.states import RETRIABLE, JobState
+from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 
 _STATES = tuple(state.value for state in JobState)
+_ENDED = tuple(state.value for state in JobState if state in FINISHED)
 _RETRIABLE = tuple(state.value for state in JobState if state in RETRIABLE)
 
 
@@ -25,6 +26,8 @@ class JobFilter:
         error: Text that their last error contains, upper and lower case told apart.
         since: When they ended, or were enqueued if they have not ended: then or later.
         before: The same time: earlier than this.
+        on_complete_error: Text that the last error of their on_complete contains, which has failed for good; an empty
+            text for any.
 
     Raises:
         ValueInvalid: There is no such state; a time has no zone; a text is none that a database can hold.
@@ -37,9 +40,10 @@ class JobFilter:
     error: str | None = None
     since: datetime | None = None
     before: datetime | None = None
+    on_complete_error: str | None = None
 
     def __post_init__(self) -> None:
-        for word in ("pool", "function", "state", "name", "error"):
+        for word in ("pool", "function", "state", "name", "error", "on_complete_error"):
             value: Any = getattr(self, word)
             if value is not None and (not isinstance(value, str) or "\0" in value):
                 raise ValueInvalid(f"{word} takes a text without zero bytes, not {value!r}.")
@@ -69,12 +73,27 @@ def retriable(where: JobFilter) -> JobFilter:
     return where
 
 
+def recallable(where: JobFilter) -> JobFilter:
+    """The same filter for calls of on_complete that are made again: of jobs whose on_complete has failed for good.
+
+    Raises:
+        ValueInvalid: Jobs in this state have not ended.
+    """
+    if where.state not in {None, *(state.value for state in FINISHED)}:
+        raise ValueInvalid(
+            f"Jobs in state {where.state!r} have not ended.", fix=f"Those that have are {', '.join(_ENDED)}."
+        )
+    return where if where.on_complete_error is not None else replace(where, on_complete_error="")
+
+
 def cancelable(where: JobFilter) -> JobFilter:
     """The same filter for a cancel.
 
     Raises:
         ValueInvalid: Jobs in this state have ended, or are about to.
     """
+    if where.on_complete_error is not None:
+        raise ValueInvalid("Jobs whose on_complete has failed have ended.", fix="Leave on_complete_error away.")
     if where.state not in {None, JobState.PENDING.value, JobState.RUNNING.value}:
         raise ValueInvalid(
             f"Jobs in state {where.state!r} cannot be canceled.", fix="Those that can are pending and running."

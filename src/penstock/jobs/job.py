@@ -111,8 +111,11 @@ class Ending:
         error: For failed: type and message.
         traceback: For failed: where.
         finished_at: When its last attempt ended.
+        started_at: When its last attempt began, if one did.
+        run_at: When that might have run at the earliest.
         calls: How often on_complete has raised so far.
         failing_since: When it did for the first time.
+        attempts: Calls of it that raised or were lost, the last ones of many.
     """
 
     state: JobState
@@ -120,8 +123,11 @@ class Ending:
     result: str | None = None
     error: str | None = None
     traceback: str | None = None
+    started_at: datetime | None = None
+    run_at: datetime | None = None
     calls: int = 0
     failing_since: datetime | None = None
+    attempts: tuple[Attempt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +265,7 @@ class Settlement:
         run_at: For pending and completing: when it may run again.
         ending: For completing: how it ends.
         on_complete_error: Type and message of what its on_complete raised for the last time.
+        on_complete_attempts: Calls of its on_complete that raised or were lost.
         frees_key: Whether another job may have its key from now on.
         failed: The attempt, if it failed or was lost; it is added to those that are kept.
         mark: For a job of a reactive task: of which state of which row it is.
@@ -276,6 +283,7 @@ class Settlement:
     traceback: str | None = None
     ending: Ending | None = None
     on_complete_error: str | None = None
+    on_complete_attempts: tuple[Attempt, ...] = ()
     frees_key: bool = False
     failed: Attempt | None = None
     mark: Mark | None = None
@@ -310,6 +318,7 @@ class JobStatus:
         options: What it was asked for beside its function.
         on_complete: Name of the mutation that is run when it has ended.
         progress: How far it has come, if it runs and has said so.
+        on_complete_attempts: Calls of its on_complete that raised or were lost, the last ones of many, in order.
     """
 
     id: JobId
@@ -331,10 +340,11 @@ class JobStatus:
     options: Options = NO_OPTIONS
     on_complete: str | None = None
     progress: Progress | None = None
+    on_complete_attempts: tuple[Attempt, ...] = ()
 
 
 def status_of_new(job: NewJob, now: datetime) -> JobStatus:
-    """How a job stands that is enqueued in a transaction which has not ended."""
+    """How a job stands that its transaction has not stored yet."""
     return JobStatus(
         id=job_id(job.id),
         function=job.function,

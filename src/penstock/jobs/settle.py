@@ -65,7 +65,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
     )
     if state is not JobState.COMPLETING:
         return settled
-    return _completing(settled, moved(JobState.RUNNING, event, on_complete=False), now)
+    return _completing(job, settled, moved(JobState.RUNNING, event, on_complete=False), job.started_at)
 
 
 def settle_cancel(
@@ -84,7 +84,7 @@ def settle_cancel(
         frees_key=job.options.key is not None and (job.on_complete is None or bool(job.options.until_start)),
         mark=None if job.options.task is None else mark_of(job.options.task, job.args),
     )
-    return _completing(settled, state, now) if settled.state is JobState.COMPLETING else settled
+    return _completing(job, settled, state, None) if settled.state is JobState.COMPLETING else settled
 
 
 def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: str | None = None) -> Settlement:
@@ -94,13 +94,14 @@ def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: s
         state=ending.state,
         event=JobEvent.COMPLETED,
         attempt=job.attempt,
-        run_at=job.run_at,
+        run_at=ending.run_at or job.run_at,
         finished_at=ending.finished_at,
         expires_at=expiry(job.options, now, keep),
         result=ending.result,
         error=ending.error,
         traceback=ending.traceback,
         on_complete_error=error,
+        on_complete_attempts=ending.attempts,
         frees_key=job.options.key is not None,
         failed=job.failed,
     )
@@ -162,9 +163,10 @@ def _kept(seconds: object) -> timedelta:
     return timedelta(seconds=max(seconds, 0))
 
 
-def _completing(settled: Settlement, end: JobState, now: datetime) -> Settlement:
+def _completing(job: Job, settled: Settlement, end: JobState, started_at: datetime | None) -> Settlement:
     """The same, with the ending that is kept while on_complete comes first."""
-    ending = Ending(end, now, settled.result, settled.error, settled.traceback)
+    now = settled.finished_at
+    ending = Ending(end, now, settled.result, settled.error, settled.traceback, started_at, job.run_at)
     return replace(settled, run_at=now, result=None, error=None, traceback=None, ending=ending)
 
 
@@ -177,6 +179,10 @@ def _settle_call(
     delay = outcome.delay
     if raised:
         wait = wait_after(retry, calls, ending.failing_since, now, chance) if outcome.retryable else None
+        event = outcome.event if wait is not None else _LAST[outcome.event]
+        call = replace(_failed_attempt(job, outcome, event, now), number=calls, failing_since=None)
+        call = replace(call, started_at=max(job.started_at, ending.finished_at))  # what was claimed may be the attempt
+        ending = replace(ending, attempts=(*ending.attempts, call)[-ATTEMPTS_KEPT:])
         if wait is None:
             return completed(job, ending, now, keep, outcome.error)
         delay, ending = wait, replace(ending, failing_since=ending.failing_since or now)

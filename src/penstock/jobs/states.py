@@ -36,6 +36,7 @@ class JobEvent(enum.Enum):
     LOST = "lost"  # its worker died or lost its lease, and it may run again
     ABANDONED = "abandoned"  # its worker died or lost its lease, and it may not run again
     COMPLETED = "completed"  # its on_complete has returned, or raised for the last time
+    RECALLED = "recalled"  # someone asked for its on_complete to be called again, which had raised for the last time
     RETRIED = "retried"  # someone asked for it to run again, after it had failed or was canceled
 
 
@@ -62,7 +63,8 @@ MOVES: dict[tuple[JobState, JobEvent], JobState] = {
 FINISHED = frozenset({S, F, C, K})
 RETRIABLE = frozenset({F, C})
 
-# While its on_complete is due or under way: what leaves a job there. COMPLETED leads to the end that was known before.
+# While its on_complete is due or under way: what leaves a job there. COMPLETED leads to the end that was known before,
+# and RECALLED back from there, if the on_complete had raised for the last time.
 STAYS = (JobEvent.RAISED, JobEvent.SNOOZED, JobEvent.HANDED_BACK, JobEvent.LOST)
 
 
@@ -85,6 +87,7 @@ def moves() -> list[tuple[JobState, JobEvent, JobState]]:
         *((state, event, JobState.COMPLETING) for (state, event), to in MOVES.items() if to in FINISHED),
         *((JobState.COMPLETING, event, JobState.COMPLETING) for event in STAYS),
         *((JobState.COMPLETING, JobEvent.COMPLETED, to) for to in JobState if to in FINISHED),
+        *((end, JobEvent.RECALLED, JobState.COMPLETING) for end in JobState if end in FINISHED),
     ]
 
 

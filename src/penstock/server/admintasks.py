@@ -24,7 +24,7 @@ from penstock.server.requests import Refused
 _FILTER = ("task", "state", "error", "has_error", "key", "table", "rows")
 _CHANGED, _MOST_CHANGED = 1000, 10_000
 _PART_OF_TIMEOUT = 0.5  # of the setting `call_timeout`: when a change begins no further piece
-_UNTOLD = {"args", "options", "on_complete", "on_complete_error"}  # captured values; and what a task's job has not
+_UNTOLD = {"args", "options", "on_complete", "on_complete_error", "on_complete_attempts"}  # captured; or not of tasks
 
 
 async def _list(backend: Backend, _words: Words) -> Any:

@@ -201,6 +201,12 @@ class Jobs(Protocol):
         Attempts that failed are kept, and counted anew. A transaction of its own, never one of a user's function.
         """
 
+    async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
+        """Let jobs whose on_complete has raised for the last time wait for it again; those that were so, as above.
+
+        How they end stays as it is, and calls that failed are kept, and counted anew.
+        """
+
     async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
         """One job, wherever it stands; None if unknown, or its time is over."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -21,6 +21,7 @@ SLOTS = 16
 LONG_SLOT = -1
 _OPTIONS = tuple(field.name for field in fields(Options) if field.name != "unread")
 _RETRIES = ("retry", "on_complete_retry")
+_TIMES_OF_ENDING = ("finished_at", "started_at", "run_at", "failing_since")
 _SHORT = 500
 _LONGEST_IN_RING = timedelta(days=SLOTS - 3)
 _EPOCH_ORDINAL = datetime(1970, 1, 1).toordinal()  # noqa: DTZ001 - only its day is used
@@ -74,8 +75,9 @@ def ending_text(ending: Ending | None) -> str | None:
     """How a job ends, as stored."""
     if ending is None:
         return None
-    given = asdict(ending) | {"state": ending.state.value, "finished_at": ending.finished_at.isoformat()}
-    given["failing_since"] = _time_text(ending.failing_since)
+    given: dict[str, Any] = asdict(ending) | {"state": ending.state.value}
+    given |= {word: _time_text(getattr(ending, word)) for word in _TIMES_OF_ENDING}
+    given["attempts"] = [_attempt_form(attempt) for attempt in ending.attempts]
     return json.dumps(given, ensure_ascii=False)
 
 
@@ -84,20 +86,27 @@ def ending_of(text: str | None) -> Ending | None:
     if text is None:
         return None
     given = json.loads(text)
-    state, finished_at = JobState(given.pop("state")), datetime.fromisoformat(given.pop("finished_at"))
-    failing_since = _time_of(given.pop("failing_since", None))
-    return Ending(state=state, finished_at=finished_at, failing_since=failing_since, **given)
+    times: dict[str, Any] = {word: _time_of(given.pop(word, None)) for word in _TIMES_OF_ENDING}
+    attempts = tuple(map(_attempt_of, given.pop("attempts", None) or ()))
+    return Ending(state=JobState(given.pop("state")), attempts=attempts, **times, **given)
 
 
 def attempt_text(attempt: Attempt | None) -> str | None:
     """An attempt that failed, as stored."""
-    if attempt is None:
-        return None
+    return None if attempt is None else json.dumps(_attempt_form(attempt), ensure_ascii=False)
+
+
+def attempts_text(attempts: Sequence[Attempt]) -> str | None:
+    """Attempts that failed, as stored."""
+    return json.dumps([_attempt_form(one) for one in attempts], ensure_ascii=False) if attempts else None
+
+
+def _attempt_form(attempt: Attempt) -> dict[str, Any]:
     times = {"started_at": attempt.started_at.isoformat(), "ended_at": attempt.ended_at.isoformat()}
     given = asdict(attempt) | times | {"failing_since": _time_text(attempt.failing_since)}
     if attempt.failing_since is None:
         del given["failing_since"]
-    return json.dumps(given, ensure_ascii=False)
+    return given
 
 
 def attempts_of(text: str | None) -> tuple[Attempt, ...]:
@@ -111,7 +120,7 @@ def _attempt_of(given: dict[str, Any]) -> Attempt:
 
 
 def _time_text(time: datetime | None) -> str | None:
-    return None if time is None else time.isoformat()
+    return None if time is None else time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _time_of(text: str | None) -> datetime | None:
@@ -149,7 +158,7 @@ def job_of(row: Sequence[Any]) -> Job:
 def status_of(row: Sequence[Any]) -> JobStatus:
     """A job's status from its row, in the order of the query `find`."""
     uuid, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, *rest = row
-    traceback, pool, on_complete_error, attempts, priority, options, on_complete, progress = rest
+    traceback, pool, on_complete_error, attempts, priority, options, on_complete, progress, calls = rest
     return JobStatus(
         id=job_id(UUID(int=uuid.int)),
         function=function,
@@ -170,6 +179,7 @@ def status_of(row: Sequence[Any]) -> JobStatus:
         options=options_of(options),
         on_complete=on_complete,
         progress=progress_from(progress),
+        on_complete_attempts=attempts_of(calls),
     )
 
 

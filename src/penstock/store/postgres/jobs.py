@@ -18,6 +18,7 @@ from penstock.jobs.order import NO_AGEING
 from penstock.store.contract import ABOVE_ALL, Claim, OpenTransaction, Room, Row, Session, Settle, Statement
 from penstock.store.jobrows import (
     attempt_text,
+    attempts_text,
     ending_text,
     expired_slot,
     filter_values,
@@ -218,6 +219,11 @@ class PostgresJobs:
             await session.rollback()
         return [one for one in dict.fromkeys(ids) if one in again]
 
+    async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
+        """Let jobs whose on_complete has raised for the last time wait for it again; those that were so."""
+        again = {row[0] for row in await self._run("recall", ids=list(ids), now=now)}
+        return [one for one in dict.fromkeys(ids) if one in again]
+
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
         """How many jobs stand in each place."""
         query = self._queries["count"]
@@ -374,6 +380,7 @@ def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "tracebacks": [item.traceback for item in settlements],
         "endings": [ending_text(item.ending) for item in settlements],
         "on_complete_errors": [item.on_complete_error for item in settlements],
+        "on_complete_attempts": [attempts_text(item.on_complete_attempts) for item in settlements],
         "freed": [item.id for item in settlements if item.frees_key],
         "failed_attempts": [attempt_text(item.failed) for item in settlements],
     }

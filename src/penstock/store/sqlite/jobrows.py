@@ -9,7 +9,7 @@ from uuid import UUID
 
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, NewJob, Settlement
-from penstock.store.jobrows import filter_values, job_of
+from penstock.store.jobrows import attempts_text, filter_values, job_of
 from penstock.store.sqlite.dialect import encode_datetime
 
 READY = (
@@ -30,6 +30,11 @@ CANCELED = (
 )  # fmt: skip
 RETRIED = (
     "id", "pool", "function", "kind", "args", "priority", "options", "on_complete", "enqueued_at", "error", "attempts",
+)  # fmt: skip
+
+RECALLED = (
+    "id", "pool", "function", "kind", "args", "priority", "options", "on_complete", "attempt", "enqueued_at",
+    "attempts", "ending",
 )  # fmt: skip
 
 
@@ -93,6 +98,7 @@ def ended_row(settlement: Settlement) -> dict[str, Any]:
         "error": settlement.error,
         "traceback": settlement.traceback,
         "on_complete_error": settlement.on_complete_error,
+        "on_complete_attempts": attempts_text(settlement.on_complete_attempts),
     }
 
 

@@ -25,6 +25,7 @@ from penstock.store.sqlite.jobrows import (
     CANCELED,
     CLAIMED,
     READY,
+    RECALLED,
     RETRIED,
     TAKEN,
     by_rank,
@@ -207,6 +208,11 @@ class SqliteJobs:
                 if tasks.get(one) or (one not in tasks and await self._retry(session, one, now))
             ]
 
+    async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
+        """Let jobs whose on_complete has raised for the last time wait for it again; those that were so."""
+        async with writing(self._begin_write) as session:
+            return [one for one in dict.fromkeys(ids) if await self._recall(session, one, now)]
+
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
         """How many jobs stand in each place."""
         rows = await self._fetch(session, "count", now=encode_datetime(now))
@@ -349,6 +355,13 @@ class SqliteJobs:
             await self._execute(session, "enqueue_scheduled" if gated else "enqueue", values)
             await self._execute(session, "clear_request", {"id": job_id.bytes})
             await self._execute(session, "void_tokens", {"id": job_id.bytes})
+        return bool(rows)
+
+    async def _recall(self, session: Session, job_id: UUID, now: datetime) -> bool:
+        rows = await self._fetch(session, "recall", id=job_id.bytes, now=encode_datetime(now))
+        for row in rows:
+            values = dict(zip(RECALLED, row, strict=True)) | {"error": None}
+            await self._execute(session, "enqueue", values | {"rank": rank(now), "run_at": encode_datetime(now)})
         return bool(rows)
 
     async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:

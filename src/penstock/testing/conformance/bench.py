@@ -211,6 +211,10 @@ class Bench:
         """Retry jobs that have ended."""
         return await self.store.jobs.retry(ids, now)
 
+    async def recall(self, *ids: UUID, now: datetime = NOW) -> list[UUID]:
+        """Let jobs wait for their on_complete again that has raised for the last time."""
+        return await self.store.jobs.recall(ids, now)
+
     async def matching(
         self, where: JobFilter = ALL_JOBS, limit: int = 100, now: datetime = NOW, below: UUID = ABOVE_ALL
     ) -> list[UUID]:

@@ -77,6 +77,8 @@ class _Walk:
             await self.claim()
         elif event is JobEvent.RETRIED:
             assert await self._bench.retry(self.id) == [self.id]
+        elif event is JobEvent.RECALLED:
+            assert await self._bench.recall(self.id) == [self.id]
         elif event is JobEvent.HELD:
             await self._hold()
         elif state is JobState.PENDING:
@@ -84,6 +86,11 @@ class _Walk:
         else:
             return await self._end(event, await self.claim() if state is JobState.COMPLETING else self._claimed)
         return event
+
+    async def give_up(self) -> None:
+        """Let the on_complete of the job raise for the last time."""
+        settlement = ended(await self.claim(), JobEvent.RAISED, error="No", retryable=False)
+        assert await self._bench.settle(self.lease, settlement) == {self.id}
 
     async def _hold(self) -> None:
         assert self._claimed is not None
@@ -146,5 +153,7 @@ async def _begin(bench: Bench, state: JobState, event: JobEvent, to: JobState) -
     end = to if to in FINISHED else JobState.SUCCESS
     for step in _WAYS[end if state is JobState.COMPLETING else state]:
         await walk.go(step)
+    if event is JobEvent.RECALLED:
+        await walk.give_up()
     assert (await bench.state(job.id)) == state.value
     return walk

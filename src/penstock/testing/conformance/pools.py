@@ -247,7 +247,7 @@ class Pools(Suite):
         assert await bench.state(job.id) == "completing"
         (again,) = (await bench.store.jobs.claim(lease, 5, [], after(2))).jobs
         assert (again.id, again.attempt, again.pool, again.priority) == (job.id, 1, "p", -3), "it needs no room"
-        assert again.ending == Ending(JobState.SUCCESS, after(1), result='"done"')
+        assert again.ending == Ending(JobState.SUCCESS, after(1), result='"done"', started_at=NOW, run_at=NOW)
         assert await bench.state(job.id) == "completing"
         await bench.settle(lease, ended(again, JobEvent.RAISED, error="No", now=after(3)))
         assert ((await bench.status(job.id)).error, (await bench.list("completing"))[0].id) == ("No", job_id(job.id))
@@ -287,7 +287,9 @@ class Pools(Suite):
         assert await bench.count(after(1)) == {"ready": 2}
         claimed = await bench.claim(await bench.lease(), now=after(1))
         assert {job.id for job in claimed} == {ready.id, later.id}
-        assert {job.ending for job in claimed} == {Ending(JobState.CANCELED, after(1))}
+        assert {job.ending for job in claimed} == {
+            Ending(JobState.CANCELED, after(1), run_at=one.run_at) for one in (ready, later)
+        }
         await bench.request_cancel(ready.id)
         assert await bench.cancel_pending(after(2)) == [ready.id]
         assert await bench.state(ready.id) == "completing", "what has ended cannot be canceled any more"
@@ -299,7 +301,9 @@ class Pools(Suite):
         await bench.store.leases.rescue(lease, after(31), lose(after(31)))
         other = await bench.lease(after(31))
         again = await bench.claim_one(other, after(31))
-        assert again.ending == Ending(JobState.FAILED, after(31), error="WorkerLost: gone")
+        assert again.ending == Ending(
+            JobState.FAILED, after(31), error="WorkerLost: gone", started_at=NOW, run_at=job.run_at
+        )
         await bench.store.leases.rescue(other, after(99), lose(after(99)))
         assert await bench.state(job.id) == "completing", "its ending outlives the worker that was to tell of it"
 

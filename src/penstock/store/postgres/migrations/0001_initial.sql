@@ -109,6 +109,7 @@ create table penstock.finished_job (
     error text,
     traceback text,
     on_complete_error text,
+    on_complete_attempts text,
     attempts text,
     primary key (id, slot)
 ) partition by list (slot);

@@ -163,31 +163,34 @@ with gone as (
 select t.id from unnest(:ids) as t (id)
 where (select count(*) from gone) < cardinality(:ids) and t.id not in (select id from gone);
 
--- settle: write what became of running jobs. The lease is the fence: a job it no longer holds is not returned.
+-- settle: write what became of running jobs. If only its on_complete was left of one, what is known is when its last
+-- attempt began. The lease is the fence: a job it no longer holds is not returned.
 -- Differs: one statement for any number of jobs.
 with outcome as materialized (
     select * from unnest(
         :ids::uuid[], :states::text[], :attempts::integer[], :run_ats::timestamptz[], :finished_ats::timestamptz[],
         :expires_ats::timestamptz[], :slots::smallint[], :results::text[], :errors::text[], :tracebacks::text[],
-        :endings::text[], :on_complete_errors::text[], :failed_attempts::text[]
+        :endings::text[], :on_complete_errors::text[], :on_complete_attempts::text[], :failed_attempts::text[]
     ) as t (id, state, attempt, run_at, finished_at, expires_at, slot, result, error, traceback, ending, on_complete_error,
-            failed)
+            on_complete_attempts, failed)
 ), gone as (
     delete from penstock.running_job r using outcome o
     where r.id = o.id and r.id = any(:ids) and r.lease = :lease  -- said twice: the index of a table with many dead rows
-    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.options, r.on_complete, r.enqueued_at, r.started_at,
+    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.options, r.on_complete, r.enqueued_at,
+              case when r.ending is null then r.started_at else (r.ending::jsonb ->> 'started_at')::timestamptz end as started_at,
               r.gated, r.concurrency_key, r.rank, r.run_at as last_run_at,
               o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.slot, o.result, o.error, o.traceback, o.ending,
-              o.on_complete_error, r.error as last_error,
+              o.on_complete_error, o.on_complete_attempts, r.error as last_error,
               case when o.failed is null then r.attempts
                    when r.attempts is null then '[' || o.failed || ']'
                    when jsonb_array_length(r.attempts::jsonb) < 20 then (r.attempts::jsonb || o.failed::jsonb)::text
                    else (r.attempts::jsonb - 0 || o.failed::jsonb)::text end as attempts
 ), ended as (
     insert into penstock.finished_job (slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
-        enqueued_at, started_at, finished_at, expires_at, state, result, error, traceback, on_complete_error, attempts)
+        enqueued_at, started_at, finished_at, expires_at, state, result, error, traceback, on_complete_error,
+        on_complete_attempts, attempts)
     select slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at, started_at,
-           finished_at, expires_at, state, result, error, traceback, on_complete_error, attempts
+           finished_at, expires_at, state, result, error, traceback, on_complete_error, on_complete_attempts, attempts
     from gone where state not in ('pending', 'completing')
 ), completing as (
     insert into penstock.ready_job
@@ -319,20 +322,43 @@ with asked as materialized (
 )
 select id from anew order by place;
 
+-- recall: let jobs whose on_complete has raised for the last time wait for it again, with their endings; one that is not so
+-- any more is not returned.
+-- Differs: one statement for any number of jobs.
+with gone as (
+    delete from penstock.finished_job
+    where id = any(:ids::uuid[]) and on_complete_error is not null and expires_at > :now::timestamptz
+    returning *
+)
+insert into penstock.ready_job
+    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, attempts)
+select id, pool, function, kind, args, priority, (extract(epoch from :now) * 1000000)::bigint, :now, options, on_complete,
+       json_build_object(
+           'state', state, 'finished_at', to_char(finished_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+           'started_at', to_char(started_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+           'run_at', to_char(run_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+           'result', result, 'error', error, 'traceback', traceback, 'attempts', on_complete_attempts::json
+       )::text, attempt, enqueued_at, attempts
+from gone order by run_at, id
+returning id;
+
 -- find: some jobs, wherever they stand.
 -- Differs: any number at once.
-select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, null::timestamptz as started_at,
-       null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error, attempts, priority, options, on_complete, null::text as progress
+select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, (ending::jsonb ->> 'started_at')::timestamptz as started_at,
+       null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error, attempts, priority, options, on_complete, null::text as progress, ending::jsonb ->> 'attempts' as on_complete_attempts
 from penstock.ready_job where id = any(:ids::uuid[])
 union all
-select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null, attempts, priority, options, on_complete, null
+select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, (ending::jsonb ->> 'started_at')::timestamptz, null, null, error, null, pool, null, attempts, priority, options, on_complete,
+       null, ending::jsonb ->> 'attempts'
 from penstock.scheduled_job where id = any(:ids::uuid[])
 union all
-select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null, attempts, priority, options, on_complete, progress
+select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at,
+       case when ending is null then started_at else (ending::jsonb ->> 'started_at')::timestamptz end, null, null, error, null, pool, null,
+       attempts, priority, options, on_complete, progress, ending::jsonb ->> 'attempts'
 from penstock.running_job where id = any(:ids::uuid[])
 union all
 select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
-       on_complete_error, attempts, priority, options, on_complete, null
+       on_complete_error, attempts, priority, options, on_complete, null, on_complete_attempts
 from penstock.finished_job where id = any(:ids::uuid[]) and expires_at > :now;
 
 -- list: jobs that meet a filter, newest first.
@@ -340,49 +366,58 @@ from penstock.finished_job where id = any(:ids::uuid[]) and expires_at > :now;
 select * from (
     (select * from (
         select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at,
-               null::timestamptz as started_at, null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
-               null::text as on_complete_error, attempts, priority, options, on_complete, null::text as progress
+               (ending::jsonb ->> 'started_at')::timestamptz as started_at, null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
+               null::text as on_complete_error, attempts, priority, options, on_complete, null::text as progress,
+               ending::jsonb ->> 'attempts' as on_complete_attempts
         from penstock.ready_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
     order by id desc limit :limit)
     union all
     (select * from (
         select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at,
-               null::timestamptz as started_at, null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
-               null::text as on_complete_error, attempts, priority, options, on_complete, null::text as progress
+               (ending::jsonb ->> 'started_at')::timestamptz as started_at, null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
+               null::text as on_complete_error, attempts, priority, options, on_complete, null::text as progress,
+               ending::jsonb ->> 'attempts' as on_complete_attempts
         from penstock.scheduled_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
     order by id desc limit :limit)
     union all
     (select * from (
         select id, function, args, case when ending is null then 'running' else 'completing' end as state, attempt, run_at, enqueued_at,
-               started_at, null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
-               null::text as on_complete_error, attempts, priority, options, on_complete, progress
+               case when ending is null then started_at else (ending::jsonb ->> 'started_at')::timestamptz end as started_at,
+               null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
+               null::text as on_complete_error, attempts, priority, options, on_complete, progress,
+               ending::jsonb ->> 'attempts' as on_complete_attempts
         from penstock.running_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
     order by id desc limit :limit)
     union all
     (select * from (
         select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback,
-               pool, on_complete_error, attempts, priority, options, on_complete, null::text as progress
+               pool, on_complete_error, attempts, priority, options, on_complete, null::text as progress,
+               on_complete_attempts
         from penstock.finished_job where expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
     order by id desc limit :limit)
 ) job order by id desc limit :limit;
 
@@ -390,7 +425,8 @@ select * from (
 -- Unbounded: of jobs that are rare it reads all.
 select id from (
     (select * from (
-        select id, pool, function, options, error, enqueued_at, null::timestamptz as finished_at,
+        select id, pool, function, options, error, null::text as on_complete_error, enqueued_at,
+               null::timestamptz as finished_at,
                case when ending is null then 'pending' else 'completing' end as state
         from penstock.ready_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
@@ -398,11 +434,13 @@ select id from (
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
       and id < :below
     order by id desc limit :limit)
     union all
     (select * from (
-        select id, pool, function, options, error, enqueued_at, null::timestamptz as finished_at,
+        select id, pool, function, options, error, null::text as on_complete_error, enqueued_at,
+               null::timestamptz as finished_at,
                case when ending is null then 'pending' else 'completing' end as state
         from penstock.scheduled_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
@@ -410,11 +448,13 @@ select id from (
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
       and id < :below
     order by id desc limit :limit)
     union all
     (select * from (
-        select id, pool, function, options, error, enqueued_at, null::timestamptz as finished_at,
+        select id, pool, function, options, error, null::text as on_complete_error, enqueued_at,
+               null::timestamptz as finished_at,
                case when ending is null then 'running' else 'completing' end as state
         from penstock.running_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
@@ -422,17 +462,19 @@ select id from (
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
       and id < :below
     order by id desc limit :limit)
     union all
     (select * from (
-        select id, pool, function, options, error, enqueued_at, finished_at, state
+        select id, pool, function, options, error, on_complete_error, enqueued_at, finished_at, state
         from penstock.finished_job where expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
       and id < :below
     order by id desc limit :limit)
 ) job order by id desc limit :limit;

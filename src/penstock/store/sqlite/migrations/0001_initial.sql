@@ -104,6 +104,7 @@ create table penstock_finished_job (
     error text,
     traceback text,
     on_complete_error text,
+    on_complete_attempts text,
     attempts text
 ) strict;
 create index penstock_finished_job_expires_at on penstock_finished_job (expires_at);

@@ -129,12 +129,12 @@ from json_each(:results) returned join penstock_running_job r on r.rowid = cast(
 -- succeeded: jobs that have returned run no more (SQLite only: the second half of succeed).
 delete from penstock_running_job where rowid in (select cast(key as integer) from json_each(:results));
 
--- settle: take a running job from its lease. The lease is the fence: a job it no longer holds is not returned.
+-- settle: take a running job from its lease. If only its on_complete was left, what is known is when its last attempt began. The lease is the fence: a job it no longer holds is not returned.
 -- Differs: takes it out; end, enqueue or enqueue_scheduled puts it in. In a returning clause SQLite takes columns that are
 -- null for not null if it is asked with "is null"; so coalesce is.
 delete from penstock_running_job where id = :id and lease = :lease
-returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, enqueued_at, started_at, error, gated,
-          concurrency_key,
+returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, enqueued_at,
+    iif(coalesce(ending, '') = '', started_at, ending ->> 'started_at') as started_at, error, gated, concurrency_key,
     case when :failed_attempt is null then attempts
          when json_array_length(coalesce(attempts, '[]')) < 20
          then json_insert(coalesce(attempts, '[]'), '$[#]', json(:failed_attempt))
@@ -143,10 +143,10 @@ returning id, pool, function, kind, args, priority, rank, run_at, options, on_co
 -- end: keep the status of a job that has ended (SQLite only: the second half of settle).
 insert into penstock_finished_job (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
     enqueued_at, started_at, finished_at, expires_at, state, result, error, traceback, on_complete_error,
-    attempts)
+    on_complete_attempts, attempts)
 values (:id, :pool, :function, :kind, :args, :priority, :run_at, :options, :on_complete, :attempt, :enqueued_at,
     :started_at, :finished_at, :expires_at, :state, :result, :error, :traceback, :on_complete_error,
-    :attempts);
+    :on_complete_attempts, :attempts);
 
 -- any_cancelable: whether a request to cancel stands for a pending job, or is old.
 select 1 from penstock_cancel_request c
@@ -197,6 +197,16 @@ where requested_at < :before
 delete from penstock_finished_job where id = :id and state in ('failed', 'canceled') and expires_at > :now
 returning id, pool, function, kind, args, priority, options, on_complete, enqueued_at, error, attempts;
 
+-- recall: take out a job whose on_complete has raised for the last time, with its ending, to call that again; otherwise
+-- nothing is returned.
+-- Differs: takes it out; enqueue puts it in.
+delete from penstock_finished_job where id = :id and on_complete_error is not null and expires_at > :now
+returning id, pool, function, kind, args, priority, options, on_complete, attempt, enqueued_at, attempts,
+    json_object(
+        'state', state, 'finished_at', finished_at, 'result', result, 'error', error, 'traceback', traceback,
+        'started_at', started_at, 'run_at', run_at, 'attempts', json(on_complete_attempts)
+    );
+
 -- void_tokens: the tokens of the attempts before count no more (SQLite only: part of retry).
 update penstock_token set told = 'expired' where job_id = :id and told is null;
 
@@ -205,18 +215,21 @@ select max(ageing), max(rate_limit is not null) from penstock_pool where name = 
 
 -- find: a job, wherever it stands.
 -- Differs: one at a time, as no way leads there and back.
-select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, null as started_at,
-       null as finished_at, null as result, error, null as traceback, pool, null as on_complete_error, attempts, priority, options, on_complete, null as progress
+select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, ending ->> 'started_at' as started_at,
+       null as finished_at, null as result, error, null as traceback, pool, null as on_complete_error, attempts, priority, options, on_complete, null as progress, ending ->> 'attempts' as on_complete_attempts
 from penstock_ready_job where id = :id
 union all
-select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, null, null, null, error, null, pool, null, attempts, priority, options, on_complete, null
+select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, ending ->> 'started_at', null, null, error, null, pool, null, attempts, priority, options, on_complete, null,
+       ending ->> 'attempts'
 from penstock_scheduled_job where id = :id
 union all
-select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at, started_at, null, null, error, null, pool, null, attempts, priority, options, on_complete, progress
+select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at,
+       case when ending is null then started_at else ending ->> 'started_at' end, null, null, error, null, pool, null, attempts,
+       priority, options, on_complete, progress, ending ->> 'attempts'
 from penstock_running_job where id = :id
 union all
 select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
-       on_complete_error, attempts, priority, options, on_complete, null
+       on_complete_error, attempts, priority, options, on_complete, null, on_complete_attempts
 from penstock_finished_job where id = :id and expires_at > :now;
 
 -- list: jobs that meet a filter, newest first.
@@ -224,49 +237,57 @@ from penstock_finished_job where id = :id and expires_at > :now;
 select * from (
     select * from (select * from (
         select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at,
-               null as started_at, null as finished_at, null as result, error, null as traceback, pool,
-               null as on_complete_error, attempts, priority, options, on_complete, null as progress
+               ending ->> 'started_at' as started_at, null as finished_at, null as result, error, null as traceback, pool,
+               null as on_complete_error, attempts, priority, options, on_complete, null as progress,
+               ending ->> 'attempts' as on_complete_attempts
         from penstock_ready_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error is null or instr(on_complete_error, :on_complete_error) > 0)
     order by id desc limit :limit)
     union all
     select * from (select * from (
         select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at,
-               null as started_at, null as finished_at, null as result, error, null as traceback, pool,
-               null as on_complete_error, attempts, priority, options, on_complete, null as progress
+               ending ->> 'started_at' as started_at, null as finished_at, null as result, error, null as traceback, pool,
+               null as on_complete_error, attempts, priority, options, on_complete, null as progress,
+               ending ->> 'attempts' as on_complete_attempts
         from penstock_scheduled_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error is null or instr(on_complete_error, :on_complete_error) > 0)
     order by id desc limit :limit)
     union all
     select * from (select * from (
         select id, function, args, case when ending is null then 'running' else 'completing' end as state, attempt, run_at, enqueued_at,
-               started_at, null as finished_at, null as result, error, null as traceback, pool,
-               null as on_complete_error, attempts, priority, options, on_complete, progress
+               case when ending is null then started_at else ending ->> 'started_at' end as started_at, null as finished_at, null as result, error, null as traceback, pool,
+               null as on_complete_error, attempts, priority, options, on_complete, progress,
+               ending ->> 'attempts' as on_complete_attempts
         from penstock_running_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error is null or instr(on_complete_error, :on_complete_error) > 0)
     order by id desc limit :limit)
     union all
     select * from (select * from (
         select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback,
-               pool, on_complete_error, attempts, priority, options, on_complete, null as progress
+               pool, on_complete_error, attempts, priority, options, on_complete, null as progress,
+               on_complete_attempts
         from penstock_finished_job where +expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error is null or instr(on_complete_error, :on_complete_error) > 0)
     order by id desc limit :limit)
 ) job order by id desc limit :limit;
 
@@ -274,7 +295,7 @@ select * from (
 -- Unbounded: of jobs that are rare it reads all.
 select id from (
     select * from (select * from (
-        select id, pool, function, options, error, enqueued_at, null as finished_at,
+        select id, pool, function, options, error, null as on_complete_error, enqueued_at, null as finished_at,
                case when ending is null then 'pending' else 'completing' end as state
         from penstock_ready_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
@@ -282,11 +303,12 @@ select id from (
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error is null or instr(on_complete_error, :on_complete_error) > 0)
       and id < :below
     order by id desc limit :limit)
     union all
     select * from (select * from (
-        select id, pool, function, options, error, enqueued_at, null as finished_at,
+        select id, pool, function, options, error, null as on_complete_error, enqueued_at, null as finished_at,
                case when ending is null then 'pending' else 'completing' end as state
         from penstock_scheduled_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
@@ -294,11 +316,12 @@ select id from (
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error is null or instr(on_complete_error, :on_complete_error) > 0)
       and id < :below
     order by id desc limit :limit)
     union all
     select * from (select * from (
-        select id, pool, function, options, error, enqueued_at, null as finished_at,
+        select id, pool, function, options, error, null as on_complete_error, enqueued_at, null as finished_at,
                case when ending is null then 'running' else 'completing' end as state
         from penstock_running_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
@@ -306,17 +329,19 @@ select id from (
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error is null or instr(on_complete_error, :on_complete_error) > 0)
       and id < :below
     order by id desc limit :limit)
     union all
     select * from (select * from (
-        select id, pool, function, options, error, enqueued_at, finished_at, state
+        select id, pool, function, options, error, on_complete_error, enqueued_at, finished_at, state
         from penstock_finished_job where +expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
+      and (:on_complete_error is null or instr(on_complete_error, :on_complete_error) > 0)
       and id < :below
     order by id desc limit :limit)
 ) job order by id desc limit :limit;
