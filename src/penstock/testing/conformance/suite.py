@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.testing.conformance.callmachine import CallsInAnyOrder
 from penstock.testing.conformance.cancels import Cancels
 from penstock.testing.conformance.catalog import Catalog
 from penstock.testing.conformance.changes import Changes
@@ -60,6 +61,7 @@ class StoreSuite(
     Tokens,
     Signals,
     Catalog,
+    CallsInAnyOrder,
     GatesInAnyOrder,
     TasksInAnyOrder,
     AnyOrder,
