@@ -15,7 +15,6 @@ from penstock.pools.pool import PoolDefinition
 
 _CALLED_WITH = ("work_id", "result", "context")
 _LONGEST_NAME = 200
-_LONGEST_TIME = timedelta(days=366)
 
 
 OnDuplicate = Literal["return", "reject", "replace", "debounce"]
