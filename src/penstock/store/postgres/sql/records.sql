@@ -83,7 +83,7 @@ with few (task, place, run_at, key) as materialized (
            case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
     from (select distinct t.pool from penstock.task t) p cross join lateral (
         select w.options, w.run_at, w.error, w.args from penstock.scheduled_job w where w.pool = p.pool and w.waiting
-        order by w.concurrency_key, w.rank, w.id limit :most
+        order by w.concurrency_key, w.rank, w.place, w.id limit :most
     ) j
     union all
     select (j.options::jsonb ->> 'task')::integer, 'scheduled', j.run_at,
