@@ -15,7 +15,6 @@ from penstock import App, DatabaseUnavailable, MutationTaskCtx, Table, TaskNotFo
 from penstock.reactive.reconciling import compare_rows
 from penstock.services import reconciler
 from penstock.services.service import Service
-from penstock.store.contract import Statement
 from penstock.testing import TestApp, TestClock, raising
 
 HOUR = timedelta(hours=1)
