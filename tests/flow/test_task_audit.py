@@ -1,4 +1,4 @@
-"""The audit of reactive tasks: an hour after the last look, rows and records are compared, and mended if they differ."""
+"""The audit of reactive tasks: after an hour rows and records are compared, and mended if they differ."""
 
 from __future__ import annotations
 
