@@ -3,8 +3,8 @@
 The program's own process plans and runs. ``task_drain``: rows are changed while nobody looks; then how long it takes
 until the last handler, which does nothing, has ended, beside as many jobs of a pool. ``task_reconcile``: a task is
 declared beside rows that were there before. ``task_bulk``: one statement changes all rows of a table, a million of
-them, whose runs are pending; then how long it takes until that is planned. ``task_latency``: from the end of a mutation,
-or of a statement of another program, to the handler, at forty changes a second.
+them, whose runs are pending; then how long it takes until that is planned. ``task_latency``: from the end of a
+mutation, or of a statement of another program, to the handler, at forty changes a second.
 """
 
 from __future__ import annotations
