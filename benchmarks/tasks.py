@@ -2,8 +2,9 @@
 
 The program's own process plans and runs. ``task_drain``: rows are changed while nobody looks; then how long it takes
 until the last handler, which does nothing, has ended, beside as many jobs of a pool. ``task_reconcile``: a task is
-declared beside rows that were there before. ``task_latency``: from the end of a mutation, or of a statement of another
-program, to the handler, at forty changes a second.
+declared beside rows that were there before. ``task_bulk``: one statement changes all rows of a table, a million of
+them, whose runs are pending; then how long it takes until that is planned. ``task_latency``: from the end of a
+mutation, or of a statement of another program, to the handler, at forty changes a second.
 """
 
 from __future__ import annotations
@@ -198,6 +199,35 @@ async def reconcile(bench: Bench, store: StoreName) -> None:
     bench.report("mebibytes", most / 2**20)
 
 
+async def bulk(bench: Bench, store: StoreName) -> None:
+    """How many rows that one statement has changed are planned in a second, and how much memory that takes."""
+    count, prefix = bench.sizes.later, "penstock." if store == "postgres" else "penstock_"
+    async with _database(bench, store) as (url, writer):
+        await writer.fill(count)
+        async with app.open(config=Config(database=url, worker_jobs=_JOBS)) as backend:
+            await _reconciled(backend)
+            await writer.execute("update invoice set amount = amount + 1")
+            group = Group([backend.make_service("planner")], backend.engine.store.signals)
+            tracemalloc.start()
+            begun = time.perf_counter()
+            group.start()
+            task = f"task = (select id from {prefix}task where name like '%invoiced')"
+            last = f"select count(*) from {prefix}task_record where {task} and key = '[{count - 1}]' and generation = 2"
+            async with asyncio.timeout(_LONGEST):
+                while not await writer.count(last):  # noqa: ASYNC110 - the database is asked
+                    await asyncio.sleep(_LOOK_EVERY)
+            seconds = time.perf_counter() - begun
+            _, most = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            await group.stop()
+        planned = await writer.count(f"select count(*) from {prefix}task_record where generation = 2")
+    if planned != count:
+        raise AssertionError(f"{count} rows have changed, but {planned} are planned.")
+    bench.row(f"{count} rows", f"{count / seconds:.0f}/s", f"at most {most / 2**20:.1f} MiB at once")
+    bench.report("rows_per_second", count / seconds)
+    bench.report("mebibytes", most / 2**20)
+
+
 async def latency(bench: Bench, store: StoreName) -> None:
     """Milliseconds from a commit to the handler."""
     async with _database(bench, store) as (url, writer), app.open(config=Config(database=url)) as backend:
@@ -227,6 +257,6 @@ async def latency(bench: Bench, store: StoreName) -> None:
 
 BENCHMARKS = tuple(
     Benchmark(f"task_{name}_{store}", partial(run, store=store))
-    for name, run in (("drain", drain), ("reconcile", reconcile), ("latency", latency))
+    for name, run in (("drain", drain), ("reconcile", reconcile), ("bulk", bulk), ("latency", latency))
     for store in ("postgres", "sqlite")
 )

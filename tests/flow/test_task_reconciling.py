@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 from stage.feed import write
-from stage.reactive import Stage, record_of, settle, task_row
+from stage.reactive import Stage, record_of, settle, silence, task_row
 
 from penstock import App, DatabaseUnavailable, MutationTaskCtx, Table, TaskNotFound
 from penstock.reactive.reconciling import compare_rows
 from penstock.services import reconciler
 from penstock.services.service import Service
-from penstock.store.contract import Statement
 from penstock.testing import TestApp, TestClock, raising
 
 HOUR = timedelta(hours=1)
@@ -66,24 +65,6 @@ def lose(test: TestApp, number: int) -> Any:
         "insert into penstock_change (interest, changed_at, kind) "
         f"values ({number}, '2030-01-01 00:00:00.000000+00:00', 'lost')",
     )
-
-
-async def silence(test: TestApp) -> None:
-    """Drop the triggers that capture changes, as someone may by hand."""
-    postgres = test.engine.store.dialect.schemas
-    session = await test.engine.store.begin_read()
-    try:
-        found = await session.fetch(
-            Statement(
-                "select tgname from pg_trigger where tgrelid = 'item'::regclass and not tgisinternal"
-                if postgres
-                else "select name from sqlite_schema where type = 'trigger' and tbl_name = 'item'"
-            )
-        )
-    finally:
-        await session.rollback()
-    assert found
-    await write(test.engine.store, *(f"drop trigger {row[0]}{' on item' * postgres}" for row in found))
 
 
 # ----- rows that are older than a task

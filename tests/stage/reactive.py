@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from stage.feed import write
+
 from penstock import App, Id, MutationCtx, Table, TaskCtx
 from penstock.app import Backend
+from penstock.store.contract import Statement
 from penstock.store.tasks import RecordRow, TaskRow
 from penstock.testing import TestApp, TestClock
 
@@ -146,3 +149,21 @@ async def settle(test: TestApp, passing: timedelta = timedelta(0)) -> int:
     if passing:
         test.clock.advance(passing)
     return await test.run_until_idle(advance=not passing, raise_errors=False)
+
+
+async def silence(test: TestApp) -> None:
+    """Drop the triggers that capture changes, as someone may by hand."""
+    postgres = test.engine.store.dialect.schemas
+    session = await test.engine.store.begin_read()
+    try:
+        found = await session.fetch(
+            Statement(
+                "select tgname from pg_trigger where tgrelid = 'item'::regclass and not tgisinternal"
+                if postgres
+                else "select name from sqlite_schema where type = 'trigger' and tbl_name = 'item'"
+            )
+        )
+    finally:
+        await session.rollback()
+    assert found
+    await write(test.engine.store, *(f"drop trigger {row[0]}{' on item' * postgres}" for row in found))

@@ -66,7 +66,7 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
     "settle": ({"lease": 1, "id": UNKNOWN}, {"running_job": {"key"}, "job_key": {"job_key_job"}}),
     "turns": (
         {"pool": "keyed", "room": 10, "keys": 32, "now": NOW},
-        {"scheduled_job": {"scheduled_job_gate"}, "running_job": {"running_job_key"}},
+        {"scheduled_job": {"scheduled_job_gate", "scheduled_job_turn"}, "running_job": {"running_job_key"}},
     ),
     "start": (
         {

@@ -141,7 +141,7 @@ class TaskRun:
         if not self.engine.holds.concerns(self.number):
             return None
         wait = self.engine.holds.begin(self.number, self.key, self.engine.clock.now())
-        return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error=HELD)
+        return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error=HELD, keeps_turn=True)
 
     def defer(self, delay: timedelta | None, until: datetime | None, now: datetime) -> None:
         """Put the run off."""

@@ -168,8 +168,8 @@ class ReactiveTasks(TaskCare):
                 ``timeout``: how long an attempt may take, up to a year; as long as it takes by default.
                 ``pool``: the workpool whose limits it shares; none by default.
                 ``priority``: those with a higher one start first; from -32,000 to 32,000, 0 by default.
-                ``key``: a column: rows with the same value in it are run one at a time, in order. It takes a pool with
-                ``key_parallelism=1``.
+                ``key``: a column: rows with the same value in it are run one at a time, in the order of their changes.
+                One that is to be tried again keeps the next ones waiting. It takes a pool with ``key_parallelism=1``.
                 ``run_at``: a column of points in time, at which rows are run, and which may change until then; a row
                 without one is not run.
                 ``history``: how many runs before the last one are kept with each row, five by default; of the last one

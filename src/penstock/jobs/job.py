@@ -245,6 +245,7 @@ class Outcome:
         traceback: For raised: where.
         retryable: For raised: whether a further attempt makes sense.
         delay: For snoozed: how long.
+        keeps_turn: For snoozed: whether the next rows of its key wait as well, if it is of a reactive task.
     """
 
     event: JobEvent
@@ -253,6 +254,7 @@ class Outcome:
     traceback: str | None = None
     retryable: bool = True
     delay: timedelta = timedelta(0)
+    keeps_turn: bool = False
 
 
 @dataclass(slots=True)  # not frozen: see above
@@ -269,6 +271,7 @@ class Settlement:
         frees_key: Whether another job may have its key from now on.
         failed: The attempt, if it failed or was lost; it is added to those that are kept.
         mark: For a job of a reactive task: of which state of which row it is.
+        keeps_turn: Whether no other job of its concurrency key starts before it, if it has one.
     """
 
     id: UUID
@@ -287,6 +290,7 @@ class Settlement:
     frees_key: bool = False
     failed: Attempt | None = None
     mark: Mark | None = None
+    keeps_turn: bool = False
 
     @property
     def is_plain(self) -> bool:

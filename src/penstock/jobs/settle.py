@@ -21,6 +21,7 @@ _LONGEST_ERROR, _LONGEST_TRACEBACK = 2_000, 4_000  # of an attempt that is kept;
 _AFTER_LOSS = Exponential(initial_backoff=1.0, base=2.0, max_backoff=60.0)
 _ON_COMPLETE = Retry(max_attempts=5, initial_backoff=0.25, base=2.0)
 _LAST = {JobEvent.RAISED: JobEvent.EXHAUSTED, JobEvent.LOST: JobEvent.ABANDONED}
+_KEEP_TURN = frozenset({JobEvent.RAISED, JobEvent.LOST, JobEvent.HANDED_BACK})  # as nobody has let others go first
 _FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
 
@@ -62,6 +63,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         frees_key=job.options.key is not None and state in FINISHED,
         failed=_failed_attempt(job, outcome, event, now) if event in _FAILED else None,
         mark=None if job.options.task is None else mark_of(job.options.task, job.args),
+        keeps_turn=_keeps_turn(job, outcome, event),
     )
     if state is not JobState.COMPLETING:
         return settled
@@ -232,6 +234,11 @@ def _failed_attempt(job: Job, outcome: Outcome, event: JobEvent, now: datetime) 
         traceback=None if traceback is None else traceback[-_LONGEST_TRACEBACK:],
         failing_since=job.failing_since or now if _needs_beginning(job.options) else None,
     )
+
+
+def _keeps_turn(job: Job, outcome: Outcome, event: JobEvent) -> bool:
+    """Whether the next jobs of its key wait for it: rows of tasks are run in order, and ordinary work is not."""
+    return job.options.task is not None and (event in _KEEP_TURN or outcome.keeps_turn)
 
 
 def _needs_beginning(options: Options) -> bool:

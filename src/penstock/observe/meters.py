@@ -70,6 +70,9 @@ METERS = {
     "penstock_task_run_seconds": Meter(
         "histogram", ("task",), "How long attempts at runs of the task took in this process, failed ones too."
     ),
+    "penstock_task_audit_found": Meter(
+        "counter", ("task",), "Rows that the audit of this process found otherwise than they were kept, and mended."
+    ),
     "penstock_task_ready": Meter("gauge", ("task",), "Runs of the task that may start, up to 100,000 of a pool."),
     "penstock_task_scheduled": Meter(
         "gauge", ("task",), "Runs that start later: debounced, tried again or put off; up to 100,000 of all jobs."

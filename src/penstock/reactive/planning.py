@@ -20,6 +20,7 @@ Gone = Literal["left", "deleted"]
 Read = Callable[[Kind, Any], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FARTHEST = datetime(9999, 1, 1, tzinfo=UTC)
+_LONGEST_PARTITION = 200  # as keys of jobs are
 _MICROSECOND = timedelta(microseconds=1)
 _GONE: dict[str, Gone] = {"leave": "left", "delete": "deleted"}
 
@@ -37,6 +38,7 @@ class RowPlan:
         before: What was captured of it before the last change.
         after: The same after it.
         partition: Rows with the same one are run one at a time; None for no such thing.
+        place: Its place among those of one partition that are due at the same moment.
         changed_at: When it was changed last.
         due_at: When it is to be run, if nothing puts it off.
         latest_at: Until when further changes may put it off; None for ever.
@@ -52,6 +54,7 @@ class RowPlan:
     before: str | None
     after: str | None
     partition: str | None
+    place: int
     changed_at: datetime
     due_at: datetime
     latest_at: datetime | None
@@ -121,6 +124,11 @@ def _soon(spec: TaskSpec, now: datetime) -> datetime:
     return now + timedelta(seconds=spec.debounce) if spec.debounce else now
 
 
+def partition_of(spec: TaskSpec, captured: Mapping[str, Any]) -> str | None:
+    """With which other rows a row is run one at a time; None if with none."""
+    return None if spec.partition is None else str(captured.get(spec.partition))[:_LONGEST_PARTITION]
+
+
 def forgets_at(spec: TaskSpec, gone: Gone | None, now: datetime) -> datetime | None:
     """From when on the record of a row is forgotten."""
     if gone is None or spec.cleanup == "never" or (gone == "left" and spec.cleanup == "source_deleted"):
@@ -136,8 +144,7 @@ def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, r
         if spec.run_at is not None and kind not in _GONE:
             found = due(spec, captured, now, read)
             runs, at = found is not None, found or at
-        if spec.partition is not None:
-            partition = str(captured.get(spec.partition))[:200]
+        partition = partition_of(spec, captured)
     latest = None if spec.max_wait is None else now + timedelta(seconds=spec.max_wait)
     return RowPlan(
         task=task.number,
@@ -148,6 +155,7 @@ def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, r
         before=change.before,
         after=change.after,
         partition=partition,
+        place=change.seq,
         changed_at=change.changed_at,
         due_at=at,
         latest_at=latest,
@@ -168,7 +176,7 @@ def _join(known: RowPlan, plan: RowPlan) -> None:
     if plan.runs or plan.drops or not known.runs:
         return
     plan.runs, plan.change, plan.before = True, known.change, known.before
-    plan.partition, plan.due_at = known.partition, known.due_at
+    plan.partition, plan.place, plan.due_at = known.partition, known.place, known.due_at
 
 
 def _kind(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:

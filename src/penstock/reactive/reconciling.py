@@ -14,7 +14,7 @@ from typing import Literal
 
 from penstock.changes.change import read_values
 from penstock.reactive.evaluate import holds, same, watched
-from penstock.reactive.planning import Gone, PlannedTask, Read, RowPlan, due, forgets_at, values_of
+from penstock.reactive.planning import Gone, PlannedTask, Read, RowPlan, due, forgets_at, partition_of, values_of
 from penstock.reactive.task import Change, OnVersionChange, kinds_of
 
 Part = Literal["rows", "records"]
@@ -163,7 +163,6 @@ def run_of(task: PlannedTask, row: Found, now: datetime, read: Read, change: Cha
     at = due(task.spec, captured, now, read)
     if at is None:
         return None
-    partition = None if task.spec.partition is None else str(captured.get(task.spec.partition))[:200]
     return RowPlan(
         task=task.number,
         key=row.key,
@@ -172,7 +171,8 @@ def run_of(task: PlannedTask, row: Found, now: datetime, read: Read, change: Cha
         change=change,
         before=None,
         after=row.after,
-        partition=partition,
+        partition=partition_of(task.spec, captured),
+        place=0,
         changed_at=now,
         due_at=at,
         latest_at=None,
@@ -184,6 +184,7 @@ def run_of(task: PlannedTask, row: Found, now: datetime, read: Read, change: Cha
 def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime) -> RowPlan:
     kind: Change = "leave" if gone == "left" else "delete"
     runs = record.gone is None and kind in task.spec.on
+    captured = {} if record.after is None else read_values(record.after)
     return RowPlan(
         task=task.number,
         key=key,
@@ -192,7 +193,8 @@ def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime) 
         change=kind,
         before=record.after,
         after=None,
-        partition=None,
+        partition=partition_of(task.spec, captured),
+        place=0,
         changed_at=now,
         due_at=now,
         latest_at=None,

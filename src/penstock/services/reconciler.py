@@ -53,6 +53,7 @@ class Reconciler:
         self._store = runner.engine.store
         self._clock = runner.engine.clock
         self._read = read
+        self._journal = runner.engine.journal
         self._sources: dict[int, Source | None] = {}
         self._audited_at = -1e9
         self._refused: dict[int, float] = {}
@@ -101,6 +102,7 @@ class Reconciler:
             return False, at
         if step.rows:
             self._store.signals.notify()
+            self._count(task, at, len(step.rows))
         if moved is None:
             _tell(task, at, step)
         return True, moved
@@ -113,6 +115,11 @@ class Reconciler:
             log_event("task.not_reconciled", logging.ERROR, task=task.plan.name, error=error)
         self._refused[task.id] = self._clock.monotonic()
         self._sources.pop(number, None)  # it was made for columns that are others now
+
+    def _count(self, task: TaskRow, at: Reconciling, found: int) -> None:
+        """Count what an audit has found, which should be nothing."""
+        if at.audit and self._journal.meters is not None:
+            self._journal.meters.add("penstock_task_audit_found", task.plan.name, number=found)
 
     async def _source(self, number: int) -> Source | None:
         if number not in self._sources:

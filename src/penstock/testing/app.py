@@ -278,7 +278,11 @@ class TestApp(Backend):
         if not paused:
             return found
         pending = await self.jobs("pending", _MOST_JOBS)
-        left = [job.run_at for job in pending if job.options.task not in paused or job.error != HELD]
+        left = [
+            job.run_at
+            for job in pending
+            if job.options.task not in paused or (job.error != HELD and job.run_at > now)  # due ones wait behind these
+        ]
         if any(run_at <= now for run_at in left):
             return found  # something waits at a gate, and only the worker knows for how long
         return min(left, default=None)

@@ -383,6 +383,7 @@ def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "on_complete_attempts": [attempts_text(item.on_complete_attempts) for item in settlements],
         "freed": [item.id for item in settlements if item.frees_key],
         "failed_attempts": [attempt_text(item.failed) for item in settlements],
+        "keep_turns": [item.keeps_turn or None for item in settlements],
     }
     # unnest takes NULL for an array of nulls, which mostly costs nothing to send.
     return {name: None if _is_all_null(values) else values for name, values in arrays.items()}

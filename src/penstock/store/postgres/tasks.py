@@ -186,6 +186,7 @@ class PostgresTasks:
             "befores": _or_none([plan.before for plan in plans]),
             "afters": [plan.after for plan in plans],
             "partitions": _or_none([plan.partition for plan in plans]),
+            "places": [plan.place for plan in plans],
             "changed_ats": [plan.changed_at for plan in plans],
             "due_ats": [plan.due_at for plan in plans],
             "latest_ats": _or_none([plan.latest_at for plan in plans]),

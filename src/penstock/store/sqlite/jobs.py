@@ -136,7 +136,9 @@ class SqliteJobs:
         if not rows:
             return False
         values = dict(zip(TAKEN, rows[0], strict=True)) | {"attempt": settlement.attempt, "waiting": False}
-        values["rank"] += (settlement.run_at - datetime.fromisoformat(values["run_at"])) // timedelta.resolution
+        values["keeps_turn"] = settlement.keeps_turn and bool(values["concurrency_key"])
+        if not values["keeps_turn"]:
+            values["rank"] += (settlement.run_at - datetime.fromisoformat(values["run_at"])) // timedelta.resolution
         values["run_at"] = encode_datetime(settlement.run_at)
         values["ending"] = ending_text(settlement.ending)
         if settlement.frees_key:
@@ -351,7 +353,8 @@ class SqliteJobs:
             gated = bool(rated) or options.key is not None or options.concurrency_key is not None
             values |= {"run_at": encode_datetime(now), "ending": None, "attempt": 0}
             values["rank"] = rank(now, values["priority"], None if ageing is None else ageing * timedelta.resolution)
-            values |= {"gated": gated, "waiting": gated, "concurrency_key": options.concurrency_key or ""}
+            values |= {"gated": gated, "waiting": gated, "keeps_turn": False}
+            values["concurrency_key"] = options.concurrency_key or ""
             await self._execute(session, "enqueue_scheduled" if gated else "enqueue", values)
             await self._execute(session, "clear_request", {"id": job_id.bytes})
             await self._execute(session, "void_tokens", {"id": job_id.bytes})

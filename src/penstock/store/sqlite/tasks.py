@@ -236,7 +236,8 @@ class SqliteTasks:
         changed_at, due_at, latest_at, forgets_at = (None if time is None else encode_datetime(time) for time in times)
         job_id = UUID(int=self._clock.uuid7()).hex
         texts = (plan.change, plan.before, plan.after, plan.partition)
-        return (plan.task, plan.key, job_id, plan.runs, *texts, changed_at, due_at, latest_at, plan.gone, forgets_at)
+        when = (plan.place, changed_at, due_at, latest_at)
+        return (plan.task, plan.key, job_id, plan.runs, *texts, *when, plan.gone, forgets_at)
 
     async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[name]

@@ -64,6 +64,7 @@ def row(
     before: str | None = "1",
     after: str | None = "1",
     partition: str | None = None,
+    place: int = 0,
     gone: Any = None,
     now: datetime = NOW,
 ) -> RowPlan:
@@ -77,6 +78,7 @@ def row(
         before=before,
         after=after,
         partition=partition,
+        place=place,
         changed_at=now,
         due_at=now + timedelta(seconds=due),
         latest_at=None if latest is None else now + timedelta(seconds=latest),

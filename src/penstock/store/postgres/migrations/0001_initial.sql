@@ -31,8 +31,9 @@ create index ready_job_order on penstock.ready_job (pool, rank, seq) where endin
 create index ready_job_ending on penstock.ready_job (seq) where ending is not null;
 
 -- Jobs that may start later, or when the gate of their pool lets them: those that are `gated`. Of these, `waiting` ones
--- are due, and start in turns of their concurrency keys ('' for none). Written by transactions that enqueue (insert, or
--- change a job whose key they hold) and by workers; read by workers.
+-- are due, and start in turns of their concurrency keys ('' for none); of one key by `rank`, `place` and id. While one that
+-- `keeps_turn` waits for its next attempt, no other of its key starts. Written by transactions that enqueue (insert, or
+-- change a job whose key they hold), by planners and by workers; read by workers.
 create table penstock.scheduled_job (
     id uuid primary key,
     pool text not null,
@@ -44,6 +45,8 @@ create table penstock.scheduled_job (
     gated boolean not null default false,
     waiting boolean not null default false,
     concurrency_key text collate "C" not null default '',
+    place bigint not null default 0,
+    keeps_turn boolean not null default false,
     run_at timestamptz not null,
     options text,
     on_complete text,
@@ -54,7 +57,8 @@ create table penstock.scheduled_job (
     attempts text
 );
 create index scheduled_job_run_at on penstock.scheduled_job (run_at, id) where not waiting;
-create index scheduled_job_gate on penstock.scheduled_job (pool, concurrency_key, rank, id) where waiting;
+create index scheduled_job_gate on penstock.scheduled_job (pool, concurrency_key, rank, place, id) where waiting;
+create index scheduled_job_turn on penstock.scheduled_job (pool, concurrency_key) where keeps_turn and not waiting;
 
 -- Jobs that run, each under the lease of its worker. Written and read by workers; a job that an outside system is to
 -- complete is under lease 0, and whoever brings its token ends it. `progress` is what a running job says of itself.
@@ -302,6 +306,7 @@ create table penstock.task_record (
     before text,
     after text,
     concurrency_key text,
+    place bigint not null default 0,
     changed_at timestamptz not null,
     due_at timestamptz not null,
     latest_at timestamptz,
@@ -333,7 +338,7 @@ select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.
        penstock.task_rank(r.due_at, t.priority, (select p.ageing from penstock.pool p where p.name = t.pool)) as rank,
        coalesce(r.concurrency_key, (
            select '' from penstock.pool p where p.name = t.pool and p.rate_limit is not null
-       )) as gate,
+       )) as gate, r.place,
        (
            select jsonb_agg(kept.entry order by kept.place)::text
            from penstock.finished_job f cross join lateral (

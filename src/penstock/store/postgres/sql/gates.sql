@@ -4,7 +4,8 @@ select pool from penstock.turn where pool = :pool for update;
 
 -- turns: how the gate of a pool stands, and the keys whose jobs wait there and may start, beginning after the one that had
 -- the last turn: of each, how many wait and run, and what is left of its rate limit. Keys that run as many as they may, or
--- of which no token is left, are passed by; the first row says when the next of these may start.
+-- of which no token is left, are passed by; the first row says when the next of these may start. Jobs that keep their turn
+-- while they wait for their next attempt count as if they ran.
 -- Differs: LATERAL with a limit keeps the order of keys, whatever the planner thinks of the tables.
 with recursive gate as materialized (
     select t.concurrency_key as last, p.key_parallelism, p.rate_limit, p.key_rate_limit, r.value, r.parts, r.moment, (
@@ -51,6 +52,9 @@ from gate left join lateral (
         select count(*) as running from (
             select from penstock.running_job j
             where j.gated and j.pool = :pool and j.concurrency_key = k.key and j.ending is null
+            union all
+            select from penstock.scheduled_job s
+            where s.keeps_turn and not s.waiting and s.pool = :pool and s.concurrency_key = k.key
         ) few
     ) f left join lateral (
         select r.value, r.parts, r.moment, r.open_at from penstock.rate_limit r
@@ -75,7 +79,7 @@ with allotted as materialized (
             select s.id from penstock.scheduled_job s
             where s.waiting and s.pool = :pool and s.concurrency_key = a.key
               and not exists (select from penstock.cancel_request c where c.job_id = s.id)
-            order by s.rank, s.id limit a.count for update of s skip locked
+            order by s.rank, s.place, s.id limit a.count for update of s skip locked
         ) k
     ) j
 ), taken as (

@@ -170,9 +170,10 @@ with outcome as materialized (
     select * from unnest(
         :ids::uuid[], :states::text[], :attempts::integer[], :run_ats::timestamptz[], :finished_ats::timestamptz[],
         :expires_ats::timestamptz[], :slots::smallint[], :results::text[], :errors::text[], :tracebacks::text[],
-        :endings::text[], :on_complete_errors::text[], :on_complete_attempts::text[], :failed_attempts::text[]
+        :endings::text[], :on_complete_errors::text[], :on_complete_attempts::text[], :failed_attempts::text[],
+        :keep_turns::boolean[]
     ) as t (id, state, attempt, run_at, finished_at, expires_at, slot, result, error, traceback, ending, on_complete_error,
-            on_complete_attempts, failed)
+            on_complete_attempts, failed, keeps_turn)
 ), gone as (
     delete from penstock.running_job r using outcome o
     where r.id = o.id and r.id = any(:ids) and r.lease = :lease  -- said twice: the index of a table with many dead rows
@@ -181,6 +182,7 @@ with outcome as materialized (
               r.gated, r.concurrency_key, r.rank, r.run_at as last_run_at,
               o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.slot, o.result, o.error, o.traceback, o.ending,
               o.on_complete_error, o.on_complete_attempts, r.error as last_error,
+              coalesce(o.keeps_turn, false) and r.concurrency_key <> '' as keeps_turn,
               case when o.failed is null then r.attempts
                    when r.attempts is null then '[' || o.failed || ']'
                    when jsonb_array_length(r.attempts::jsonb) < 20 then (r.attempts::jsonb || o.failed::jsonb)::text
@@ -202,10 +204,11 @@ with outcome as materialized (
 ), again as (
     insert into penstock.scheduled_job
         (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
-         gated, concurrency_key, attempts)
-    select id, pool, function, kind, args, priority, rank + (extract(epoch from run_at - last_run_at) * 1000000)::bigint,
-           run_at, options, on_complete, ending, attempt, enqueued_at, coalesce(error, last_error),
-           gated and state = 'pending', concurrency_key, attempts
+         gated, concurrency_key, keeps_turn, attempts)
+    select id, pool, function, kind, args, priority,
+           rank + case when keeps_turn then 0 else (extract(epoch from run_at - last_run_at) * 1000000)::bigint end, run_at,
+           options, on_complete, ending, attempt, enqueued_at, coalesce(error, last_error),
+           gated and state = 'pending', concurrency_key, keeps_turn, attempts
     from gone where state = 'pending' or (state = 'completing' and run_at > finished_at)
 ), freed as (
     delete from penstock.job_key k where k.job_id = any(:freed::uuid[]) and k.job_id in (select id from gone)

@@ -75,6 +75,9 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch, s.
                 ), case when line.key = '' then :most else p.key_parallelism - (
                     select count(*) from penstock.running_job j
                     where j.gated and j.pool = p.name and j.concurrency_key = line.key and j.ending is null
+                ) - (
+                    select count(*) from penstock.scheduled_job k
+                    where k.keeps_turn and not k.waiting and k.pool = p.name and k.concurrency_key = line.key
                 ) end))
                 from line where line.key is not null and line.total < :most
             )
@@ -161,7 +164,7 @@ from (
          order by r.rank, r.seq limit :most)
         union all
         (select w.run_at from penstock.scheduled_job w where w.pool = p.name and w.waiting
-         order by w.concurrency_key, w.rank, w.id limit :most)
+         order by w.concurrency_key, w.rank, w.place, w.id limit :most)
     ) few
 ) ready left join (
     select few.pool, count(*) as number from (

@@ -83,7 +83,7 @@ with few (task, place, run_at, key) as materialized (
            case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
     from (select distinct t.pool from penstock.task t) p cross join lateral (
         select w.options, w.run_at, w.error, w.args from penstock.scheduled_job w where w.pool = p.pool and w.waiting
-        order by w.concurrency_key, w.rank, w.id limit :most
+        order by w.concurrency_key, w.rank, w.place, w.id limit :most
     ) j
     union all
     select (j.options::jsonb ->> 'task')::integer, 'scheduled', j.run_at,
@@ -121,7 +121,7 @@ order by r.task, r.key for no key update of r;
 -- ahead: of what has the concurrency key of a job that waits at the gate of its pool, the job of a task that runs, or is
 -- the first to start before it.
 with mine as materialized (
-    select m.id, m.pool, m.concurrency_key, m.rank from penstock.scheduled_job m where m.id = :id::uuid and m.gated and m.concurrency_key <> ''
+    select m.id, m.pool, m.concurrency_key, m.rank, m.place from penstock.scheduled_job m where m.id = :id::uuid and m.gated and m.concurrency_key <> ''
 ), ahead (task, key, runs) as (
     (
         select (u.options::jsonb ->> 'task')::integer, u.args::jsonb ->> 'key', 1
@@ -132,8 +132,8 @@ with mine as materialized (
     (
         select (s.options::jsonb ->> 'task')::integer, s.args::jsonb ->> 'key', 0
         from mine cross join penstock.scheduled_job s
-        where s.waiting and s.pool = mine.pool and s.concurrency_key = mine.concurrency_key and (s.rank, s.id) < (mine.rank, mine.id)
-        order by s.rank, s.id limit 1
+        where s.waiting and s.pool = mine.pool and s.concurrency_key = mine.concurrency_key and (s.rank, s.place, s.id) < (mine.rank, mine.place, mine.id)
+        order by s.rank, s.place, s.id limit 1
     )
 )
 select task, key, runs from ahead where task is not null order by runs desc limit 1;

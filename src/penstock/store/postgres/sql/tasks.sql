@@ -36,14 +36,14 @@ from penstock.task t order by t.name;
 -- Differs: one statement for any number of rows; on SQLite launch makes all jobs.
 with recorded as (
     insert into penstock.task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
-        changed_at, due_at, latest_at, gone, forget_at)
-    select g.task, g.key, g.id, 1, g.runs, g.runs, g.change, g.before, g.after, g.partition, g.changed_at, g.due_at, g.latest_at,
-           g.gone, g.forget_at
+        place, changed_at, due_at, latest_at, gone, forget_at)
+    select g.task, g.key, g.id, 1, g.runs, g.runs, g.change, g.before, g.after, g.partition, g.place, g.changed_at, g.due_at,
+           g.latest_at, g.gone, g.forget_at
     from unnest(
         :tasks::integer[], :keys::text[], :ids::uuid[], :runs::boolean[], :changes::text[], :befores::text[], :afters::text[],
-        :partitions::text[], :changed_ats::timestamptz[], :due_ats::timestamptz[], :latest_ats::timestamptz[], :gones::text[],
-        :forget_ats::timestamptz[]
-    ) as g (task, key, id, runs, change, before, after, partition, changed_at, due_at, latest_at, gone, forget_at)
+        :partitions::text[], :places::bigint[], :changed_ats::timestamptz[], :due_ats::timestamptz[], :latest_ats::timestamptz[],
+        :gones::text[], :forget_ats::timestamptz[]
+    ) as g (task, key, id, runs, change, before, after, partition, place, changed_at, due_at, latest_at, gone, forget_at)
     where g.runs or (select true from penstock.task_record o where o.task = g.task and o.key = g.key limit 1)
     order by g.task, g.key collate "C"
     on conflict (task, key) do update set
@@ -57,6 +57,7 @@ with recorded as (
         before = case when excluded.live then excluded.before else r.before end,
         after = case when excluded.live then excluded.after else r.after end,
         concurrency_key = case when excluded.live then excluded.concurrency_key else r.concurrency_key end,
+        place = case when excluded.live then excluded.place else r.place end,
         changed_at = case when excluded.live then excluded.changed_at else r.changed_at end,
         due_at = case when not excluded.live then r.due_at
                       when r.live and r.latest_at is not null and not exists (
@@ -77,7 +78,7 @@ with recorded as (
     select t.id, t.function, t.kind, t.pool, t.priority, t.options, p.ageing, case when p.rate_limit is not null then '' end as gate
     from penstock.task t left join penstock.pool p on p.name = t.pool
 ), new as materialized (
-    select r.id, r.due_at, r.concurrency_key, t.function, t.kind, t.pool, t.priority, t.options,
+    select r.id, r.due_at, r.place, t.function, t.kind, t.pool, t.priority, t.options,
            penstock.task_args(r.generation, r.key, r.change, r.before, r.after) as args,
            penstock.task_rank(r.due_at, t.priority, t.ageing) as rank, coalesce(r.concurrency_key, t.gate) as gate
     from recorded r join task t on t.id = r.task where r.generation = 1 and r.idle and r.live
@@ -87,9 +88,10 @@ with recorded as (
     from new where due_at <= :now and gate is null order by rank
 ), later as (
     insert into penstock.scheduled_job
-        (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, gated, waiting, concurrency_key)
+        (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, gated, waiting, concurrency_key,
+         place)
     select id, pool, function, kind, args, priority, rank, due_at, options, 0, :now, gate is not null,
-           gate is not null and due_at <= :now, coalesce(gate, '')
+           gate is not null and due_at <= :now, coalesce(gate, ''), place
     from new where due_at > :now or gate is not null
 )
 select r.task, r.key, r.id, r.idle, r.live from recorded r where not (r.generation = 1 and r.idle and r.live);
@@ -100,7 +102,7 @@ select r.task, r.key, r.id, r.idle, r.live from recorded r where not (r.generati
 -- not about it, and are forgotten.
 -- Differs: one statement for any number of rows, each of which is looked up by itself.
 with given as materialized (
-    select j.id, j.due_at, j.resets, j.args, j.rank, j.gate
+    select j.id, j.due_at, j.resets, j.args, j.rank, j.gate, j.place
     from unnest(:tasks::integer[], :keys::text[], :idles::boolean[]) as k (task, key, idle)
     cross join lateral (select * from penstock.task_job o where o.task = k.task and o.key = k.key offset 0) j
     where not k.idle
@@ -115,6 +117,7 @@ with given as materialized (
     update penstock.scheduled_job j
     set args = g.args, attempt = case when g.resets then 0 else j.attempt end,
         run_at = case when j.waiting then j.run_at else g.due_at end, rank = case when j.waiting then j.rank else g.rank end,
+        place = case when j.waiting then j.place else g.place end, keeps_turn = false,
         concurrency_key = case when j.gated then coalesce(g.gate, '') else j.concurrency_key end
     from given g
     where j.id = g.id and j.id in (
@@ -138,9 +141,9 @@ with given as materialized (
 )
 insert into penstock.scheduled_job
     (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, attempts, gated, waiting,
-     concurrency_key)
+     concurrency_key, place)
 select id, pool, function, kind, args, priority, rank, due_at, options, 0, :now, attempts, gate is not null,
-       gate is not null and due_at <= :now, coalesce(gate, '')
+       gate is not null and due_at <= :now, coalesce(gate, ''), place
 from new where due_at > :now or gate is not null;
 
 -- pending: which of some jobs are pending, in the order of their ids.
@@ -201,7 +204,8 @@ update penstock.task set paused = :paused where name = :name returning id;
 -- release: jobs of a task that were put off while it was held are due now; so many at a time.
 -- Differs: passes by what workers have in hand.
 update penstock.scheduled_job j
-set run_at = :now, rank = j.rank - (extract(epoch from j.run_at - :now::timestamptz) * 1000000)::bigint
+set run_at = :now,
+    rank = j.rank - case when j.keeps_turn then 0 else (extract(epoch from j.run_at - :now::timestamptz) * 1000000)::bigint end
 where j.id in (
     select s.id from penstock.scheduled_job s
     where not s.waiting and s.run_at > :now and s.error = :held and (s.options::jsonb ->> 'task')::integer = :task

@@ -28,8 +28,9 @@ create index penstock_ready_job_order on penstock_ready_job (pool, rank, seq) wh
 create index penstock_ready_job_ending on penstock_ready_job (seq) where ending is not null;
 
 -- Jobs that may start later, or when the gate of their pool lets them: those that are `gated`. Of these, `waiting` ones
--- are due, and start in turns of their concurrency keys ('' for none). Written by transactions that enqueue (insert, or
--- change a job whose key they hold) and by workers; read by workers.
+-- are due, and start in turns of their concurrency keys ('' for none); of one key by `rank`, `place` and id. While one that
+-- `keeps_turn` waits for its next attempt, no other of its key starts. Written by transactions that enqueue (insert, or
+-- change a job whose key they hold), by planners and by workers; read by workers.
 create table penstock_scheduled_job (
     id blob primary key,
     pool text not null,
@@ -41,6 +42,8 @@ create table penstock_scheduled_job (
     gated integer not null default 0,
     waiting integer not null default 0,
     concurrency_key text not null default '',
+    place integer not null default 0,
+    keeps_turn integer not null default 0,
     run_at text not null,
     options text,
     on_complete text,
@@ -51,7 +54,8 @@ create table penstock_scheduled_job (
     attempts text
 ) strict;
 create index penstock_scheduled_job_run_at on penstock_scheduled_job (run_at, id) where not waiting;
-create index penstock_scheduled_job_gate on penstock_scheduled_job (pool, concurrency_key, rank, id) where waiting;
+create index penstock_scheduled_job_gate on penstock_scheduled_job (pool, concurrency_key, rank, place, id) where waiting;
+create index penstock_scheduled_job_turn on penstock_scheduled_job (pool, concurrency_key) where keeps_turn and not waiting;
 
 -- Jobs that run, each under the lease of its worker. Written and read by workers; a job that an outside system is to
 -- complete is under lease 0, and whoever brings its token ends it. `progress` is what a running job says of itself.
@@ -289,6 +293,7 @@ create table penstock_task_record (
     before text,
     after text,
     concurrency_key text,
+    place integer not null default 0,
     changed_at text not null,
     due_at text not null,
     latest_at text,
@@ -311,7 +316,7 @@ select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.
        ) as rank,
        coalesce(r.concurrency_key, (
            select '' from penstock_pool p where p.name = t.pool and p.rate_limit is not null
-       )) as gate,
+       )) as gate, r.place,
        (
            select (
                select json_group_array(json(kept.value)) from (

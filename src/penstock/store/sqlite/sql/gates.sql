@@ -4,7 +4,8 @@ select pool from penstock_turn where pool = :pool;
 
 -- turns: how the gate of a pool stands, and the keys whose jobs wait there and may start, beginning after the one that had
 -- the last turn: of each, how many wait and run, and what is left of its rate limit. Keys that run as many as they may, or
--- of which no token is left, are passed by; the first row says when the next of these may start.
+-- of which no token is left, are passed by; the first row says when the next of these may start. Jobs that keep their turn
+-- while they wait for their next attempt count as if they ran.
 -- Differs: there is no LATERAL.
 with recursive gate as materialized (
     select t.concurrency_key as last, p.key_parallelism, p.rate_limit, p.key_rate_limit, r.value, r.parts, r.moment, (
@@ -44,6 +45,9 @@ with recursive gate as materialized (
         select count(*) from (
             select 1 from penstock_running_job j
             where j.gated and j.pool = :pool and j.concurrency_key = k.key and j.ending is null
+            union all
+            select 1 from penstock_scheduled_job s
+            where s.keeps_turn and not s.waiting and s.pool = :pool and s.concurrency_key = k.key
         )
     ) as running
     from (
@@ -77,7 +81,7 @@ where id in (
       and not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)
       and exists (select 1 from penstock_lease l where l.id = :lease)
       and exists (select 1 from penstock_pool p where p.name = :pool and p.epoch = :epoch)
-    order by s.rank, s.id limit :count
+    order by s.rank, s.place, s.id limit :count
 )
 returning id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, error, rank,
           attempts, case when attempt > 0 and instr(options, '"max_duration"') then attempts ->> '$[#-1].failing_since' end,

@@ -9,9 +9,9 @@ values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options
 -- enqueue_scheduled: store a new job that is due later, or passes a gate (SQLite only: the second half of enqueue).
 insert into penstock_scheduled_job
     (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
-     gated, waiting, concurrency_key, attempts)
+     gated, waiting, concurrency_key, keeps_turn, attempts)
 values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, :ending, :attempt,
-    :enqueued_at, :error, :gated, :waiting, :concurrency_key, :attempts);
+    :enqueued_at, :error, :gated, :waiting, :concurrency_key, :keeps_turn, :attempts);
 
 -- request_cancel: ask that a job be canceled.
 -- Differs: one statement a job.

@@ -63,6 +63,9 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
                 ), case when line.key = '' then :most else p.key_parallelism - (
                     select count(*) from penstock_running_job j
                     where j.gated and j.pool = p.name and j.concurrency_key = line.key and j.ending is null
+                ) - (
+                    select count(*) from penstock_scheduled_job k
+                    where k.keeps_turn and not k.waiting and k.pool = p.name and k.concurrency_key = line.key
                 ) end))
                 from line where line.key is not null and line.total < :most
             )
@@ -131,7 +134,7 @@ select p.name, p.max_parallelism, p.granted,
             order by r.rank, r.seq limit :most
        )) + (select count(*) from (
             select 1 from penstock_scheduled_job w where w.pool = p.name and w.waiting
-            order by w.concurrency_key, w.rank, w.id limit :most
+            order by w.concurrency_key, w.rank, w.place, w.id limit :most
        )),
        (select min(few.run_at) from (
             select * from (
@@ -141,7 +144,7 @@ select p.name, p.max_parallelism, p.granted,
             union all
             select * from (
                 select w.run_at from penstock_scheduled_job w where w.pool = p.name and w.waiting
-                order by w.concurrency_key, w.rank, w.id limit :most
+                order by w.concurrency_key, w.rank, w.place, w.id limit :most
             )
        ) few),
        coalesce(later.number, 0)

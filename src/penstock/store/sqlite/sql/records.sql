@@ -119,7 +119,7 @@ order by t.name;
 -- ahead: of what has the concurrency key of a job that waits at the gate of its pool, the job of a task that runs, or is
 -- the first to start before it.
 with mine as materialized (
-    select m.id, m.pool, m.concurrency_key, m.rank from penstock_scheduled_job m where m.id = :id and m.gated and m.concurrency_key <> ''
+    select m.id, m.pool, m.concurrency_key, m.rank, m.place from penstock_scheduled_job m where m.id = :id and m.gated and m.concurrency_key <> ''
 ), ahead (task, key, runs) as (
     select * from (
         select u.options ->> 'task', u.args ->> 'key', 1
@@ -130,8 +130,8 @@ with mine as materialized (
     select * from (
         select s.options ->> 'task', s.args ->> 'key', 0
         from mine cross join penstock_scheduled_job s
-        where s.waiting and s.pool = mine.pool and s.concurrency_key = mine.concurrency_key and (s.rank, s.id) < (mine.rank, mine.id)
-        order by s.rank, s.id limit 1
+        where s.waiting and s.pool = mine.pool and s.concurrency_key = mine.concurrency_key and (s.rank, s.place, s.id) < (mine.rank, mine.place, mine.id)
+        order by s.rank, s.place, s.id limit 1
     )
 )
 select task, key, runs from ahead where task is not null order by runs desc limit 1;

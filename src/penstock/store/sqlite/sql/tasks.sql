@@ -33,10 +33,10 @@ from penstock_task t order by t.name;
 -- may be put off counts from the first change since the last one began.
 -- Differs: the rows are one parameter, as JSON.
 insert into penstock_task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
-    changed_at, due_at, latest_at, gone, forget_at)
+    place, changed_at, due_at, latest_at, gone, forget_at)
 select g.value ->> 0, g.value ->> 1, penstock_bytes(g.value ->> 2), 1, g.value ->> 3, g.value ->> 3, g.value ->> 4,
        g.value ->> 5, g.value ->> 6, g.value ->> 7, g.value ->> 8, g.value ->> 9, g.value ->> 10, g.value ->> 11,
-       g.value ->> 12
+       g.value ->> 12, g.value ->> 13
 from json_each(:rows) g
 where g.value ->> 3 or exists (
     select 1 from penstock_task_record o where o.task = g.value ->> 0 and o.key = g.value ->> 1
@@ -52,6 +52,7 @@ on conflict (task, key) do update set
     before = case when excluded.live then excluded.before else r.before end,
     after = case when excluded.live then excluded.after else r.after end,
     concurrency_key = case when excluded.live then excluded.concurrency_key else r.concurrency_key end,
+    place = case when excluded.live then excluded.place else r.place end,
     changed_at = case when excluded.live then excluded.changed_at else r.changed_at end,
     due_at = case when not excluded.live then r.due_at
                   when r.live and r.latest_at is not null and not exists (
@@ -76,6 +77,7 @@ where not k.value ->> 2 and j.id = g.id;
 update penstock_scheduled_job as j
 set args = g.args, attempt = case when g.resets then 0 else j.attempt end,
     rank = case when j.waiting then j.rank else g.rank end, run_at = case when j.waiting then j.run_at else g.due_at end,
+    place = case when j.waiting then j.place else g.place end, keeps_turn = 0,
     concurrency_key = case when j.gated then coalesce(g.gate, '') else j.concurrency_key end
 from json_each(:rows) k join penstock_task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
 where not k.value ->> 2 and j.id = g.id;
@@ -84,9 +86,9 @@ where not k.value ->> 2 and j.id = g.id;
 -- Differs: takes rows as JSON, and makes those jobs only that are due later, or pass a gate.
 insert into penstock_scheduled_job
     (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, attempts, gated, waiting,
-     concurrency_key)
+     concurrency_key, place)
 select j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.due_at, j.options, 0, :now, j.attempts,
-       j.gate is not null, j.gate is not null and j.due_at <= :now, coalesce(j.gate, '')
+       j.gate is not null, j.gate is not null and j.due_at <= :now, coalesce(j.gate, ''), j.place
 from json_each(:rows) k join penstock_task_job j on j.task = k.value ->> 0 and j.key = k.value ->> 1
 where k.value ->> 2 and (j.due_at > :now or j.gate is not null);
 
@@ -145,7 +147,8 @@ update penstock_task set paused = :paused where name = :name returning id;
 
 -- release: jobs of a task that were put off while it was held are due now; so many at a time.
 update penstock_scheduled_job
-set run_at = :now, rank = rank - (penstock_microseconds(run_at) - penstock_microseconds(:now))
+set run_at = :now,
+    rank = rank - case when keeps_turn then 0 else penstock_microseconds(run_at) - penstock_microseconds(:now) end
 where id in (
     select s.id from penstock_scheduled_job s
     where not s.waiting and s.run_at > :now and s.error = :held and s.options ->> 'task' = :task

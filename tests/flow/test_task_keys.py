@@ -1,0 +1,346 @@
+"""Rows of one key of a reactive task: one at a time, in the order of their changes, whatever comes between."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+from stage.feed import write
+from stage.reactive import Stage, settle, silence
+
+from penstock import ActionCtx, Id, Retry, Table, TaskBatchCtx, TaskCtx, TaskFilter
+from penstock.testing import TestApp, gate
+
+again = Retry(max_attempts=3, initial_backoff=10.0)
+MINUTE = timedelta(minutes=1)
+Does = Callable[[TaskCtx[Any], int], Awaitable[None]]
+
+
+class Item(Table):
+    number: int = 0
+    owner: str | None = "a"
+
+
+class Keyed(Stage):
+    """A task whose rows have the owner as their key, and the numbers of those that it has begun to run."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(Item)
+        self.numbers: list[int] = []
+        self.failing: dict[int, int] = {}  # how many attempts at which numbers are still to fail
+        self.does: Does | None = None
+        self.pool = self.app.workpool("keyed", key_parallelism=1)
+
+        async def handler(ctx: TaskCtx[Any]) -> None:
+            number = ctx.watched_values["number"]
+            self.numbers.append(number)
+            if self.does is not None:
+                await self.does(ctx, number)
+            if self.failing.get(number, 0):
+                self.failing[number] -= 1
+                raise ConnectionError("down")
+
+        given: dict[str, Any] = {"watch": ("number",), "key": "owner", "pool": self.pool, "retry": again} | options
+        self.task(Item, handler=handler, **given)
+
+    async def fill(self, test: TestApp, *numbers: int, owner: str = "a") -> list[Id[Any]]:
+        """Insert rows of one owner."""
+        return await self.insert(test, *(Item(number=number, owner=owner) for number in numbers))
+
+    def begun(self) -> list[int]:
+        """What has been begun since it was last asked."""
+        numbers, self.numbers = self.numbers, []
+        return numbers
+
+
+async def now(test: TestApp) -> None:
+    """Plan and run what is due now."""
+    await test.run_until_idle(advance=False, raise_errors=False)
+
+
+async def finish(test: TestApp) -> None:
+    """The same, and what is due later."""
+    await test.run_until_idle(raise_errors=False)
+
+
+# ----- order
+
+
+async def test_rows_planned_at_once_run_in_the_order_of_their_last_changes(database_url: str) -> None:
+    stage = Keyed()
+    async with stage.open(database_url) as test:
+        ids = await stage.fill(test, 0, 1, 2, 3)
+        await now(test)
+        assert stage.begun() == [0, 1, 2, 3]
+        for place, number in ((2, 22), (0, 20), (3, 23), (1, 21), (3, 33)):
+            await stage.patch(test, Item, ids[place], number=number)
+        await now(test)
+        assert stage.begun() == [22, 20, 21, 33]
+
+
+async def test_a_row_that_changes_while_others_wait_keeps_its_place(database_url: str) -> None:
+    stage = Keyed()
+    async with stage.open(database_url) as test:
+        ids = await stage.fill(test, 0, 1, 2)
+        await test.plan()
+        await stage.patch(test, Item, ids[0], number=10)
+        await test.plan()
+        await now(test)
+        assert stage.begun() == [10, 1, 2]
+
+
+async def test_a_row_that_is_tried_again_goes_before_the_next_ones_of_its_key(database_url: str) -> None:
+    stage = Keyed()
+    stage.failing = {0: 2}
+    async with stage.open(database_url) as test:
+        await stage.fill(test, 0)
+        await stage.fill(test, 1, 3, owner="b")
+        await stage.fill(test, 2, 4)
+        await now(test)
+        assert sorted(stage.begun()) == [0, 1, 3], "the other key goes on meanwhile"
+        await stage.fill(test, 6)
+        await finish(test)
+        assert stage.begun() == [0, 0, 2, 4, 6]
+
+
+async def test_a_row_that_has_failed_for_good_lets_the_next_ones_go(database_url: str) -> None:
+    stage = Keyed()
+    stage.failing = {0: 3}
+    async with stage.open(database_url) as test:
+        await stage.fill(test, 0, 2)
+        await finish(test)
+        assert stage.begun() == [0, 0, 0, 2]
+
+
+async def test_a_row_that_changes_before_its_next_attempt_goes_behind_those_changed_before(database_url: str) -> None:
+    stage = Keyed()
+    stage.failing = {0: 1}
+    async with stage.open(database_url) as test:
+        first, *_ = await stage.fill(test, 0, 2, 4)
+        await now(test)
+        test.clock.advance(timedelta(seconds=1))
+        await stage.patch(test, Item, first, number=10)
+        await now(test)
+        assert stage.begun() == [0, 2, 4, 10]
+
+
+async def test_a_row_that_changes_while_it_runs_goes_behind_those_changed_before(database_url: str) -> None:
+    stage = Keyed()
+    async with stage.open(database_url) as test:
+        first, *_ = await stage.fill(test, 0, 2, 4)
+        await test.plan()
+        with gate("task.begun", most=1) as held:
+            await test.worker.tick()
+            await held.arrived()
+            await stage.patch(test, Item, first, number=10)
+            await test.plan()
+            held.open()
+            await now(test)
+        assert stage.begun() == [0, 2, 4, 10]
+
+
+async def test_debounced_rows_run_in_the_order_in_which_they_are_due(database_url: str) -> None:
+    stage = Keyed(debounce=timedelta(seconds=5))
+    async with stage.open(database_url) as test:
+        ids = await stage.fill(test, 0, 1, 2)
+        for place in (0, 1):
+            await settle(test, timedelta(seconds=4))
+            await stage.patch(test, Item, ids[place], number=10 + place)
+        await finish(test)
+        assert stage.begun() == [2, 10, 11]
+
+
+# ----- what a handler, or whoever looks after the task, asks for
+
+
+async def test_a_throttle_keeps_the_order(database_url: str) -> None:
+    stage = Keyed()
+
+    async def throttle(ctx: TaskCtx[Any], number: int) -> None:
+        if number == 0 and ctx.attempt == 1:
+            ctx.throttle_all(MINUTE)
+            raise ConnectionError("429")
+
+    stage.does = throttle
+    async with stage.open(database_url) as test:
+        await stage.fill(test, 0, 2, 4)
+        await now(test)
+        await settle(test, timedelta(seconds=30))
+        await stage.fill(test, 6)
+        await finish(test)
+        assert stage.begun() == [0, 0, 2, 4, 6]
+
+
+async def test_a_pause_keeps_the_order(database_url: str) -> None:
+    stage = Keyed()
+    async with stage.open(database_url) as test:
+        await now(test)
+        await stage.app.tasks.pause(test, "react")
+        await settle(test, MINUTE)
+        await stage.fill(test, 0, 2)
+        await now(test)
+        await stage.fill(test, 4)
+        await settle(test, timedelta(hours=2))
+        at = test.clock.now()
+        await finish(test)
+        assert (stage.begun(), test.clock.now()) == ([], at), "what is paused is no reason to move the clock"
+        await stage.fill(test, 6)
+        await test.plan()
+        await stage.app.tasks.resume(test, "react")
+        await settle(test, MINUTE)
+        assert stage.begun() == [0, 2, 4, 6]
+
+
+async def test_a_row_that_its_handler_defers_lets_the_next_ones_go(database_url: str) -> None:
+    stage = Keyed()
+
+    async def defer(ctx: TaskCtx[Any], number: int) -> None:
+        if number == 0 and stage.numbers.count(0) == 1:
+            ctx.defer_current(MINUTE)
+
+    stage.does = defer
+    async with stage.open(database_url) as test:
+        await stage.fill(test, 0, 2, 4)
+        await finish(test)
+        assert stage.begun() == [0, 2, 4, 0]
+
+
+async def test_a_row_that_is_canceled_before_its_next_attempt_lets_the_next_ones_go(database_url: str) -> None:
+    stage = Keyed()
+    stage.failing = {0: 1}
+    async with stage.open(database_url) as test:
+        first, *_ = await stage.fill(test, 0, 2)
+        await now(test)
+        assert stage.begun() == [0]
+        await stage.app.tasks.cancel(test, TaskFilter(task="react", key=first))
+        await now(test)
+        assert stage.begun() == [2]
+
+
+async def test_a_row_that_is_retried_by_hand_is_due_at_once(database_url: str) -> None:
+    stage = Keyed()
+    stage.failing = {0: 1}
+    async with stage.open(database_url) as test:
+        first, *_ = await stage.fill(test, 0, 2)
+        await now(test)
+        test.clock.advance(timedelta(seconds=1))
+        await stage.app.tasks.retry(test, TaskFilter(task="react", key=first))
+        await now(test)
+        assert stage.begun() == [0, 2, 0]
+
+
+# ----- one at a time
+
+
+async def running(test: TestApp) -> int:
+    """How many runs are begun at once, if none of them ends."""
+    with gate("task.begun") as held:
+        await test.worker.tick()
+        await held.arrived()
+        count = (await test.job_counts())["running"]
+        held.open()
+        await now(test)
+    return count
+
+
+async def test_deleted_rows_that_are_found_later_run_one_at_a_time(database_url: str) -> None:
+    stage = Keyed(on=("enter", "change", "delete"))
+    async with stage.open(database_url) as test:
+        ids = [*await stage.fill(test, *range(6)), *await stage.fill(test, 10, 11, owner="b")]
+        await now(test)
+        stage.begun()
+        await silence(test)
+        for one in ids:
+            await stage.delete(test, Item, one)
+        await stage.app.tasks.reconcile(test, "react")
+        await test.plan()
+        assert await running(test) == 2
+        assert sorted(stage.begun()) == [*range(6), 10, 11]
+
+
+async def test_rows_of_a_truncated_table_run_one_at_a_time(postgres_url: str) -> None:
+    stage = Keyed(on=("enter", "change", "delete"))
+    async with stage.open(postgres_url) as test:
+        await stage.fill(test, *range(6))
+        await stage.fill(test, 10, owner="b")
+        await now(test)
+        stage.begun()
+        await write(test.engine.store, 'truncate "item"')
+        await test.plan()
+        assert await running(test) == 2
+        assert sorted(stage.begun()) == [*range(6), 10]
+
+
+async def test_rows_without_a_value_run_one_at_a_time_too(database_url: str) -> None:
+    stage = Keyed()
+    async with stage.open(database_url) as test:
+        await stage.insert(test, *(Item(number=number, owner=None) for number in range(3)))
+        await test.plan()
+        assert await running(test) == 1
+        assert stage.begun() == [0, 1, 2]
+
+
+async def test_a_batch_takes_one_row_of_each_key(database_url: str) -> None:
+    batches: list[list[int]] = []
+    stage = Stage(Item)
+    pool = stage.app.workpool("keyed", key_parallelism=1)
+
+    @stage.app.reactive_task(Item, watch=("number",), key="owner", pool=pool, batch=10, retry=again)
+    async def together(ctx: TaskBatchCtx[Item]) -> None:
+        batches.append(sorted(run.watched_values["number"] for run in ctx.runs))
+        for run in ctx.runs:
+            if run.watched_values["number"] == 0 and run.attempt == 1:
+                run.fail(ConnectionError("down"))
+
+    async with stage.open(database_url) as test:
+        await stage.insert(test, *(Item(number=number, owner="ab"[number % 2]) for number in range(4)))
+        await finish(test)
+    assert batches == [[0, 1], [3], [0], [2]]
+
+
+# ----- other work of the pool
+
+
+async def test_ordinary_work_that_is_tried_again_keeps_nobody_waiting(database_url: str) -> None:
+    stage = Keyed()
+    done: list[str] = []
+
+    @stage.app.action
+    async def work(ctx: ActionCtx, name: str) -> None:
+        done.append(name)
+        if name == "first" and done.count("first") == 1:
+            raise ConnectionError("down")
+
+    async with stage.open(database_url) as test:
+        keyed = stage.pool.with_options(concurrency_key="a", retry=again)
+        await keyed.enqueue(test, work, "first")
+        await keyed.enqueue(test, work, "second")
+        await stage.fill(test, 0)
+        await now(test)
+        assert (done, stage.begun()) == (["first", "second"], [0])
+        await finish(test)
+        assert done == ["first", "second", "first"]
+
+
+async def test_work_of_the_same_key_waits_for_a_row_that_is_tried_again_and_other_work_does_not(
+    database_url: str,
+) -> None:
+    stage = Keyed()
+    stage.failing = {0: 1}
+    done: list[str] = []
+
+    @stage.app.action
+    async def work(ctx: ActionCtx, name: str) -> None:
+        done.append(name)
+
+    async with stage.open(database_url) as test:
+        await stage.fill(test, 0)
+        await now(test)
+        for key in ("a", "b"):
+            await stage.pool.with_options(concurrency_key=key).enqueue(test, work, key)
+        await stage.pool.enqueue(test, work, "none")
+        await now(test)
+        assert sorted(done) == ["b", "none"]
+        await finish(test)
+        assert done[2:] == ["a"]

@@ -1,0 +1,218 @@
+"""When and where runs of a reactive task start: at the time in a column, in a pool of its own, by their priority."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from stage.reactive import Stage, record_of, settle
+
+from penstock import ActionCtx, Table, TaskCtx
+from penstock.testing import TestApp, gate
+
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+
+
+class Reminder(Table):
+    at: datetime | None = None
+    state: str = "open"
+    note: str = ""
+
+
+def reminders(**options: Any) -> Stage:
+    """A task that runs open reminders at their time, and nothing else of which it watches."""
+    stage = Stage(Reminder)
+    stage.task(Reminder, filter=lambda one: one.state == "open", watch=("note",), on=("enter",), run_at="at", **options)
+    return stage
+
+
+async def ran_within(stage: Stage, test: TestApp, passing: timedelta) -> list[str]:
+    """Why reminders ran while a time has passed."""
+    await test.run_until(test.clock.now() + passing)
+    return stage.changes()
+
+
+# ----- run_at
+
+
+async def test_a_row_runs_when_its_time_comes_and_once(database_url: str) -> None:
+    stage = reminders()
+    async with stage.open(database_url) as test:
+        (row,) = await stage.insert(test, Reminder(at=test.clock.now() + HOUR))
+        assert await ran_within(stage, test, HOUR - MINUTE) == []
+        assert await ran_within(stage, test, MINUTE) == ["enter"]
+        assert await ran_within(stage, test, 30 * HOUR) == []
+        record = await record_of(test, row)
+        assert record is not None
+        assert not record.live
+
+
+async def test_the_clock_of_the_testing_kit_goes_to_the_time_of_a_row(database_url: str) -> None:
+    stage = reminders()
+    async with stage.open(database_url) as test:
+        at = test.clock.now() + 5 * HOUR
+        await stage.insert(test, Reminder(at=at))
+        assert await test.run_until_idle() == 1
+        assert (stage.changes(), test.clock.now()) == (["enter"], at)
+
+
+async def test_a_run_moves_when_its_time_does(database_url: str) -> None:
+    stage = reminders()
+    async with stage.open(database_url) as test:
+        begun = test.clock.now()
+        later, sooner = await stage.insert(test, Reminder(at=begun + HOUR), Reminder(at=begun + 5 * HOUR))
+        await test.plan()
+        await stage.patch(test, Reminder, later, at=begun + 3 * HOUR)
+        await stage.patch(test, Reminder, sooner, at=begun + 2 * HOUR)
+        assert await ran_within(stage, test, 2 * HOUR - MINUTE) == []
+        await test.run_until(begun + 2 * HOUR)
+        assert stage.ids() == [sooner]
+        await test.run_until(begun + 3 * HOUR)
+        assert stage.ids() == [later]
+
+
+async def test_a_row_runs_again_if_it_gets_another_time_after_its_run(database_url: str) -> None:
+    stage = reminders()
+    async with stage.open(database_url) as test:
+        (row,) = await stage.insert(test, Reminder(at=test.clock.now() + HOUR))
+        assert await ran_within(stage, test, HOUR) == ["enter"]
+        await stage.patch(test, Reminder, row, note="nothing of its time")
+        assert await ran_within(stage, test, HOUR) == []
+        await stage.patch(test, Reminder, row, at=test.clock.now() + HOUR)
+        assert await ran_within(stage, test, HOUR - MINUTE) == []
+        assert await ran_within(stage, test, MINUTE) == ["change"]
+
+
+async def test_a_row_whose_time_is_past_runs_at_once(database_url: str) -> None:
+    stage = reminders()
+    async with stage.open(database_url) as test:
+        await stage.insert(test, Reminder(at=test.clock.now() - 1000 * HOUR))
+        await settle_now(test)
+        assert stage.changes() == ["enter"]
+
+
+async def test_a_row_without_a_time_does_not_run_until_it_has_one(database_url: str) -> None:
+    stage = reminders()
+    async with stage.open(database_url) as test:
+        (row,) = await stage.insert(test, Reminder())
+        assert await ran_within(stage, test, HOUR) == []
+        await stage.patch(test, Reminder, row, at=test.clock.now() + HOUR)
+        assert await ran_within(stage, test, HOUR) == ["change"]
+
+
+async def test_a_row_whose_time_is_taken_away_does_not_run(database_url: str) -> None:
+    stage = reminders()
+    async with stage.open(database_url) as test:
+        (row,) = await stage.insert(test, Reminder(at=test.clock.now() + HOUR))
+        await test.plan()
+        await stage.patch(test, Reminder, row, at=None)
+        assert await ran_within(stage, test, 2 * HOUR) == []
+        counts = await test.job_counts()
+        assert (counts["skipped"], counts["scheduled"]) == (1, 0)
+
+
+async def test_a_row_that_leaves_before_its_time_runs_only_if_it_comes_back(database_url: str) -> None:
+    stage = reminders()
+    async with stage.open(database_url) as test:
+        begun = test.clock.now()
+        gone, back = await stage.insert(test, *(Reminder(at=begun + HOUR) for _ in range(2)))
+        await test.plan()
+        for row in (gone, back):
+            await stage.patch(test, Reminder, row, state="closed")
+        await settle(test, MINUTE)
+        await stage.patch(test, Reminder, back, state="open")
+        await test.run_until(begun + HOUR - MINUTE)
+        assert stage.ids() == []
+        await test.run_until(begun + 9 * HOUR)
+        assert stage.ids() == [back]
+
+
+async def test_a_time_outlives_a_restart(database_url: str) -> None:
+    first = reminders()
+    async with first.open(database_url) as test:
+        clock = test.clock
+        (row,) = await first.insert(test, Reminder(at=clock.now() + HOUR))
+        await test.plan()
+    second = reminders()
+    async with second.open(database_url, clock=clock) as test:
+        assert await ran_within(second, test, HOUR - MINUTE) == []
+        await test.run_until(clock.now() + MINUTE)
+        assert second.ids() == [row]
+    assert first.ids() == []
+
+
+async def test_rows_of_a_key_run_in_the_order_of_their_times(database_url: str) -> None:
+    stage = Stage(Reminder)
+    pool = stage.app.workpool("reminders", key_parallelism=1)
+    stage.task(Reminder, run_at="at", key="state", pool=pool)
+    async with stage.open(database_url) as test:
+        begun = test.clock.now()
+        rows = await stage.insert(test, *(Reminder(at=begun + hours * HOUR) for hours in (3, 1, 2)))
+        await test.plan()
+        test.clock.advance(4 * HOUR)
+        await settle_now(test)
+        assert stage.ids() == [rows[1], rows[2], rows[0]]
+
+
+async def settle_now(test: TestApp) -> None:
+    """Plan and run what is due now."""
+    await test.run_until_idle(advance=False)
+
+
+# ----- pool and priority
+
+
+async def test_rows_share_the_limit_of_a_pool_with_its_other_work(database_url: str) -> None:
+    stage = Stage(Reminder)
+    pool = stage.app.workpool("narrow", max_parallelism=3)
+    begun: list[str] = []
+    under_way, most = 0, 0
+
+    async def take_a_while(name: str) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        begun.append(name)
+        await test.job_counts()  # others may begin meanwhile
+        under_way -= 1
+
+    @stage.app.action
+    async def work(ctx: ActionCtx) -> None:
+        await take_a_while("work")
+
+    async def handler(ctx: TaskCtx[Any]) -> None:
+        await take_a_while("row")
+
+    stage.task(Reminder, handler=handler, pool=pool)
+    async with stage.open(database_url) as test:
+        await stage.insert(test, *(Reminder() for _ in range(8)))
+        await test.plan()
+        for _ in range(8):
+            await pool.enqueue(test, work)
+        with gate("task.begun") as held:
+            for _ in range(3):
+                await test.worker.tick()
+            await held.arrived(3)
+            assert (await test.job_counts())["running"] == 3, "rows that run leave no place for work"
+            held.open()
+            await settle_now(test)
+        assert (begun.count("row"), begun.count("work"), most) == (8, 8, 3)
+
+
+async def test_a_task_of_higher_priority_goes_before_rows_that_wait(database_url: str) -> None:
+    stage = Stage(Reminder)
+    pool = stage.app.workpool("one", max_parallelism=1)
+    stage.task(Reminder, "slow", filter=lambda one: one.state == "open", pool=pool)
+    stage.task(Reminder, "quick", filter=lambda one: one.state == "urgent", pool=pool, priority=5)
+    async with stage.open(database_url) as test:
+        await stage.insert(test, *(Reminder() for _ in range(3)))
+        await test.plan()
+        with gate("task.begun", most=1) as held:
+            await test.worker.tick()
+            await held.arrived()
+            test.clock.advance(HOUR)
+            await stage.insert(test, Reminder(state="urgent"))
+            await test.plan()
+            held.open()
+            await settle_now(test)
+        assert [ran.task for ran in stage.taken()] == ["slow", "quick", "slow", "slow"]
