@@ -13,6 +13,7 @@ from stage.feed import feed
 from penstock.changes.interest import Interest
 from penstock.store.changes import Source
 from penstock.store.open import sqlite_path
+from penstock.store.sqlite.functions import register_functions
 from penstock.testing.conformance.bench import NOW
 
 TABLE = "create table ordered (number integer primary key, value {kind} not null, whole integer not null)"
@@ -61,6 +62,7 @@ async def test_a_page_of_older_rows_is_read_along_the_index(database_url: str, k
 
 async def lite_plan(url: str, source: Source, after: str) -> None:
     with sqlite3.connect(sqlite_path(url)) as connection:
+        register_functions(connection)
         plans = [
             [row[3] for row in connection.execute(f"explain query plan {statement.sql}", args)]
             for statement, args in ((source.first, [3]), (source.following, [after, 3]))

@@ -11,7 +11,7 @@ from functools import partial
 
 from penstock.calls.journal import tell_of_broken
 from penstock.calls.run import Runner
-from penstock.errors import DatabaseUnavailable
+from penstock.errors import TryAgain
 from penstock.jobs.job import Job, Outcome, Settlement
 from penstock.jobs.settle import settle_anyhow
 from penstock.jobs.states import JobEvent
@@ -48,7 +48,7 @@ class Rescue:
         for lease in expired:
             try:
                 await self._rescue(lease, now)
-            except DatabaseUnavailable:
+            except TryAgain:
                 raise
             except Exception as error:  # noqa: BLE001 - no lease waits for another that cannot be taken away
                 log_event("worker.not_rescued", logging.ERROR, lease=lease, error=error)
