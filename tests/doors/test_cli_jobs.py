@@ -26,7 +26,8 @@ slow = app.workpool("slow", max_parallelism=0)
 @app.action
 async def go(ctx: ActionCtx, count: int) -> list[str]:
     pool = mail.with_options(
-        retry=True, on_complete=told, on_complete_retry=Retry(2, 0.0), context={"a": 1}, name="greet"
+        retry=True, on_complete=told, on_complete_retry=Retry(2, 0.0), context={"a": 1}, name="greet",
+        concurrency_key="acme",
     )
     await slow.enqueue_batch(ctx, send, [{"to": "later"}] * 2)
     return [await pool.enqueue(ctx, send, f"user{number}") for number in range(count)]
@@ -76,6 +77,8 @@ def test_a_failed_job_is_shown_with_every_attempt(mail: Console) -> None:
         "on complete       mail:told",
         "name              greet",
         'context           {"a": 1}',
+        "concurrency key   acme",
+        "keep              86400.0",
         "ConnectionError: no way to user0",
     ):
         assert text in shown, shown
