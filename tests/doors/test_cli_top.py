@@ -1,0 +1,49 @@
+"""``penstock top`` on a real terminal: drawn anew as things change, ended by a key, and the terminal as it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from stage.terminal import INTERRUPT, Terminal
+
+if TYPE_CHECKING:
+    from doors.cli_fixtures import Console
+
+pytest_plugins = ("doors.cli_fixtures",)
+
+PROGRAM = """
+from penstock import ActionCtx, App
+
+app = App()
+sms = app.workpool("sms", max_parallelism=3)
+
+
+@app.action
+async def send(ctx: ActionCtx, count: int) -> None:
+    await sms.enqueue_batch(ctx, say, [{}] * count)
+
+
+@app.internal_action
+async def say(ctx: ActionCtx) -> None: ...
+"""
+ALTERNATE, BACK, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
+
+
+@pytest.mark.parametrize("key", ["q", INTERRUPT], ids=["q", "interrupt"])
+def test_what_goes_on_is_drawn_anew_until_a_key_ends_it(console: Console, key: str) -> None:
+    console.write("messages.py", PROGRAM)
+    console.ok("migrate")
+    with Terminal(console.folder, "top", "--interval", "0.2") as terminal:
+        terminal.wait_for("sms")
+        assert ALTERNATE in terminal.shown
+        assert "4,321" not in terminal.shown
+        console.ok("run", "send", "count=4321")
+        terminal.wait_for("4,321")
+        assert BACK not in terminal.shown
+        terminal.press(key)
+        assert terminal.end() == 0
+        left = terminal.shown.rpartition("4,321")[2]
+        assert BACK in left
+        assert CURSOR in left
+        assert "Traceback" not in left
