@@ -184,3 +184,15 @@ def test_nobody_is_asked_who_cannot_see_the_question(shop: Console, database_url
             assert f"error: {question} There is no terminal on which to ask.\n  fix: Say so with --yes." in refused
     assert rows(database_url) == {"pending": 3}
     assert "post" in outboxes(database_url)
+
+
+def test_a_list_is_readable_on_any_terminal(shop: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names stay whole: the widest columns are folded, and where that is not enough the terminal wraps the lines."""
+    for columns, whole, ruled in (("60", True, False), ("104", False, True), ("200", True, True)):
+        monkeypatch.setenv("COLUMNS", columns)
+        with Terminal(shop.folder, "--app", "stage.mailroom", "outbox") as terminal:
+            assert terminal.end() == 0
+        lines = terminal.shown.splitlines()
+        for name in mailroom.NAMES:
+            assert any(line.startswith(f"{name} ") for line in lines), (columns, terminal.shown)
+        assert ("letter_of_mailroom" in terminal.shown, "───" in terminal.shown) == (whole, ruled), terminal.shown

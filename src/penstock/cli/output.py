@@ -39,14 +39,16 @@ def print_table(
         headers: Names of the columns.
         rows: Cells.
         right: Columns of numbers.
-        whole: Whether all columns are shown, wrapped if need be; otherwise as many as fit, with long cells cut off.
+        whole: Whether all columns are shown, the widest folded if need be, or in lines that the terminal wraps; if not,
+            as many as fit, with long cells cut off.
     """
     cells = [[cell.translate(_UNSEEN) for cell in row] for row in rows]
     console = make_console()
-    if not console.is_terminal:
+    fit = _folded if whole else _fitting
+    widths = list(fit(headers, cells, console.width)) if console.is_terminal else []
+    if not console.is_terminal or (whole and len(widths) < len(headers)):
         _print_plainly(headers, cells, right)
         return 0
-    widths: list[int | None] = [None] * len(headers) if whole else list(_fitting(headers, cells, console.width))
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for header, width in zip(headers, widths, strict=False):
         table.add_column(
@@ -135,6 +137,17 @@ def _print_plainly(headers: Sequence[str], rows: Sequence[Sequence[str]], right:
             for header, cell, width in zip(headers, row, widths, strict=True)
         ]
         click.echo("  ".join(cells).rstrip())
+
+
+def _folded(headers: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
+    """The widths of all columns if the widest of them are folded; nothing if there is no room for that."""
+    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+    while sum(widths) + _GAP * (len(widths) - 1) > room:
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        if widths[widest] <= _NARROWEST_CELL:
+            return []
+        widths[widest] -= 1
+    return widths
 
 
 def _fitting(headers: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> Iterator[int]:
