@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -111,9 +112,13 @@ async def call_out_until_told(ctx: ActionCtx, ending: str) -> str:
     return "had ended anyway"
 
 
+in_a_thread = threading.Event()
+
+
 @app.action
 def call_out_in_a_thread_until_told(ctx: sync.ActionCtx) -> str:
     assert not ctx.cancelled
+    in_a_thread.set()
     while not ctx.wait_cancelled(5):
         attempts.append("pause")
     assert ctx.cancelled
@@ -376,8 +381,10 @@ async def test_a_running_action_is_asked_to_stop(database_url: str, ending: str,
 
 async def test_an_action_in_a_thread_is_asked_to_stop(database_url: str) -> None:
     async with running(database_url) as test:
+        in_a_thread.clear()
         job = await test.scheduler.run_after(NOW, call_out_in_a_thread_until_told)
         await test.worker.tick()
+        assert await asyncio.to_thread(in_a_thread.wait, 30)
         await test.scheduler.cancel(job)
         await test.run_until_idle()
         assert (await status(test, job)).result == "told"
