@@ -202,7 +202,7 @@ async def test_nothing_is_gathered_for_events_that_nobody_hears(database_url: st
 
 async def enqueue(backend: TestApp, pool: str, noted: list[Transaction], transaction: Transaction) -> None:
     job = backend.job_calls.new_job(note, {}, backend.clock.now(), pool=pool)
-    backend.engine.journal.sending(transaction, [job])
+    backend.engine.journal.sending(transaction, job)
     noted.append(transaction)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import tracemalloc
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -15,6 +17,7 @@ from penstock import (
     ArgumentsInvalid,
     CallTimeout,
     Canceled,
+    Conflict,
     ContextError,
     DataError,
     DeclarationError,
@@ -37,7 +40,7 @@ from penstock import (
     WorkStatus,
 )
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
-from penstock.testing import TestApp
+from penstock.testing import TestApp, raising
 
 app = App()
 sms = app.workpool("sms", max_parallelism=3, default_retry=Retry(max_attempts=3, initial_backoff=10, base=2))
@@ -209,6 +212,39 @@ async def test_a_batch_is_enqueued_as_one(database_url: str) -> None:
         assert ids == sorted(ids)
         assert (await backend.job_counts())["ready"] == 12_000
         assert await sms.enqueue_batch(backend, send, []) == []
+
+
+async def test_a_batch_that_conflicts_is_stored_again_as_it_was(database_url: str) -> None:
+    made: list[int] = []
+
+    def each(many: int) -> Iterator[dict[str, str]]:
+        for number in range(many):
+            made.append(number)
+            yield {"text": f"two\nlines, {number}"}
+
+    async with TestApp(app, database_url) as backend:
+        for many in (7, 2_500):
+            with raising("commit.before", Conflict("staged"), times=2):
+                ids = await sms.enqueue_batch(backend, send, each(many))
+            assert made == list(range(many))
+            made.clear()
+            assert len(ids) == many
+            await backend.run_until_idle()
+            assert sorted(sent) == sorted(f"two\nlines, {number}" for number in range(many))
+            assert isinstance(await sms.status(backend, ids[-1]), Finished)
+            sent.clear()
+
+
+async def test_what_is_kept_of_a_batch_is_small(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await sms.enqueue_batch(backend, send, [{"text": "all is loaded"}])
+        tracemalloc.start()
+        try:
+            ids = await sms.enqueue_batch(backend, send, ({"text": f"{number:0200}"} for number in range(20_000)))
+            kept = tracemalloc.get_traced_memory()[1] - sum(map(sys.getsizeof, ids)) - 2 * sys.getsizeof(ids)
+        finally:
+            tracemalloc.stop()
+        assert kept < 20_000 * 100, "not even a part of the arguments"
 
 
 # ----- retries

@@ -5,12 +5,13 @@ Owns the checks at the door. `ctx.scheduler` and pools speak to users in their o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
 from penstock.calls import tokens
+from penstock.calls.alike import JobsAlike
 from penstock.calls.journal import tell_of_retries
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
@@ -23,7 +24,6 @@ from penstock.jobs.job import (
     Kind,
     NewJob,
     Options,
-    job_ids,
     status_of_new,
 )
 from penstock.jobs.order import FARTHEST, rank
@@ -200,7 +200,7 @@ class JobCalls:
             await self._runner.enqueue(job)
         else:
             self._scope.transaction.add_job(job)
-            self._runner.engine.journal.sending(self._scope.transaction, [job])
+            self._runner.engine.journal.sending(self._scope.transaction, job)
 
     async def write(self, verb: Callable[[Transaction], Awaitable[T]]) -> T:
         """Do something in the transaction, or in one of its own."""
@@ -222,20 +222,15 @@ class JobCalls:
 
     async def enqueue_all(self, jobs: Iterable[NewJob]) -> list[JobId]:
         """Enqueue any number of jobs that are alike, all or none: with the transaction, or at once; their ids."""
-        left, made = iter(jobs), list[NewJob]()
-
-        def each() -> Iterator[NewJob]:
-            yield from made  # by an attempt before this one
-            for job in left:
-                made.append(job)
-                yield job
+        batch = JobsAlike(jobs, again=self._scope is None)
 
         async def send(transaction: Transaction) -> None:
-            await transaction.enqueue(each())
-            self._runner.engine.journal.sending(transaction, made)
+            await transaction.enqueue(batch)
+            if batch.first is not None:
+                self._runner.engine.journal.sending(transaction, batch.first, batch.ids)
 
         await self.write(send)
-        return job_ids([job.id for job in made])
+        return batch.ids()
 
     async def enqueue_with_key(self, job: NewJob, duplicate: Duplicate) -> UUID:
         """Enqueue a job that has a key, unless there is one with that key: then do as was asked; the id of the job.
@@ -247,7 +242,7 @@ class JobCalls:
         async def send(transaction: Transaction) -> UUID:
             found = await enqueue_with_key(transaction, job, duplicate)
             if found == job.id:
-                self._runner.engine.journal.sending(transaction, [job])
+                self._runner.engine.journal.sending(transaction, job)
             return found
 
         return await self.write(send)

@@ -7,7 +7,7 @@ nobody wants to see costs a comparison: a pool's level is asked once, and meters
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -17,7 +17,7 @@ from uuid import UUID
 
 from penstock.clock import profile_timer
 from penstock.functions.function import AnyFunction
-from penstock.jobs.job import Job, NewJob, Options, Outcome, Settlement, job_id
+from penstock.jobs.job import Job, JobId, NewJob, Options, Outcome, Settlement, job_id
 from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.logs import enabled
 from penstock.observe.logs import event as log_event
@@ -66,28 +66,34 @@ class Journal:
 
     # ----- jobs are enqueued
 
-    def sending(self, transaction: Transaction, jobs: Sequence[NewJob]) -> None:
-        """A transaction enqueues jobs of one pool, of which is told once it has committed."""
-        if jobs and (self.meters is not None or jobs[0].pool in self._talking()):
-            transaction.committed.append(partial(self.enqueued, jobs, transaction.now))
+    def sending(self, transaction: Transaction, job: NewJob, ids: Callable[[], Sequence[JobId]] | None = None) -> None:
+        """A transaction enqueues a job, or jobs that are alike, of which is told once it has committed.
 
-    def enqueued(self, jobs: Sequence[NewJob], now: datetime) -> None:
-        """Jobs of one pool are enqueued, and that is committed."""
-        talkative = self._talking()
-        if self.meters is None and jobs[0].pool not in talkative:
+        Args:
+            transaction: The transaction.
+            job: The job, or the first of many.
+            ids: Gives the ids of the many, if it is not one.
+        """
+        if self.meters is not None or job.pool in self._talking():
+            transaction.committed.append(partial(self.enqueued, job, transaction.now, ids))
+
+    def enqueued(self, job: NewJob, now: datetime, ids: Callable[[], Sequence[JobId]] | None = None) -> None:
+        """A job, or jobs that are alike, are enqueued, and that is committed; for the arguments see `sending`."""
+        tells = job.pool in self._talking()
+        if self.meters is None and not tells:
             return
-        for job in jobs:
-            if self.meters is not None:
-                self.meters.add("penstock_jobs_enqueued", job.pool)
-            if job.pool in talkative:
-                log_event(
-                    "workpool.enqueued",
-                    pool=job.pool,
-                    workId=job_id(job.id),
-                    fnName=job.options.name or job.function,
-                    runAt=_ms(job.run_at),
-                    enqueuedAt=_ms(now),
-                )
+        each = [job_id(job.id)] if ids is None else ids()
+        if self.meters is not None:
+            self.meters.add("penstock_jobs_enqueued", job.pool, number=len(each))
+        for one in each if tells else ():
+            log_event(
+                "workpool.enqueued",
+                pool=job.pool,
+                workId=one,
+                fnName=job.options.name or job.function,
+                runAt=_ms(job.run_at),
+                enqueuedAt=_ms(now),
+            )
 
     def traced(self, options: Options) -> Options:
         """What a new job is asked for, with the current trace, of which it will be a part."""

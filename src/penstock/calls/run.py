@@ -262,7 +262,7 @@ class Runner:
         store, now = self.engine.store, self.now()
         await self.attempts.run(lambda: store.jobs.enqueue_alone(job, now), "penstock", writes=False)
         store.signals.notify()
-        self.engine.journal.enqueued([job], now)
+        self.engine.journal.enqueued(job, now)
 
     async def patiently(self, once: Callable[[], Awaitable[R]], *, for_ever: bool = False) -> R:
         """Do something that is the same when done twice, again if the database was lost."""

@@ -161,7 +161,8 @@ class Workpool(Retrying, Completer):
         Args:
             ctx: As for `enqueue`.
             function: As for `enqueue`.
-            arguments: Of each call its arguments by name.
+            arguments: Of each call its arguments by name. They are asked for once, one by one, while those before are
+                stored, so they may come from a generator.
 
         Raises:
             ArgumentsInvalid: The function does not take some of them, or they are no mappings; then none is enqueued.
