@@ -163,6 +163,11 @@ def test_which_jobs_are_meant_is_to_be_said_once(mail: Console) -> None:
         assert (mail("jobs", verb).code, "Say which jobs" in mail("jobs", verb).err) == (2, True)
         both = mail("jobs", verb, job, "--pool", "mail")
         assert (both.code, "--pool and the ids of jobs exclude each other." in both.err) == (2, True)
+    for verb in ("list", "retry", "cancel"):
+        refused = mail("jobs", verb, "--pool", "mial")
+        assert refused.code == 1
+        assert refused.err == "error: The database knows no pool 'mial'.\n  fix: Name one of mail, slow.\n"
+    assert mail.ok("jobs", "list", "--pool", "default").code == 0
     unknown = "job_01jd3k4v5w6x7y8z9a0b1c2d3e"
     for command in (("retry", unknown), ("wait", unknown), ("cancel", job, unknown)):
         refused = mail("jobs", *command)

@@ -25,6 +25,8 @@ class Where(TypedDict, total=False):
 
     state: str
     name: str
+    key: str
+    concurrency_key: str
     error: str
     since: datetime
     before: datetime

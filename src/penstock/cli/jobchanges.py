@@ -10,7 +10,7 @@ import click
 
 from penstock.app import App, Backend
 from penstock.cli.asking import confirm_many
-from penstock.cli.jobfilter import Duration, check_meant, filter_options, read_filter
+from penstock.cli.jobfilter import Duration, check_meant, check_pool, filter_options, read_filter
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, say
@@ -151,6 +151,7 @@ async def _retry_matching(
 ) -> tuple[int, list[Any]]:
     """What the filter finds now is retried, and nothing that fails while somebody is asked."""
     async with open_backend(app, options) as backend:
+        await check_pool(backend, where)
         calls = backend.job_calls
         found = await calls.matching(where)
         confirm_many(len(found), "retry", "job", sure=sure)
@@ -166,6 +167,7 @@ async def _cancel_named(app: App, options: Options, jobs: Sequence[str]) -> list
 
 async def _cancel_matching(app: App, options: Options, where: JobFilter, *, sure: bool) -> int:
     async with open_backend(app, options) as backend:
+        await check_pool(backend, where)
         count = 0
         for state in _CANCELABLE if where.state is None else [where.state]:
             count += len(await backend.job_calls.matching(replace(where, state=state)))

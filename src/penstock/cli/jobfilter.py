@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 
 import click
 
-from penstock.app import App
+from penstock.app import App, Backend
 from penstock.clock import SystemClock
+from penstock.errors import DataError
 from penstock.functions.registry import Registry
 from penstock.jobs.filter import JobFilter
+from penstock.jobs.job import DEFAULT_POOL
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,6 +67,8 @@ def filter_options(states: Sequence[str]) -> Callable[[F], F]:
         click.option("--pool", help="Only jobs of this pool; default for those of the scheduler."),
         click.option("--function", help="Only jobs of this function, with or without its module."),
         click.option("--name", help="Only jobs that are called so."),
+        click.option("--key", help="Only jobs that were enqueued with this key."),
+        click.option("--concurrency-key", help="Only jobs that were enqueued with this concurrency key."),
         click.option("--error", metavar="TEXT", help="Only jobs whose last error contains this."),
         click.option(
             "--since",
@@ -92,6 +96,20 @@ def read_filter(app: App, given: dict[str, Any]) -> JobFilter:
     """The filter that the options name."""
     function = given["function"]
     return JobFilter(**{**given, "function": None if function is None else function_name(app.registry, function)})
+
+
+async def check_pool(backend: Backend, where: JobFilter) -> None:
+    """Refuse a pool that neither the database nor the program knows: nothing will ever be found in it.
+
+    Raises:
+        DataError: It is one.
+    """
+    if where.pool in {None, DEFAULT_POOL}:
+        return
+    known = sorted({row.name for row in await backend.pools()} | set(backend.app.pools))
+    if where.pool not in known:
+        names = f"Name one of {', '.join(known)}." if known else "Declare it with app.workpool."
+        raise DataError(f"The database knows no pool {where.pool!r}.", fix=names)
 
 
 def function_name(registry: Registry, name: str) -> str:

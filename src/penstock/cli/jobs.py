@@ -10,7 +10,7 @@ import click
 
 from penstock.app import App
 from penstock.cli.jobchanges import cancel, known_job, retry, wait
-from penstock.cli.jobfilter import filter_options, read_filter
+from penstock.cli.jobfilter import check_pool, filter_options, read_filter
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import plain, print_json, print_table, readable_time
@@ -89,6 +89,7 @@ def _list(options: Options, limit: int, given: dict[str, Any]) -> None:
 
 async def _look(app: App, options: Options, where: JobFilter, limit: int) -> tuple[Mapping[str, int], list[JobStatus]]:
     async with open_backend(app, options) as backend:
+        await check_pool(backend, where)
         return await backend.job_counts(), await backend.jobs(None, limit, where=where)
 
 

@@ -23,6 +23,8 @@ class JobFilter:
         function: Name of their function.
         state: Pending, running, completing, success, failed or canceled.
         name: What they are called: as they were asked to be, or as their function.
+        key: The `key` they were enqueued with.
+        concurrency_key: The `concurrency_key` they were enqueued with.
         error: Text that their last error contains, upper and lower case told apart.
         since: When they ended, or were enqueued if they have not ended: then or later.
         before: The same time: earlier than this.
@@ -37,13 +39,15 @@ class JobFilter:
     function: str | None = None
     state: str | None = None
     name: str | None = None
+    key: str | None = None
+    concurrency_key: str | None = None
     error: str | None = None
     since: datetime | None = None
     before: datetime | None = None
     on_complete_error: str | None = None
 
     def __post_init__(self) -> None:
-        for word in ("pool", "function", "state", "name", "error", "on_complete_error"):
+        for word in ("pool", "function", "state", "name", "key", "concurrency_key", "error", "on_complete_error"):
             value: Any = getattr(self, word)
             if value is not None and (not isinstance(value, str) or "\0" in value):
                 raise ValueInvalid(f"{word} takes a text without zero bytes, not {value!r}.")

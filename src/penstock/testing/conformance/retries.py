@@ -260,6 +260,10 @@ class Retries(Suite):
             (JobFilter(state="failed"), "bad"),
             (JobFilter(name="Ada's"), "named"),
             (JobFilter(name="conformance:function", state="success"), "good"),
+            (JobFilter(key="k'1"), "named"),
+            (JobFilter(key="k"), ""),
+            (JobFilter(concurrency_key="tenant %", key="k'1"), "named"),
+            (JobFilter(concurrency_key="%"), ""),
             (JobFilter(error="%_'"), "bad"),
             (JobFilter(error="e100"), ""),
             (JobFilter(since=after(10)), "bad named"),
@@ -294,7 +298,8 @@ class Retries(Suite):
         assert await ask(JobFilter(state="pending", before=after(10))) == 2
         assert await bench.cancel_pending(after(30)) == []
         assert await bench.count(after(30)) == {"ready": 1, "running": 1, "success": 1, "failed": 1, "canceled": 3}
-        assert await ask(JobFilter(name="Ada's")) == 1
+        assert await ask(JobFilter(concurrency_key="tenant")) == 0
+        assert await ask(JobFilter(concurrency_key="tenant %", key="k'1")) == 1
         assert await ask(JobFilter(function="conformance:function")) == 1, "what runs; what has ended is left alone"
         assert await bench.cancel_pending(after(30)) == [jobs["runs"]]
 
@@ -321,7 +326,8 @@ class Retries(Suite):
         await bench.settle(lease, ended(good, now=after(5)))
         await bench.settle(lease, ended(bad, JobEvent.RAISED, now=after(15), error="E100: 100 %_' of it"))
         ready, later, canceled = new_job(), new_job(delay=600, pool="p"), new_job()
-        named = replace(new_job(now=after(20)), function="conformance:other", options=Options(name="Ada's"))
+        options = Options(name="Ada's", key="k'1", concurrency_key="tenant %")
+        named = replace(new_job(now=after(20)), function="conformance:other", options=options)
         await bench.enqueue(ready, later, canceled)
         await bench.enqueue(named, now=after(20))
         await bench.request_cancel(canceled.id)

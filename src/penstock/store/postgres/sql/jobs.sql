@@ -44,6 +44,8 @@ from (
 ) job
 where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
   and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+  and (:key::text is null or options::jsonb ->> 'key' = :key)
+  and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
   and (:error::text is null or strpos(error, :error) > 0)
   and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
   and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before);
@@ -375,6 +377,8 @@ select * from (
         from penstock.ready_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:key::text is null or options::jsonb ->> 'key' = :key)
+      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
@@ -389,6 +393,8 @@ select * from (
         from penstock.scheduled_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:key::text is null or options::jsonb ->> 'key' = :key)
+      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
@@ -404,6 +410,8 @@ select * from (
         from penstock.running_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:key::text is null or options::jsonb ->> 'key' = :key)
+      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
@@ -417,6 +425,8 @@ select * from (
         from penstock.finished_job where expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:key::text is null or options::jsonb ->> 'key' = :key)
+      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
@@ -434,6 +444,8 @@ select id from (
         from penstock.ready_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:key::text is null or options::jsonb ->> 'key' = :key)
+      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
@@ -448,6 +460,8 @@ select id from (
         from penstock.scheduled_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:key::text is null or options::jsonb ->> 'key' = :key)
+      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
@@ -462,6 +476,8 @@ select id from (
         from penstock.running_job
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:key::text is null or options::jsonb ->> 'key' = :key)
+      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
@@ -474,6 +490,8 @@ select id from (
         from penstock.finished_job where expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
     ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
       and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+      and (:key::text is null or options::jsonb ->> 'key' = :key)
+      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
       and (:error::text is null or strpos(error, :error) > 0)
       and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)

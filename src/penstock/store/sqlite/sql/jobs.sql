@@ -33,6 +33,8 @@ from (
 ) job
 where (:state is null or state = :state) and (:pool is null or pool = :pool)
   and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+  and (:key is null or options ->> 'key' = :key)
+  and (:concurrency_key is null or options ->> 'concurrency_key' = :concurrency_key)
   and (:error is null or instr(error, :error) > 0)
   and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
   and (:before is null or coalesce(finished_at, enqueued_at) < :before);
@@ -243,6 +245,8 @@ select * from (
         from penstock_ready_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:key is null or options ->> 'key' = :key)
+      and (:concurrency_key is null or options ->> 'concurrency_key' = :concurrency_key)
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
@@ -257,6 +261,8 @@ select * from (
         from penstock_scheduled_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:key is null or options ->> 'key' = :key)
+      and (:concurrency_key is null or options ->> 'concurrency_key' = :concurrency_key)
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
@@ -271,6 +277,8 @@ select * from (
         from penstock_running_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:key is null or options ->> 'key' = :key)
+      and (:concurrency_key is null or options ->> 'concurrency_key' = :concurrency_key)
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
@@ -284,6 +292,8 @@ select * from (
         from penstock_finished_job where +expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:key is null or options ->> 'key' = :key)
+      and (:concurrency_key is null or options ->> 'concurrency_key' = :concurrency_key)
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
@@ -300,6 +310,8 @@ select id from (
         from penstock_ready_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:key is null or options ->> 'key' = :key)
+      and (:concurrency_key is null or options ->> 'concurrency_key' = :concurrency_key)
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
@@ -313,6 +325,8 @@ select id from (
         from penstock_scheduled_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:key is null or options ->> 'key' = :key)
+      and (:concurrency_key is null or options ->> 'concurrency_key' = :concurrency_key)
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
@@ -326,6 +340,8 @@ select id from (
         from penstock_running_job
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:key is null or options ->> 'key' = :key)
+      and (:concurrency_key is null or options ->> 'concurrency_key' = :concurrency_key)
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
@@ -338,6 +354,8 @@ select id from (
         from penstock_finished_job where +expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
     ) j where (:state is null or state = :state) and (:pool is null or pool = :pool)
       and (:function is null or function = :function) and (:name is null or coalesce(options ->> 'name', function) = :name)
+      and (:key is null or options ->> 'key' = :key)
+      and (:concurrency_key is null or options ->> 'concurrency_key' = :concurrency_key)
       and (:error is null or instr(error, :error) > 0)
       and (:since is null or coalesce(finished_at, enqueued_at) >= :since)
       and (:before is null or coalesce(finished_at, enqueued_at) < :before)
