@@ -35,6 +35,7 @@ from penstock.transaction.rows import read_row
 _READER = "tasks"
 _COUNTED = 10_000
 _ANY = RecordQuery()
+_STANDS = {"first": "comes first", "again": "comes first, and waits for its next attempt", "runs": "is being run"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +268,9 @@ def _in_the_way(seen: _Seen) -> Iterator[str]:
     ahead = seen.found.ahead
     if ahead is not None:
         other = "" if ahead.task == task.id else f" of {seen.names.get(ahead.task, 'another task')}"
-        stands = "is being run" if ahead.runs else "comes first"
         yield (
             f"Rows with the same {task.plan.spec.partition} are run one at a time: "
-            f"row {key_text(plain_key(ahead.key))}{other} {stands}."
+            f"row {key_text(plain_key(ahead.key))}{other} {_STANDS[ahead.stands]}."
         )
     if pool is None:
         return

@@ -10,7 +10,7 @@ import builtins
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from uuid import UUID
 
 from penstock.reactive.expression import Condition
@@ -119,13 +119,16 @@ class TaskBacklog:
     reconciled_at: datetime | None
 
 
+STANDS: tuple[Literal["first", "again", "runs"], ...] = ("first", "again", "runs")
+
+
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The row of a task whose job comes before another with the same concurrency key, and whether it runs."""
+    """The row of a task whose job comes before another with the same concurrency key, and how that stands."""
 
     task: int
     key: str
-    runs: bool
+    stands: Literal["first", "again", "runs"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from penstock.store.queries import load_queries
 from penstock.store.recordrows import matching_rows, spelled_key, state_of, where_values
 from penstock.store.records import (
     FAILED,
+    STANDS,
     Ahead,
     RecordCount,
     RecordQuery,
@@ -95,7 +96,7 @@ class PostgresRecords:
     async def ahead(self, session: Session, job: UUID) -> Ahead | None:
         """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
         rows = await self._fetch(session, "ahead", id=job)
-        return Ahead(rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
+        return Ahead(rows[0][0], rows[0][1], STANDS[rows[0][2]]) if rows else None
 
     async def matching(
         self,

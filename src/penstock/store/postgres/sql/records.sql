@@ -118,25 +118,32 @@ select r.task, r.key from penstock.task_record r
 join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.task and g.key = r.key
 order by r.task, r.key for no key update of r;
 
--- ahead: of what has the concurrency key of a job that waits at the gate of its pool, the job of a task that runs, or is
--- the first to start before it.
+-- ahead: of what has the concurrency key of a job that waits at the gate of its pool, the job of a task that runs, or
+-- that waits for its next attempt, or is the first to start before it.
 with mine as materialized (
-    select m.id, m.pool, m.concurrency_key, m.rank, m.place from penstock.scheduled_job m where m.id = :id::uuid and m.gated and m.concurrency_key <> ''
-), ahead (task, key, runs) as (
+    select m.id, m.pool, m.concurrency_key, m.rank, m.place, m.keeps_turn and not m.waiting as turn from penstock.scheduled_job m where m.id = :id::uuid and m.gated and m.concurrency_key <> ''
+), ahead (task, key, stands) as (
     (
-        select (u.options::jsonb ->> 'task')::integer, u.args::jsonb ->> 'key', 1
+        select (u.options::jsonb ->> 'task')::integer, u.args::jsonb ->> 'key', 2
         from mine cross join penstock.running_job u
         where u.gated and u.pool = mine.pool and u.concurrency_key = mine.concurrency_key and u.ending is null limit 1
     )
     union all
     (
+        select (k.options::jsonb ->> 'task')::integer, k.args::jsonb ->> 'key', 1
+        from mine cross join penstock.scheduled_job k
+        where k.keeps_turn and not k.waiting and k.pool = mine.pool and k.concurrency_key = mine.concurrency_key and k.id <> mine.id
+        order by k.id limit 1
+    )
+    union all
+    (
         select (s.options::jsonb ->> 'task')::integer, s.args::jsonb ->> 'key', 0
         from mine cross join penstock.scheduled_job s
-        where s.waiting and s.pool = mine.pool and s.concurrency_key = mine.concurrency_key and (s.rank, s.place, s.id) < (mine.rank, mine.place, mine.id)
+        where s.waiting and not mine.turn and s.pool = mine.pool and s.concurrency_key = mine.concurrency_key and (s.rank, s.place, s.id) < (mine.rank, mine.place, mine.id)
         order by s.rank, s.place, s.id limit 1
     )
 )
-select task, key, runs from ahead where task is not null order by runs desc limit 1;
+select task, key, stands from ahead where task is not null order by stands desc limit 1;
 
 -- held_records: how the jobs stand of records that are held.
 -- Differs: takes rows as two arrays.
