@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from stage.feed import write
 from stage.reactive import Stage, settle, silence
 
 from penstock import ActionCtx, Id, Retry, Table, TaskBatchCtx, TaskCtx, TaskFilter
-from penstock.testing import TestApp, gate
+from penstock.testing import TestApp, TestClock, gate
 
 again = Retry(max_attempts=3, initial_backoff=10.0)
-MINUTE = timedelta(minutes=1)
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 Does = Callable[[TaskCtx[Any], int], Awaitable[None]]
 
 
 class Item(Table):
     number: int = 0
     owner: str | None = "a"
+
+
+class Unsteady(TestClock):
+    """A clock that can be set wrong."""
+
+    off = timedelta(0)
+
+    def now(self) -> datetime:
+        """The time it shows."""
+        return super().now() + self.off
 
 
 class Keyed(Stage):
@@ -88,6 +98,45 @@ async def test_a_row_that_changes_while_others_wait_keeps_its_place(database_url
         await test.plan()
         await now(test)
         assert stage.begun() == [10, 1, 2]
+
+
+async def test_a_planner_whose_clock_is_behind_keeps_the_order(database_url: str) -> None:
+    stage, behind = Keyed(), Unsteady(seed=7)
+    async with stage.open(database_url) as test, stage.open(database_url, clock=behind) as other:
+        await stage.fill(test, 0)
+        await test.plan()
+        await test.planner.finish()
+        behind.off = -5 * SECOND
+        for number in (1, 2):
+            await stage.fill(other, number)
+            await other.plan()
+        await now(test)
+        assert stage.begun() == [0, 1, 2]
+
+
+async def test_a_clock_that_is_set_back_keeps_the_order(database_url: str) -> None:
+    stage, clock = Keyed(), Unsteady()
+    async with stage.open(database_url, clock=clock) as test:
+        for number, off in enumerate((0, -1, -9, -2)):
+            clock.off = off * SECOND
+            await stage.fill(test, number)
+            await test.plan()
+        clock.off = timedelta(0)
+        await now(test)
+        assert stage.begun() == [0, 1, 2, 3]
+
+
+async def test_a_clock_that_was_far_ahead_holds_nobody_up_once_it_is_right(database_url: str) -> None:
+    stage, clock = Keyed(), Unsteady()
+    async with stage.open(database_url, clock=clock) as test:
+        clock.off = timedelta(days=1)
+        await stage.fill(test, 0)
+        await test.plan()
+        clock.off = timedelta(0)
+        await stage.fill(test, 1, owner="b")
+        await test.plan()
+        await now(test)
+        assert stage.begun() == [0, 1]
 
 
 async def test_a_row_that_is_tried_again_goes_before_the_next_ones_of_its_key(database_url: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.calls.run import Runner
@@ -36,6 +36,7 @@ _NOTHING = 5.0
 _TASKS_EVERY = 5.0
 _FORGET_EVERY, _FORGET_AT_ONCE = 1.0, 1000
 _MOVE_EVERY = 5.0  # without changes, so that the feed can be emptied
+_SET_BACK = timedelta(minutes=1)  # clocks that differ by more are wrong, and nothing is put off for them
 _HOLDS_PART, _RENEW_PART, _TICK_PART = 0.75, 0.25, 0.25  # of the setting `lease`
 
 
@@ -65,6 +66,7 @@ class Planner(Service):
         self._asked = runner.engine.look
         self._rescue = Rescue(runner)
         self._forgot_at = -1e9
+        self._planned_at: datetime | None = None
 
     async def tick(self) -> float:
         """Plan one piece; seconds until the next look."""
@@ -147,6 +149,9 @@ class Planner(Service):
             await look_at_all_rows(self._store, now)
             await self._list(at_once=True)
         if self._position is not None:
+            self._planned_at = next(
+                (one.moved_at for one in await self._store.changes.readers() if one.name == READER), now
+            )
             log_event("planner.started", lease=self._lease, planner=self._label)
         return self._position is not None
 
@@ -163,7 +168,7 @@ class Planner(Service):
         if changes:  # whoever has declared another filter since they were read looks at all rows after them
             await self._list(at_once=True)
         ours = [(self._tasks[change.interest], change) for change in changes if change.interest in self._tasks]
-        now = self.clock.now()
+        now = self._now()
         rows = plan_rows(ours, now, self._read)
         move = Move(READER, self._lease, self._position, after)
         if points.armed and rows:
@@ -193,13 +198,22 @@ class Planner(Service):
             return False
         assert self._position is not None and self._lease is not None  # noqa: PT018, S101 - it plans
         task, at = found
-        ours, moved = await self._reconciler.step(task, at, Move(READER, self._lease, self._position, self._position))
+        move = Move(READER, self._lease, self._position, self._position)
+        ours, moved = await self._reconciler.step(task, at, move, self._now())
         if not ours:
             self._lose()
             return False
         done = {"reconciling": moved} if moved else {"reconciling": None, "reconciled_at": self.clock.now()}
         self._rows = [replace(row, **done) if row.id == task.id else row for row in self._rows]
         return moved is not at and not at.audit
+
+    def _now(self) -> datetime:
+        """The time of what is planned now, never before that of what was planned last: rows of a key run so."""
+        now = self.clock.now()
+        if self._planned_at is not None and now < self._planned_at <= now + _SET_BACK:
+            now = self._planned_at
+        self._planned_at = now
+        return now
 
     async def _forget(self) -> bool:
         """Forget records whose time is over, from time to time; whether there are more."""

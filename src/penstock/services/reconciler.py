@@ -75,13 +75,13 @@ class Reconciler:
                 return task, Reconciling(audit=True)
         return None
 
-    async def step(self, task: TaskRow, at: Reconciling, move: Move) -> tuple[bool, Reconciling | None]:
+    async def step(self, task: TaskRow, at: Reconciling, move: Move, now: datetime) -> tuple[bool, Reconciling | None]:
         """Look at one piece of a task's rows; whether the reader is still this planner's, and how far it has come.
 
         Nothing is done while more changes of its rows are unread than could be passed by, or if the database refuses to
         show them, as a column is gone that the task reads. Others are looked at meanwhile.
         """
-        number, now = task.interests[-1], self._clock.now()
+        number = task.interests[-1]
         planned = PlannedTask.of(task.id, task.plan.spec)
         try:
             source = await self._source(number)
