@@ -206,6 +206,24 @@ def test_it_is_closed_when_the_program_ends(database_url: str, tmp_path: Path) -
     assert said == "1\nstopped\n"
 
 
+def test_a_program_ends_without_new_threads(database_url: str, tmp_path: Path) -> None:
+    """Python 3.12 refuses them while it ends."""
+    said = run_program(
+        tmp_path,
+        database_url,
+        """
+        import threading
+
+        def refuse(thread):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+        print(app.sync.run_mutation(visit, "Ada"), flush=True)
+        threading._register_atexit(lambda: setattr(threading.Thread, "start", refuse))
+        """,
+    )
+    assert said == "1\n"
+
+
 def test_a_forked_process_opens_its_own(database_url: str, tmp_path: Path) -> None:
     said = run_program(
         tmp_path,

@@ -132,7 +132,7 @@ class Thread:
 
     def _work(self) -> None:
         try:
-            asyncio.run(self._live())
+            _run(self._live())
         except BaseException as error:  # noqa: BLE001 - told to who opens or closes
             told: Future[Any] = self._ended if self._opened.done() else self._opened
             told.set_exception(error)
@@ -144,6 +144,24 @@ class Thread:
         async with self._opening() as backend:
             self._opened.set_result(backend)
             await self._stop.wait()
+
+
+def _run(main: Coroutine[Any, Any, None]) -> None:
+    """Run on a new event loop, like `asyncio.run`, but start no thread to end it: Python 3.12 refuses one at exit."""
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(main)
+    finally:
+        loop.run_until_complete(_cancel_others())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def refuse_on_a_loop() -> None:
