@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,5 +122,5 @@ def emitted(tree: ast.Module) -> Iterator[str]:
 
 
 def test_every_setting_is_documented_where_it_is_declared() -> None:
-    documented = re.findall(r"^        (\w+): ", Config.__doc__ or "", re.MULTILINE)
+    documented = re.findall(r"^    (\w+): ", inspect.getdoc(Config) or "", re.MULTILINE)
     assert documented == list(Config.__dataclass_fields__)
