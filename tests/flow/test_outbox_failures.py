@@ -54,7 +54,7 @@ async def test_one_that_fails_halts_all_behind_it_until_it_does_not(database_url
             assert (trouble.attempts, trouble.halted) == (attempts, attempts >= 3)
         stage.fails = failing(broken)
         await drain(test, TEN)
-        assert await stage.written(test) if mutation else stage.texts() == ["a", "b", "c"]
+        assert (await stage.written(test) if mutation else stage.texts()) == ["a", "b", "c"]
         row = await outbox_row(test)
         assert (row.trouble, row.delivered) == (None, 3)
 
@@ -125,7 +125,7 @@ async def test_one_whose_attempts_are_used_up_is_parked_and_the_rest_flows(
         assert await test.engine.store.outboxes.retry("send", test.clock.now(), [parked.change.seq]) == 1
         await drain(test, timedelta(seconds=2))
         assert await states(test) == []
-        assert (await stage.written(test) if mutation else stage.texts()) == (["a", "b", "c"] if mutation else ["b"])
+        assert (await stage.written(test) if mutation else stage.texts()) == (["a", "c", "b"] if mutation else ["b"])
         assert (await outbox_row(test)).delivered == 3
 
 

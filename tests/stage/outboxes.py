@@ -30,6 +30,7 @@ class Sent(Table):
     outbox: str
     number: int
     text: str
+    place: int
 
 
 class OutboxStage(Stage):
@@ -49,10 +50,11 @@ class OutboxStage(Stage):
         self.calls: list[int] = []
         self.fails: Callable[[Message[Any]], BaseException | None] = lambda _message: None
         self.during: Handler | None = None
+        self._places = itertools.count()
 
         @self.app.query
         async def sent(ctx: QueryCtx) -> list[tuple[int, str, str]]:
-            return [(row.number, row.text, row.outbox) for row in await ctx.db.query(Sent).collect()]
+            return [(row.place, row.text, row.outbox) for row in await ctx.db.query(Sent).collect()]
 
         self._sent = sent
 
@@ -69,7 +71,8 @@ class OutboxStage(Stage):
                 if (error := self.fails(message)) is not None:
                     raise error
                 if mutation:
-                    await ctx.db.insert(Sent(outbox=name, number=message.number, text=text_of(message)))
+                    sent = Sent(outbox=name, number=message.number, text=text_of(message), place=next(self._places))
+                    await ctx.db.insert(sent)
                 else:
                     self.got.append(message)
 
@@ -88,7 +91,7 @@ class OutboxStage(Stage):
         return [text_of(message) for message in got]
 
     async def written(self, test: Backend) -> list[str]:
-        """What mutation handlers have written, in the order of its numbers."""
+        """What mutation handlers have written, in the order in which they did."""
         return [text for _, text, _ in sorted(await test.run_query(self._sent))]
 
     async def by_outbox(self, test: Backend) -> dict[str, list[str]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from penstock.errors import UsageError
@@ -14,17 +15,33 @@ async def contained(function: AnyFunction, run: Awaitable[Any]) -> Any:
     """What a call from outside returns; what its function raises does not end the task or the process around it.
 
     Raises:
-        UsageError: It raised SystemExit, or CancelledError though nobody has cancelled this task.
+        UsageError: It raised what is no Exception, or CancelledError though nobody has cancelled this task.
     """
-    try:
+    with containing(function.name):
         return await run
-    except SystemExit as error:
-        raise UsageError(f"{function.name} raised SystemExit.", fix="Return, or raise an Exception.") from error
+
+
+@contextmanager
+def containing(name: str) -> Iterator[None]:
+    """The same for a part of a call, on the event loop or in a thread."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, GeneratorExit):  # the last two are not of its making
+        raise
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():  # it took too long, was asked to stop, or the process stops
+        if _is_cancelled():  # it took too long, was asked to stop, or the process stops
             raise
         raise UsageError(
-            f"{function.name} raised CancelledError, and was not cancelled: a task that it awaited was.",
+            f"{name} raised CancelledError, and was not cancelled: a task that it awaited was.",
             fix="Catch CancelledError where it awaits a task that may be cancelled.",
         ) from error
+    except BaseException as error:
+        raise UsageError(f"{name} raised {type(error).__name__}.", fix="Return, or raise an Exception.") from error
+
+
+def _is_cancelled() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # in a thread, of which nobody can tell
+        return True
+    return task is None or task.cancelling() > 0

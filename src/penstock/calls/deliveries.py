@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.calls.containment import containing
 from penstock.calls.job import time_limit
 from penstock.calls.run import Runner
 from penstock.changes.change import CapturedChange, read_values
@@ -328,14 +329,17 @@ def _signature_of(annotation: Any, outbox: str) -> Signature:
 
 def run_of(handler: Any) -> Callable[..., Any]:
     """The function that is run for a delivery: it calls the handler for each message, or for many at once."""
+    name = f"{handler.__module__}:{handler.__qualname__}"
 
     async def run(ctx: Any, delivery: Delivery) -> None:
-        for given in delivery.calls():
-            await handler(ctx, given)
+        with containing(name):
+            for given in delivery.calls():
+                await handler(ctx, given)
 
     def run_in_thread(ctx: Any, delivery: Delivery) -> None:
-        for given in delivery.calls():
-            handler(ctx, given)
+        with containing(name):
+            for given in delivery.calls():
+                handler(ctx, given)
 
     made: Callable[..., Any] = run if inspect.iscoroutinefunction(handler) else run_in_thread
     made.__name__, made.__qualname__ = handler.__name__, handler.__qualname__

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 from penstock.changes.change import CapturedChange
-from penstock.errors import DeclarationError, NonRetryableError, Snooze
+from penstock.errors import DeclarationError, NonRetryableError, Snooze, WorkerLost
 from penstock.jobs.retry import Retry, wait_after
 from penstock.observe.errortext import error_text, message_of, trace_text
 
@@ -32,6 +32,7 @@ class Trouble:
         halted: Whether its attempts are used up. It may be tried again all the same.
         key: The key of its row, or of the message.
         left: What is left of older rows once it is passed by, if it is one of them.
+        deaths: How many processes in a row have died while they handed it over.
     """
 
     seq: int
@@ -43,6 +44,7 @@ class Trouble:
     halted: bool = False
     key: str | None = None
     left: str | None = None
+    deaths: int = 0
 
     def text(self) -> str:
         """The same as JSON."""
@@ -116,6 +118,7 @@ def after_failure(
         error=_storable(error_text(error)[:_LONGEST_ERROR]),
         traceback=_storable(trace_text(error)[-_LONGEST_ERROR:]),
         halted=isinstance(error, NonRetryableError),
+        deaths=(0 if known is None else known.deaths) + 1 if isinstance(error, WorkerLost) else 0,
     )
     if trouble.halted:
         return trouble
@@ -125,11 +128,14 @@ def after_failure(
     return replace(trouble, retry_at=now + wait_again)
 
 
-def _longest(policy: Retry, attempt: int, now: datetime, chance: float) -> timedelta:
+def _longest(policy: Retry, attempts: int, now: datetime, chance: float) -> timedelta:
+    """The wait after the last attempt of a policy; it grows no more, however many follow."""
+    last = attempts if policy.max_attempts is None else min(attempts, policy.max_attempts)
     try:
-        return policy.waits.after(attempt, now, chance)
+        wait = policy.waits.after(last, now, chance)
     except DeclarationError:  # a cron expression that is due no more
         return _MINUTE
+    return wait if policy.max_duration is None else min(wait, policy.max_duration)
 
 
 def _storable(text: str) -> str:

@@ -34,7 +34,6 @@ _CALLS = 500  # likewise, where one call takes many
 _SLOW = 0.1  # seconds after which fewer do
 _LOOK_EVERY = 0.05  # seconds; who writes with penstock wakes it at once
 _STATE_EVERY = 1.0
-_DIED = WorkerLost.__name__
 _STAND_BY = 1.0
 _SEEN = 100
 
@@ -242,7 +241,7 @@ class Line(Service):
             self._careful -= 1
             return True
         known, now, most = self._sending.known(item), self.clock.now(), self._outbox.retry.max_attempts
-        if known is not None and known.error.startswith(_DIED) and most is not None and known.attempts >= most:
+        if known is not None and most is not None and known.deaths >= most:
             await self._pass_by(item, replace(known, halted=True, retry_at=None), known)
             return False
         error = WorkerLost("The process died that handed it over.")

@@ -75,8 +75,10 @@ class Service:
     async def _guarded_tick(self) -> float:
         try:
             pause = await self.tick()
-        except Exception as error:  # noqa: BLE001 - a service outlives every error, and tells of it
-            self._errors += 1
+        except BaseException as error:
+            if _ends_the_task(error):
+                raise
+            self._errors += 1  # a service outlives every error, and tells of it
             pause = backoff(_AFTER_ERROR, self._errors, self.clock.random())
             known = isinstance(error, TryAgain)
             log_event(
@@ -89,3 +91,10 @@ class Service:
         else:
             self._errors = 0
         return pause
+
+
+def _ends_the_task(error: BaseException) -> bool:
+    """Whether the task is to end, as it or the process is asked to. All else that is raised is an error like others."""
+    task = asyncio.current_task()
+    cancelled = isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
+    return cancelled or isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))

@@ -193,6 +193,8 @@ class Standing:
             keeps: Whether messages that were put aside stay there.
         """
         assert self.row is not None and self.lease is not None  # noqa: PT018, S101 - it is known
+        if trouble is None and items and all(item.aside is not None for item in items):
+            trouble = self._trouble_of_others(items)
         place = after or next((item.after for item in reversed(items) if item.batch is not None), None)
         left = next((item.backfill for item in reversed(items) if item.backfill is not None), self.row.backfill)
         return Step(
@@ -205,6 +207,11 @@ class Standing:
             taken=[] if keeps else [item.change.seq for item in items if item.aside is not None],
             skipped=skipped,
         )
+
+    def _trouble_of_others(self, items: Sequence[Item]) -> Trouble | None:
+        """What is known of the next message, if it is none of those that were put aside before it."""
+        trouble = self.trouble
+        return None if trouble is None or any(trouble.is_of(item.change) for item in items) else trouble
 
     async def write(self, step: Step) -> bool:
         """Write a step by itself; False if nothing is known any more."""

@@ -1,0 +1,184 @@
+# mypy: disable-error-code="union-attr"
+"""Attempts at messages: what counts as one, how long the next one waits, and what ends no more than an attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from stage.outboxes import OutboxStage, aside, drain, failing, outbox_row, states, text_of
+
+from penstock import Retry, Table
+from penstock.outbox.message import Message
+from penstock.outbox.trouble import Trouble, after_failure
+from penstock.sync import ActionCtx as SyncActionCtx
+
+if TYPE_CHECKING:
+    from penstock.services.relay import Relay
+
+SOON = Retry.fixed(timedelta(seconds=10), max_attempts=3, jitter=0)
+TEN = timedelta(seconds=10)
+
+
+class Item(Table):
+    note: str = ""
+
+
+def broken() -> Exception:
+    return ValueError("no")
+
+
+def of(*notes: str) -> list[Item]:
+    return [Item(note=note) for note in notes]
+
+
+# ----- what is raised that is no Exception
+
+
+class Odd(BaseException):
+    """What no program should raise."""
+
+
+async def cancels() -> None:
+    task = asyncio.create_task(asyncio.Event().wait())
+    task.cancel()
+    await task
+
+
+ODD: dict[str, Callable[[], BaseException | None]] = {
+    "cancels": lambda: None,
+    "CancelledError": asyncio.CancelledError,
+    "Odd": Odd,
+    "SystemExit": lambda: SystemExit(1),
+    "BaseExceptionGroup": lambda: BaseExceptionGroup("two", [Odd(), ValueError()]),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"mutation": True}, {"parallelism": 3}, {"batch": 2}])
+@pytest.mark.parametrize("odd", ODD)
+async def test_what_a_handler_raises_that_is_no_exception_fails_its_message_only(
+    database_url: str, odd: str, options: dict[str, Any]
+) -> None:
+    stage = OutboxStage(Item)
+    stage.outbox(Item, retry=SOON, **options)
+    stage.fails = failing(lambda: ODD[odd]() or AssertionError("it was cancelled"), "a")
+
+    async def during(_ctx: Any, message: Message[Item]) -> None:
+        if odd == "cancels" and text_of(message) == "a":
+            await cancels()
+
+    stage.during = during
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await stage.insert(test, *of("a", "b"))
+        await drain(test)
+        trouble = (await outbox_row(test)).trouble
+        name = "CancelledError" if odd == "cancels" else odd
+        assert (trouble.attempts, f"raised {name}" in trouble.error) == (1, True)
+        stage.fails, stage.during = failing(broken), None
+        await drain(test, TEN)
+        got = await stage.written(test) if options.get("mutation") else stage.texts()
+        assert (sorted(got) if options.get("parallelism") else got) == ["a", "b"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), Odd()])
+async def test_what_a_handler_in_a_thread_raises_that_is_no_exception_fails_its_message_only(
+    database_url: str, error: BaseException
+) -> None:
+    stage, got, errors = OutboxStage(Item), list[str](), [error]
+
+    def send(ctx: SyncActionCtx, item: Item) -> None:
+        if errors:
+            raise errors.pop()
+        got.append(item.note)
+
+    stage.app.outbox(Item, name="send", retry=SOON)(send)
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await stage.insert(test, *of("a"))
+        await drain(test)
+        assert f"raised {type(error).__name__}" in (await outbox_row(test)).trouble.error
+        await drain(test, TEN)
+        assert got == ["a"]
+
+
+# ----- attempts
+
+
+@pytest.mark.parametrize("policy", ["halt", "halt_key"])
+async def test_processes_that_die_while_a_receiver_is_away_do_not_halt_a_message_for_good(
+    database_url: str, policy: str
+) -> None:
+    stage = OutboxStage(Item)
+    stage.outbox(Item, retry=SOON, on_failure=policy)
+    stage.fails = failing(broken, "a")
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await stage.insert(test, *of("a", "b"))
+        for _ in range(4):
+            await drain(test, TEN)
+
+        async def die(_ctx: Any, _message: Message[Item]) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.Event().wait()
+
+        stage.during = die
+        for _ in range(2):
+            dying = asyncio.create_task(drain(test, TEN))
+            await asyncio.wait([dying])
+            assert dying.cancelled()
+            test.relay = cast("Relay", test.make_service("relay"))
+            test.clock.advance(timedelta(minutes=1))
+        stage.during, stage.fails = None, failing(broken)
+        await drain(test, timedelta(minutes=1))
+        await drain(test, timedelta(minutes=1))
+        assert sorted(stage.texts()) == ["a", "b"]
+        assert (await outbox_row(test)).trouble is None
+        assert await states(test) == []
+
+
+async def test_what_is_retried_leaves_the_attempts_of_the_next_message_alone(database_url: str) -> None:
+    stage = OutboxStage(Item)
+    stage.outbox(Item, retry=SOON, on_failure="park")
+    stage.fails = failing(broken, "a", "b")
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await stage.insert(test, *of("a"))
+        for _ in range(3):
+            await drain(test, TEN)
+        await stage.insert(test, *of("b", "c"))
+        for _ in range(2):
+            await drain(test, TEN)
+        assert (await outbox_row(test)).trouble.attempts == 2
+        stage.fails = failing(broken, "b")
+        (parked,) = await aside(test)
+        await stage.app.outboxes.retry(test, "send", [parked.change.seq])
+        test.clock.advance(TEN)
+        await test.relay.lines[0].tick()
+        assert (stage.texts(), (await outbox_row(test)).trouble.attempts) == (["a"], 2)
+        await drain(test)
+        assert (await aside(test))[0].trouble.attempts == 3
+        assert stage.texts() == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "waits"),
+    [
+        (Retry(max_attempts=3, initial_backoff=1, base=2), [0.5, 1, 2, 2, 2]),
+        (Retry(max_attempts=None, max_duration=5, initial_backoff=1, base=2), [0.5, 1, 2, 4, 5]),
+    ],
+)
+def test_waits_grow_no_more_once_attempts_are_used_up(policy: Retry, waits: list[float]) -> None:
+    trouble: Trouble | None = None
+    now, found = datetime(2030, 1, 1, tzinfo=UTC), list[float]()
+    for _ in waits:
+        trouble = after_failure(policy, 1, trouble, ValueError("no"), now, 0.0)
+        assert trouble.retry_at is not None
+        found.append((trouble.retry_at - now).total_seconds())
+        now = trouble.retry_at
+    assert found == waits
