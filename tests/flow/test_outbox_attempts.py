@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -106,6 +107,44 @@ async def test_what_a_handler_in_a_thread_raises_that_is_no_exception_fails_its_
 
 
 # ----- attempts
+
+
+@pytest.mark.parametrize("policy", ["halt", "halt_key"])
+async def test_an_outbox_counts_as_halted_while_the_attempts_at_a_message_are_used_up(
+    database_url: str, policy: str
+) -> None:
+    stage = OutboxStage(Item)
+    stage.outbox(Item, retry=SOON, on_failure=policy)
+    stage.fails = failing(broken, "a")
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await stage.insert(test, *of("a", "b"))
+        for attempt in range(1, 5):
+            await drain(test, TEN)
+            (status,) = await stage.app.outboxes.list(test)
+            assert status.halted == (attempt >= 3)
+        await stage.app.outboxes.retry(test, "send")
+        (status,) = await stage.app.outboxes.list(test)
+        assert not status.halted, "its attempts begin anew"
+
+
+@pytest.mark.parametrize("policy", ["halt_key", "park"])
+async def test_keys_of_any_length_are_put_aside(database_url: str, policy: str) -> None:
+    stage = OutboxStage(Item)
+    stage.outbox(Item, retry=Retry(max_attempts=1), on_failure=policy, partition_by="note")
+    far = "".join(chr(0x4E00 + number % 20_000) for number in range(7, 140_007, 7))  # does not shrink much
+    stage.fails = lambda message: broken() if text_of(message).startswith(far) else None
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await stage.insert(test, *of(far + "a", far + "b", "c", far + "a"))
+        await drain(test)
+        assert stage.texts() == ["c"]
+        state = "parked" if policy == "park" else "halted"
+        assert await states(test) == [state, state, "parked" if policy == "park" else "waiting"]
+        stage.fails = failing(broken)
+        await stage.app.outboxes.retry(test, "send")
+        await drain(test, TEN)
+        assert Counter(stage.texts()) == {far + "a": 2, far + "b": 1}
 
 
 @pytest.mark.parametrize("policy", ["halt", "halt_key"])

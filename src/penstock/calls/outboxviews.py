@@ -37,7 +37,8 @@ class OutboxStatus:
         keep_for: How long its messages are kept at least.
         declared: Whether this program declares it; if not, its messages wait for one that does.
         paused: Whether nothing of it is sent, until it is resumed.
-        halted: Whether it waits for a message whose attempts are used up, or for somebody to look after it.
+        halted: Whether it, or a key of it, waits for a message whose attempts are used up, or for somebody to look
+            after it.
         position: How far it has come in the change feed, as `move` takes it; None if it has no place there any more.
         messages: How many messages are still to be delivered, those that wait or are halted included and those parked
             not; of each kind up to 100,000 are counted. Older rows that are still to be sent are not counted.
@@ -188,7 +189,8 @@ def status_of(found: Found, now: datetime) -> OutboxStatus:
         keep_for=plan.keep_for,
         declared=found.declared,
         paused=row.paused,
-        halted=trouble is not None and trouble.halted,
+        halted=(trouble is not None and trouble.halted)
+        or ("halted" in found.aside and found.aside["halted"].used_up > 0),
         position=found.position,
         messages=found.lag.rows + sum(one.number for one in pending),
         seconds=max(0.0, (now - min(oldest)).total_seconds()) if oldest else 0.0,

@@ -106,7 +106,9 @@ METERS = {
         "gauge", ("outbox",), "Messages that have failed and keep others waiting, all or those of their key."
     ),
     "penstock_outbox_halted": Meter(
-        "gauge", ("outbox",), "Whether the outbox waits for a message whose attempts are used up: 1 or 0."
+        "gauge",
+        ("outbox",),
+        "Whether the outbox, or a key of it, waits for a message whose attempts are used up: 1 or 0.",
     ),
     "penstock_outbox_parked": Meter("gauge", ("outbox",), "Messages that are parked, up to 10,000."),
     "penstock_outbox_paused": Meter("gauge", ("outbox",), "Whether the outbox is paused: 1 or 0."),

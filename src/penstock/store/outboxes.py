@@ -91,12 +91,14 @@ class AsideCount:
         outbox: The number of the outbox.
         number: How many, as far as they were counted.
         oldest_at: When the first of them was written.
+        used_up: Of how many the attempts are used up.
     """
 
     outbox: int
     state: AsideState
     number: int
     oldest_at: datetime
+    used_up: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from penstock.store.outboxes import Aside, OutboxPlan, OutboxRow, Step
 
 ASIDE = (
     "seqs", "keys", "states", "interests", "kinds", "row_keys", "befores", "afters", "changed_ats", "attempts",
-    "failed_ats", "retry_ats", "errors", "tracebacks",
+    "failed_ats", "retry_ats", "errors", "tracebacks", "deaths", "used_up",
 )  # fmt: skip
 
 
@@ -77,8 +77,9 @@ def step_values(step: Step) -> dict[str, Any]:
 def aside_values(one: Aside) -> tuple[Any, ...]:
     """A message that is put aside as the values of a row, in the order of `ASIDE`."""
     change, trouble = one.change, one.trouble
-    known = (0, None, None, None, None) if trouble is None else (
-        trouble.attempts, trouble.since, trouble.retry_at, trouble.error, trouble.traceback
+    known = (0, None, None, None, None, 0, False) if trouble is None else (
+        trouble.attempts, trouble.since, trouble.retry_at, trouble.error, trouble.traceback, trouble.deaths,
+        trouble.halted,
     )  # fmt: skip
     return (
         change.seq, one.key, one.state, change.interest, change.kind, change.key, change.before, change.after,
@@ -88,9 +89,10 @@ def aside_values(one: Aside) -> tuple[Any, ...]:
 
 def aside_of(row: Sequence[Any], changed_at: datetime, failed_at: datetime | None, retry_at: datetime | None) -> Aside:
     """A message that is put aside from its row, with what stores write in ways of their own."""
-    seq, interest, kind, row_key, before, after, _changed_at, key, state, attempts, _failed, _retry, error, trace = row
+    seq, interest, kind, row_key, before, after, _changed_at, key, state, attempts, _failed, _retry, *known = row
     trouble = None
     if failed_at is not None:
+        error, trace, deaths, used_up = known
         trouble = Trouble(
             seq=seq,
             attempts=attempts,
@@ -98,6 +100,7 @@ def aside_of(row: Sequence[Any], changed_at: datetime, failed_at: datetime | Non
             retry_at=retry_at,
             error=error or "",
             traceback=trace,
-            halted=state != "waiting",
+            halted=bool(used_up),
+            deaths=deaths,
         )
     return Aside(CapturedChange(seq, interest, kind, row_key, before, after, changed_at), key, state, trouble)

@@ -135,7 +135,8 @@ class SqliteOutboxes:
 
     async def backlog(self, most: int) -> builtins.list[AsideCount]:
         """What is put aside of each outbox, by state; no more than `most` of each are counted."""
-        return [AsideCount(row[0], row[1], row[2], _time(row[3])) for row in await self._read("backlog", most=most)]
+        rows = await self._read("backlog", most=most)
+        return [AsideCount(row[0], row[1], row[2], _time(row[3]), row[4]) for row in rows]
 
     async def pause(self, name: str, *, paused: bool) -> bool:
         """Send nothing of an outbox, or go on; False if there is none."""

@@ -151,9 +151,9 @@ class OutboxCare(Suite):
         assert await store.advance(step_of(row, lease, BEGINNING, put), NOW)
         found = {one.state: one for one in await store.backlog(100)}
         assert found == {
-            "waiting": AsideCount(row.id, "waiting", 5, after(3)),
-            "halted": AsideCount(row.id, "halted", 2, after(8)),
-            "parked": AsideCount(row.id, "parked", 1, after(1)),
+            "waiting": AsideCount(row.id, "waiting", 5, after(3), 0),
+            "halted": AsideCount(row.id, "halted", 2, after(8), 2),
+            "parked": AsideCount(row.id, "parked", 1, after(1), 1),
         }
         few = {one.state: (one.outbox, one.number, one.oldest_at) for one in await store.backlog(2)}
         assert few == {

@@ -492,11 +492,14 @@ create table penstock.outbox_message (
     retry_at timestamptz,
     error text,
     traceback text,
+    deaths integer not null default 0,
+    used_up boolean not null default false,
     primary key (outbox, seq)
 );
 create index outbox_message_state on penstock.outbox_message (outbox, state, seq);
-create index outbox_message_key on penstock.outbox_message (outbox, key, seq);
-create index outbox_message_row on penstock.outbox_message (outbox, row_key);
+-- Keys have any length, and entries of an index have not.
+create index outbox_message_key on penstock.outbox_message (outbox, left(key, 500), seq);
+create index outbox_message_row on penstock.outbox_message (outbox, left(row_key, 500));
 
 -- ----- for plain SQL, in any language
 

@@ -67,31 +67,33 @@ returning id;
 -- put: put messages aside, or write anew what is known of those that are.
 -- Differs: one statement for any number of messages.
 insert into penstock.outbox_message (outbox, seq, key, state, interest, kind, row_key, before, after, changed_at, attempts,
-    failed_at, retry_at, error, traceback)
+    failed_at, retry_at, error, traceback, deaths, used_up)
 select :outbox, t.*
 from unnest(
     :seqs::bigint[], :keys::text[], :states::text[], :interests::integer[], :kinds::text[], :row_keys::text[],
     :befores::text[], :afters::text[], :changed_ats::timestamptz[], :attempts::integer[], :failed_ats::timestamptz[],
-    :retry_ats::timestamptz[], :errors::text[], :tracebacks::text[]
+    :retry_ats::timestamptz[], :errors::text[], :tracebacks::text[],
+    :deaths::integer[], :used_up::boolean[]
 ) as t
 on conflict (outbox, seq) do update set
     state = excluded.state, attempts = excluded.attempts, failed_at = excluded.failed_at, retry_at = excluded.retry_at,
-    error = excluded.error, traceback = excluded.traceback;
+    error = excluded.error, traceback = excluded.traceback, deaths = excluded.deaths, used_up = excluded.used_up;
 
 -- take: messages are aside no more.
 -- Differs: their numbers are an array.
 delete from penstock.outbox_message where outbox = :outbox and seq = any(:seqs::bigint[]);
 
 -- waiting: messages that wait, of keys of which none has failed, in their order.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback, deaths, used_up
 from penstock.outbox_message w
 where w.outbox = :outbox and w.state = 'waiting' and not exists (
-    select from penstock.outbox_message h where h.outbox = w.outbox and h.key = w.key and h.state = 'halted'
+    select from penstock.outbox_message h where h.outbox = w.outbox and left(h.key, 500) = left(w.key, 500) and h.key = w.key
+      and h.state = 'halted'
 )
 order by w.seq limit :limit;
 
 -- failed: messages that keep those of their key waiting, and are to be tried again by now.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback, deaths, used_up
 from penstock.outbox_message where outbox = :outbox and state = 'halted' and retry_at <= :now order by seq limit :limit;
 
 -- next_retry: when the next of these is to be tried again.
@@ -104,11 +106,12 @@ select distinct key from penstock.outbox_message where outbox = :outbox and stat
 -- put_keys: of rows with these keys those of which a change of these kinds was put aside.
 -- Differs: keys and kinds are arrays.
 select distinct row_key from penstock.outbox_message
-where outbox = :outbox and row_key = any(:keys::text[]) and kind = any(:kinds::text[]);
+where outbox = :outbox and left(row_key, 500) in (select left(k, 500) from unnest(:keys::text[]) k)
+  and row_key = any(:keys::text[]) and kind = any(:kinds::text[]);
 
 -- aside: messages that are put aside, in their order.
 -- Differs: the states are an array.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback, deaths, used_up
 from penstock.outbox_message
 where outbox = :outbox and state = any(:states::text[]) and (:after::bigint is null or seq > :after) order by seq limit :limit;
 
@@ -117,10 +120,10 @@ where outbox = :outbox and state = any(:states::text[]) and (:after::bigint is n
 select state, count(*) from penstock.outbox_message where outbox = :outbox group by state;
 
 -- backlog: what is put aside of each outbox, by state, as far as it is counted.
-select o.id, t.state, t.number, t.oldest_at
+select o.id, t.state, t.number, t.oldest_at, t.used_up
 from penstock.outbox o cross join (values ('waiting'), ('halted'), ('parked')) as s (state), lateral (
-    select s.state, count(*) as number, min(c.changed_at) as oldest_at from (
-        select m.changed_at from penstock.outbox_message m where m.outbox = o.id and m.state = s.state order by m.seq limit :most
+    select s.state, count(*) as number, min(c.changed_at) as oldest_at, count(*) filter (where c.used_up) as used_up from (
+        select m.changed_at, m.used_up from penstock.outbox_message m where m.outbox = o.id and m.state = s.state order by m.seq limit :most
     ) c
 ) t
 where t.number > 0;
@@ -132,7 +135,7 @@ update penstock.outbox set paused = :paused, epoch = epoch + 1 where name = :nam
 -- Differs: the numbers are an array.
 update penstock.outbox set
     trouble = case when (trouble::jsonb ->> 'seq')::bigint <> 0
-        then (trouble::jsonb || jsonb_build_object('retry_at', :said::text, 'attempts', 0, 'halted', false))::text end,
+        then (trouble::jsonb || jsonb_build_object('retry_at', :said::text, 'attempts', 0, 'halted', false, 'deaths', 0))::text end,
     epoch = epoch + 1
 where name = :name and trouble is not null
   and (:seqs::bigint[] is null or (trouble::jsonb ->> 'seq')::bigint = any(:seqs))
@@ -144,7 +147,7 @@ with o as materialized (
     select id from penstock.outbox where name = :name for update
 ), again as (
     update penstock.outbox_message m set state = case when m.state = 'parked' then 'waiting' else m.state end, attempts = 0,
-        retry_at = :now
+        deaths = 0, used_up = false, retry_at = :now
     from o
     where m.outbox = o.id and m.state in ('halted', 'parked') and (:seqs::bigint[] is null or m.seq = any(:seqs))
     returning m.seq

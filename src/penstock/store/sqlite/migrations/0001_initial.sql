@@ -436,6 +436,8 @@ create table penstock_outbox_message (
     retry_at text,
     error text,
     traceback text,
+    deaths integer not null default 0,
+    used_up integer not null default 0,
     primary key (outbox, seq)
 ) strict, without rowid;
 create index penstock_outbox_message_state on penstock_outbox_message (outbox, state, seq);

@@ -65,19 +65,19 @@ returning id;
 -- put: put a message aside, or write anew what is known of one that is.
 -- Differs: one statement for each message.
 insert into penstock_outbox_message (outbox, seq, key, state, interest, kind, row_key, before, after, changed_at, attempts,
-    failed_at, retry_at, error, traceback)
+    failed_at, retry_at, error, traceback, deaths, used_up)
 values (:outbox, :seqs, :keys, :states, :interests, :kinds, :row_keys, :befores, :afters, :changed_ats, :attempts, :failed_ats,
-    :retry_ats, :errors, :tracebacks)
+    :retry_ats, :errors, :tracebacks, :deaths, :used_up)
 on conflict (outbox, seq) do update set
     state = excluded.state, attempts = excluded.attempts, failed_at = excluded.failed_at, retry_at = excluded.retry_at,
-    error = excluded.error, traceback = excluded.traceback;
+    error = excluded.error, traceback = excluded.traceback, deaths = excluded.deaths, used_up = excluded.used_up;
 
 -- take: messages are aside no more.
 -- Differs: their numbers are JSON.
 delete from penstock_outbox_message where outbox = :outbox and seq in (select value from json_each(:seqs));
 
 -- waiting: messages that wait, of keys of which none has failed, in their order.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback, deaths, used_up
 from penstock_outbox_message w
 where w.outbox = :outbox and w.state = 'waiting' and not exists (
     select 1 from penstock_outbox_message h where h.outbox = w.outbox and h.key = w.key and h.state = 'halted'
@@ -85,7 +85,7 @@ where w.outbox = :outbox and w.state = 'waiting' and not exists (
 order by w.seq limit :limit;
 
 -- failed: messages that keep those of their key waiting, and are to be tried again by now.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback, deaths, used_up
 from penstock_outbox_message where outbox = :outbox and state = 'halted' and retry_at <= :now order by seq limit :limit;
 
 -- next_retry: when the next of these is to be tried again.
@@ -102,7 +102,7 @@ where outbox = :outbox and row_key in (select value from json_each(:keys)) and k
 
 -- aside: messages that are put aside, in their order.
 -- Differs: the states are JSON.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback, deaths, used_up
 from penstock_outbox_message
 where outbox = :outbox and state in (select value from json_each(:states)) and (:after is null or seq > :after)
 order by seq limit :limit;
@@ -117,7 +117,10 @@ select id, state,
     (select count(*) from (
         select 1 from penstock_outbox_message m where m.outbox = o.id and m.state = s.state limit :most
     )),
-    (select m.changed_at from penstock_outbox_message m where m.outbox = o.id and m.state = s.state order by m.seq limit 1)
+    (select m.changed_at from penstock_outbox_message m where m.outbox = o.id and m.state = s.state order by m.seq limit 1),
+    (select count(*) from (
+        select m.used_up from penstock_outbox_message m where m.outbox = o.id and m.state = s.state limit :most
+    ) where used_up)
 from penstock_outbox o, (select 'waiting' as state union all select 'halted' union all select 'parked') s
 where exists (select 1 from penstock_outbox_message m where m.outbox = o.id and m.state = s.state);
 
@@ -128,7 +131,7 @@ update penstock_outbox set paused = :paused, epoch = epoch + 1 where name = :nam
 -- Differs: the numbers are JSON.
 update penstock_outbox set
     trouble = case when json_extract(trouble, '$.seq') <> 0
-        then json_set(trouble, '$.retry_at', :said, '$.attempts', 0, '$.halted', json('false')) end,
+        then json_set(trouble, '$.retry_at', :said, '$.attempts', 0, '$.halted', json('false'), '$.deaths', 0) end,
     epoch = epoch + 1
 where name = :name and trouble is not null
   and (:seqs is null or json_extract(trouble, '$.seq') in (select value from json_each(:seqs)))
@@ -137,7 +140,7 @@ returning id;
 -- retry_aside: the same of messages that are aside; those parked wait for their turn again.
 -- Differs: see retry; `touch` follows.
 update penstock_outbox_message set
-    state = case when state = 'parked' then 'waiting' else state end, attempts = 0, retry_at = :now
+    state = case when state = 'parked' then 'waiting' else state end, attempts = 0, deaths = 0, used_up = 0, retry_at = :now
 where outbox = (select id from penstock_outbox where name = :name) and state in ('halted', 'parked')
   and (:seqs is null or seq in (select value from json_each(:seqs)))
 returning seq;
