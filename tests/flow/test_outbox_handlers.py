@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from stage.outboxes import OutboxStage, aside, drain, outbox_row, run_sql
 
-from penstock import ActionCtx, App, Message, MutationCtx, Retry, Table
+from penstock import ActionCtx, App, DeclarationError, Message, MutationCtx, Retry, Table, sync
 from penstock.app import Backend
+from penstock.sync import MutationCtx as ThreadMutationCtx
 from penstock.testing import TestApp
 
 ONCE = Retry.fixed(timedelta(seconds=1), max_attempts=1, jitter=0)
@@ -152,3 +153,36 @@ async def test_one_that_is_gone_for_a_while_misses_nothing(database_url: str, po
         await drain(test, DAY)
         found = await told(test)
         assert found == (["a", "b", "c", "d"] if policy != "park" else ["a", "c", "d", "b"])
+
+
+# ----- what they take
+
+
+def test_a_handler_says_by_its_ctx_what_kind_of_function_it_is() -> None:
+    """Annotations are texts here; which ctx a name means is looked up where the handler stands."""
+    app = App()
+
+    async def calls(ctx: ActionCtx, item: Item) -> None: ...
+
+    async def writes(ctx: MutationCtx, item: Item) -> None: ...
+
+    def calls_in_thread(ctx: sync.ActionCtx, item: Item) -> None: ...
+
+    def writes_in_thread(ctx: ThreadMutationCtx, item: Item) -> None: ...
+
+    for handler in (calls, writes, calls_in_thread, writes_in_thread):
+        app.outbox(Item, name=handler.__name__)(handler)
+    assert [(one.outbox.name, one.function.kind.value) for one in app.outboxes] == [
+        ("calls", "action"), ("writes", "mutation"), ("calls_in_thread", "action"), ("writes_in_thread", "mutation"),
+    ]  # fmt: skip
+
+
+def test_a_handler_whose_ctx_is_of_the_other_kind_is_refused() -> None:
+    async def awaits(ctx: sync.ActionCtx, item: Item) -> None: ...
+
+    def waits(ctx: ActionCtx, item: Item) -> None: ...
+
+    for handler in (awaits, waits):
+        declare: Any = App().outbox(Item, name="send")
+        with pytest.raises(DeclarationError, match=r"takes a .*ActionCtx\. .* def those of penstock\.sync"):
+            declare(handler)

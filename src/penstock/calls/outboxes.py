@@ -7,6 +7,7 @@ over `services/relay`'s.
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -278,7 +279,7 @@ def _reset(name: str, outbox: Outbox, kind: type[AnyFunction], given: Any) -> An
         )
     written = given.declared if isinstance(given, MutationFunction) else given
     parameters = list(inspect.signature(written).parameters.values()) if callable(written) else []
-    if len(parameters) != 1 or _word(parameters[0].annotation) not in {"MutationCtx", "SyncMutationCtx"}:
+    if len(parameters) != 1 or _word(written, parameters[0]) not in {"MutationCtx", "SyncMutationCtx"}:
         raise DeclarationError(
             f"Outbox {name!r}: reset= takes a mutation without arguments, not {given!r}.",
             fix="Write (ctx: MutationCtx).",
@@ -288,15 +289,19 @@ def _reset(name: str, outbox: Outbox, kind: type[AnyFunction], given: Any) -> An
     return MutationFunction(given, public=False)
 
 
-def _word(annotation: Any) -> str:
+def _word(handler: Any, parameter: inspect.Parameter) -> str:
+    """The name of what a parameter is annotated with; as it is written, where nothing can be looked up by that."""
+    try:
+        annotation = typing.get_type_hints(handler).get(parameter.name)
+    except (NameError, TypeError, AttributeError):
+        annotation = parameter.annotation
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     return text.strip("'\"").partition("[")[0].rpartition(".")[2]
 
 
 def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
     parameters = list(inspect.signature(handler).parameters.values())
-    annotation = parameters[0].annotation if len(parameters) == 2 else None  # noqa: PLR2004 - a ctx and a message
-    word = _word(annotation)
+    word = _word(handler, parameters[0]) if len(parameters) == 2 else ""  # noqa: PLR2004 - a ctx and a message
     if word not in _KINDS:
         raise DeclarationError(
             f"Outbox {name!r}: {name_of(handler)} does not say what kind of function it is.",
@@ -307,6 +312,6 @@ def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
     if word.startswith("Sync") is is_async:
         raise DeclarationError(
             f"Outbox {name!r}: {name_of(handler)} takes a {word}.",
-            fix="async def takes ActionCtx or MutationCtx, and def SyncActionCtx or SyncMutationCtx.",
+            fix="async def takes ActionCtx or MutationCtx of penstock, and def those of penstock.sync.",
         )
     return _KINDS[word]
