@@ -97,7 +97,8 @@ METERS = {
     "penstock_outbox_messages": Meter(
         "gauge",
         ("outbox",),
-        "Messages that are still to be delivered, without those parked; of each kind up to 10,000.",
+        "Messages that are still to be delivered, without those parked and rows that were there before the outbox; of "
+        "each kind up to 10,000.",
     ),
     "penstock_outbox_seconds": Meter(
         "gauge", ("outbox",), "For how long the oldest of these was written; 0 if there is none."
