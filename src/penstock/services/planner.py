@@ -23,6 +23,7 @@ from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, plan_rows
 from penstock.schema.fields import Kind
 from penstock.services.plans import write_plans
+from penstock.services.reading import ReadSize
 from penstock.services.reconciler import Reconciler
 from penstock.services.rescue import Rescue
 from penstock.services.service import Service
@@ -60,7 +61,7 @@ class Planner(Service):
         self._renewed_at = self._moved_at = self._listed_at = -1e9
         self._position: Position | None = None
         self._tasks: dict[int, PlannedTask] = {}
-        self._at_once = _AT_ONCE
+        self._at_once, self._size = _AT_ONCE, ReadSize(_AT_ONCE)
         self._rows: list[TaskRow] = []
         self._reconciler = Reconciler(runner, self._read)
         self._asked = runner.engine.look
@@ -99,7 +100,8 @@ class Planner(Service):
         if self._position is None and not await self._take():
             return 0.0 if await self._take_over() else _STAND_BY
         assert self._position is not None  # noqa: S101 - it was taken
-        batch = await self._store.changes.read(self._position, self._at_once)
+        batch = await self._store.changes.read(self._position, min(self._at_once, self._size.number))
+        self._size.adapt(batch)
         if points.armed and batch.changes:
             await points.reach("planner.read", changes=batch.changes)
         if batch.changes or self.clock.monotonic() - self._moved_at >= _MOVE_EVERY:

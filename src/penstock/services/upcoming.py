@@ -14,6 +14,7 @@ from penstock.calls.deliveries import Messages
 from penstock.calls.run import Runner
 from penstock.observe.logs import event as log_event
 from penstock.services.olderrows import Captured, OlderRows, key_of
+from penstock.services.reading import ReadSize
 from penstock.services.standing import Identity, Item, Standing
 from penstock.store.changes import Batch
 from penstock.store.outboxes import Aside, OutboxRow
@@ -52,6 +53,7 @@ class Upcoming:
         self._buffer: deque[Item] = deque()
         self._end = standing.position
         self._after: Batch | None = None
+        self._size = ReadSize(_AT_ONCE)
         self._older_rows = OlderRows(runner, messages, standing, sent)
 
     @property
@@ -104,7 +106,8 @@ class Upcoming:
         looks, complete = 0, False
         while not self._buffer and not complete and looks < _LOOKS:
             start = self._standing.position if self._after is None else self._after.position
-            self._after = batch = await self._store.changes.read(start, _AT_ONCE, row.interests)
+            self._after = batch = await self._store.changes.read(start, self._size.number, row.interests)
+            self._size.adapt(batch)
             self._buffer.extend(self._items(batch))
             looks, complete = looks + 1, batch.complete
         if self._buffer or self._after is None:

@@ -1,0 +1,37 @@
+"""How many changes a service reads at once: fewer if they are large, so that its memory does not depend on that.
+
+Owns the number. It begins small, since nobody knows beforehand how large they are, and a process that was ended for the
+memory it took would read as much again.
+"""
+
+from __future__ import annotations
+
+from penstock.store.changes import Batch
+
+_BYTES = 16 * 2**20  # about
+_FIRST, _GROWTH = 25, 4
+
+
+class ReadSize:
+    """How many changes are read at once.
+
+    Args:
+        most: The most.
+
+    Attributes:
+        number: How many are read next.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.number = min(most, _FIRST)
+
+    def adapt(self, batch: Batch) -> None:
+        """This was read. More at once are worth it only while there is more."""
+        changes = batch.changes
+        if batch.complete:
+            self.number = min(self.number, max(_FIRST, len(changes)))
+        elif changes:
+            size = sum(len(one.before or "") + len(one.after or "") for one in changes)
+            fitting = _BYTES * len(changes) // max(1, size)
+            self.number = max(1, min(self._most, self.number * _GROWTH, fitting))
