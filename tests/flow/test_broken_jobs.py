@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from race.test_workers import answer, make_worker
 from stage.guests import sqlite_file
+from stage.told import events
 from stage.waits import until
 
 from penstock import ActionCtx, App, Failed, Finished, MutationCtx, QueryCtx, Retry, Success, Table, WorkId, WorkResult
@@ -74,10 +75,6 @@ def change(url: str, statement: str, job: JobId, *values: str) -> None:
         with psycopg.connect(url) as connection:
             marked = statement.format(table="penstock.", mark="%s")
             assert connection.execute(marked, (*values, uuid)).rowcount == 1
-
-
-def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
-    return [vars(record)["facts"] for record in caplog.records if getattr(record, "event", "") == name]
 
 
 @pytest.mark.parametrize("options", BROKEN)

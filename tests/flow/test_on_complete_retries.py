@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.told import events
 
 from penstock import (
     ActionCtx,
@@ -82,10 +83,6 @@ async def known(backend: Backend, work: JobId) -> JobStatus:
     found = await backend.job(work)
     assert found is not None
     return found
-
-
-def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
-    return [vars(record)["facts"] for record in caplog.records if getattr(record, "event", "") == name]
 
 
 async def give_up(backend: TestApp, to: str = "Ada") -> JobId:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from stage.told import events
 
 from penstock import (
     ActionCtx,
@@ -97,10 +98,6 @@ async def put(ctx: MutationCtx, names: list[str]) -> list[Id[Parcel]]:
 @app.internal_query
 async def totals(ctx: QueryCtx) -> dict[str, int]:
     return {total.city: total.parcels async for total in ctx.db.query(Total)}
-
-
-def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
-    return [record.facts for record in caplog.records if getattr(record, "event", "") == name]  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)
@@ -437,8 +434,8 @@ async def test_an_outbox_is_dropped_with_all_that_is_kept_of_it(database_url: st
 
 
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30, True, 1.0, "1", None])
-async def test_what_is_no_number_of_a_message_is_refused(sqlite_url: str, number: Any) -> None:
-    async with TestApp(app, sqlite_url) as test:
+async def test_what_is_no_number_of_a_message_is_refused(database_url: str, number: Any) -> None:
+    async with TestApp(app, database_url) as test:
         for refused in (
             lambda: app.outboxes.retry(test, "ship", [1, number]),
             lambda: app.outboxes.skip(test, "ship", number, "a test"),
@@ -449,8 +446,8 @@ async def test_what_is_no_number_of_a_message_is_refused(sqlite_url: str, number
 
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
-async def test_a_time_that_is_none_in_utc_is_refused(sqlite_url: str, time: str) -> None:
-    async with TestApp(app, sqlite_url) as test:
+async def test_a_time_that_is_none_in_utc_is_refused(database_url: str, time: str) -> None:
+    async with TestApp(app, database_url) as test:
         with pytest.raises(ValueInvalid, match="no time in UTC"):
             await app.outboxes.move(test, "ship", datetime.fromisoformat(time))
 

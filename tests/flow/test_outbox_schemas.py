@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from stage.outboxes import OutboxStage, aside, drain, outbox_row, run_sql
+from stage.told import events
 
 from penstock import Retry, Table
 from penstock.app import Backend
@@ -94,10 +95,6 @@ async def error_of(test: Backend) -> str:
 def numbers(stage: OutboxStage) -> list[int]:
     """The rows that came through."""
     return [one.row.number for one in stage.got if one.row is not None]
-
-
-def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
-    return [record.facts for record in caplog.records if getattr(record, "event", "") == name]  # type: ignore[attr-defined]
 
 
 # ----- columns

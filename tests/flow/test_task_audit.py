@@ -112,15 +112,18 @@ async def test_a_row_that_is_noted_as_left_and_is_deleted_is_noted_so(
 ) -> None:
     stage = audited_stage()
     async with stage.open(database_url, metrics_token="let-me-in") as test:
-        left, kept = await stage.insert(test, Item(), Item())
-        await stage.patch(test, Item, left, state="old")
-        await stage.patch(test, Item, kept, number=1)
+        (left,) = await stage.insert(test, Item())
         await settle(test)
+        await stage.patch(test, Item, left, state="old")
+        await settle(test)
+        record = await record_of(test, left)
+        assert record is not None
+        assert record.gone == "left"
         await silence(test)
-        await stage.delete(test, Item, kept)
+        await stage.delete(test, Item, left)
         stage.taken()
         await audit(test)
-        record = await record_of(test, kept)
+        record = await record_of(test, left)
         assert record is not None
         assert (stage.changes(), record.gone) == ([], "deleted")
         assert found(test, caplog) == (1, [1])

@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 from stage.databases import Databases, name_of
 from stage.reactive import Stage, record_of, settle, task_row
+from stage.told import events
 
 from penstock import DeclarationError, JobState, MutationCtx, MutationTaskCtx, Retry, Table, TaskCtx
 from penstock.testing import TestApp, raising
@@ -156,7 +157,7 @@ async def test_rt11_a_failed_run_is_told_with_its_task_how_long_it_took_and_why(
         (order,) = await stage.insert(test, Order())
         await settle(test)
         job = await record_job(test, order)
-        assert told(caplog, "job.failed") == [
+        assert events(caplog, "job.failed") == [
             {
                 "job": job.id, "function": job.function, "task": "react", "key": f'["{order}"]', "attempt": attempt,
                 "seconds": 3.0, "error": "ConnectionError: away",
@@ -180,16 +181,11 @@ async def test_rt11_starts_and_ends_are_told_of_a_task_in_a_pool_that_tells_of_i
         (order,) = await stage.insert(test, Order())
         await settle(test)
         job = await record_job(test, order)
-        (began,), (ended,) = told(caplog, "workpool.started"), told(caplog, "workpool.completed")
+        (began,), (ended,) = events(caplog, "workpool.started"), events(caplog, "workpool.completed")
         assert (began["workId"], began["fnName"], began["attempt"]) == (job.id, job.function, 1)
         assert (ended["workId"], ended["fnName"], ended["status"]) == (job.id, job.function, "success")
         assert ended["completedAt"] - began["startedAt"] == 3000
         assert job.function.endswith(":react")
-
-
-def told(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
-    """What was told in events of a name."""
-    return [vars(one)["facts"] for one in caplog.records if vars(one).get("event") == name]
 
 
 async def test_rt12_planning_and_looking_at_all_rows_are_told(

@@ -217,8 +217,10 @@ async def test_a_throttle_keeps_the_order(database_url: str) -> None:
         await now(test)
         await settle(test, timedelta(seconds=30))
         await stage.fill(test, 6)
+        await settle(test, timedelta(seconds=29))
+        assert stage.begun() == [0], "none begins before its time"
         await finish(test)
-        assert stage.begun() == [0, 0, 2, 4, 6]
+        assert stage.begun() == [0, 2, 4, 6]
 
 
 async def test_a_pause_keeps_the_order(database_url: str) -> None:
@@ -303,6 +305,17 @@ async def test_deleted_rows_that_are_found_later_run_one_at_a_time(database_url:
         for one in ids:
             await stage.delete(test, Item, one)
         await stage.app.tasks.reconcile(test, "react")
+        await test.plan()
+        assert await running(test) == 2
+        assert sorted(stage.begun()) == [*range(6), 10, 11]
+
+
+async def test_older_rows_run_one_at_a_time(database_url: str) -> None:
+    before, stage = Stage(Item), Keyed()
+    async with before.open(database_url) as test:
+        rows = [*(Item(number=number) for number in range(6)), Item(number=10, owner="b"), Item(number=11, owner="b")]
+        await before.insert(test, *rows)
+    async with stage.open(database_url) as test:
         await test.plan()
         assert await running(test) == 2
         assert sorted(stage.begun()) == [*range(6), 10, 11]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -86,9 +87,14 @@ def taken(option: str, value: Any) -> bool:
         declare(App(), 0, {"name": "send", option: value})
     except DeclarationError as error:
         refused = str(error)
-    named = option in refused and (option == "name" or "'send'" in refused)
+    named = names(refused, option) and (option == "name" or "'send'" in refused)
     assert named or not refused, (option, value, refused)
     return not refused
+
+
+def names(refused: str, option: str) -> bool:
+    """Whether an error names an option, by itself."""
+    return re.search(rf"\b{option}\b", refused) is not None
 
 
 def values_of(option: str) -> tuple[Any, ...]:
@@ -141,7 +147,7 @@ def test_an_option_of_an_outbox_is_taken_or_refused_by_name(option: str) -> None
         except DeclarationError as error:
             refused.append(str(error))
     assert refused
-    assert all(option in one and "Outbox" in one for one in refused)
+    assert all(names(one, option) and "Outbox" in one for one in refused)
 
 
 @pytest.mark.parametrize("option", ["max_parallelism", "default_retry", "retry_actions_by_default", "status_ttl",
@@ -154,7 +160,7 @@ def test_an_option_of_a_pool_is_taken_or_refused_by_name(option: str) -> None:
         except DeclarationError as error:
             refused.append(str(error))
     assert refused
-    assert all(option in one for one in refused)
+    assert all(names(one, option) for one in refused)
 
 
 @pytest.mark.parametrize("option", ["priority", "timeout", "max_wait", "retry", "name", "key", "concurrency_key"])
@@ -162,8 +168,8 @@ def test_an_option_of_work_is_taken_or_refused_by_name(option: str) -> None:
     pool, refused = App().workpool("pool"), []
     for value in ABSURD:
         try:
-            pool.with_options(**{option: value})
+            pool.with_options(**{**({"key": "k", "debounce": SECOND} if option == "max_wait" else {}), option: value})
         except (ValueInvalid, UsageError) as error:
             refused.append(str(error))
     assert refused
-    assert all(option in one for one in refused)
+    assert all(names(one, option) for one in refused)

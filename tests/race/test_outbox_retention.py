@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from stage.feed import write
+from stage.told import events
 
 from penstock import ActionCtx, App, Message, MutationCtx, Table
 from penstock.changes.position import BEGINNING
@@ -42,10 +42,6 @@ async def other(ctx: ActionCtx, message: Message[Crate]) -> None: ...
 @app.internal_mutation
 async def put(ctx: MutationCtx) -> None:
     await ctx.db.insert(Crate(number=1))
-
-
-def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
-    return [record.facts for record in caplog.records if getattr(record, "event", "") == name]  # type: ignore[attr-defined]
 
 
 async def hand_over(test: TestApp) -> None:
