@@ -9,7 +9,7 @@ import pytest
 from stage.outboxes import OutboxStage, drain, outbox_row, run_sql
 from stage.reactive import settle, task_row
 
-from penstock import Table
+from penstock import App, IdInvalid, Table, TaskFilter
 from penstock.services import reconciler
 from penstock.testing import TestApp
 
@@ -231,3 +231,72 @@ async def looks_at_bytes(url: str, kind: str) -> None:
             await settle(test)
             assert sorted(ran.doc_id for ran in stage.ran) == sorted(map(bytes.fromhex, BYTES))
             await stage.app.tasks.reconcile(test, "react")
+
+
+@pytest.mark.parametrize("keyed", ["bytes", "floats"])
+async def test_a_row_is_called_by_its_key_as_it_is_shown(database_url: str, keyed: str) -> None:
+    lite = database_url.startswith("sqlite")
+    table: type[Table] = ByMark if keyed == "bytes" else ByMeasure
+    if keyed == "bytes":
+        await fill(
+            database_url,
+            "binary(16) primary key" if lite else "bytea primary key",
+            [stored_bytes(lite, one) for one in BYTES],
+        )
+        keys: list[Any] = [bytes.fromhex(one) for one in BYTES]
+    else:
+        await fill(
+            database_url,
+            "real primary key" if lite else "float8 primary key",
+            [stored_float(lite, one) for one in FLOATS],
+        )
+        keys = [float(one) for one in FLOATS]
+    stage = OutboxStage(table)
+    stage.task(table)
+    async with stage.open(database_url) as test:
+        await settle(test)
+        tasks = stage.app.tasks
+        shown = [record.key for record in (await tasks.records(test)).records]
+        assert len(shown) == len(keys)
+        for key in (*shown, *keys):
+            told = await tasks.explain(test, "react", key)
+            assert told.exists, key
+            assert told.record is not None, key
+            found = (await tasks.records(test, TaskFilter(key=key))).records
+            assert [record.key for record in found] == [told.record.key]
+    nobody = App()
+    async with nobody.open(database_url) as backend:  # knows nothing of the table
+        for key in shown:
+            if isinstance(key, str):
+                found = (await nobody.tasks.records(backend, TaskFilter(key=key))).records
+                assert [record.key for record in found] == [key]
+
+
+async def test_what_is_no_hex_is_no_key_of_bytes(database_url: str) -> None:
+    kind = "blob" if database_url.startswith("sqlite") else "bytea"
+    await fill(database_url, f"{kind} primary key", [])
+    stage = OutboxStage(ByMark)
+    stage.task(ByMark)
+    async with stage.open(database_url) as test:
+        assert (await stage.app.tasks.explain(test, "react", "\\x00ff")).exists is False
+        with pytest.raises(IdInvalid):
+            await stage.app.tasks.explain(test, "react", "\\xno hex")
+
+
+async def test_rows_of_a_condition_are_listed_once_whatever_their_keys_are(sqlite_url: str) -> None:
+    """SQLite only: values of columns need not be what is declared."""
+    values = ["x'61'", "'a'", "'\\x61'", "x'ff'", "cast(x'ff61' as text)", "'Infinity'", "x'6162'"]
+    await fill(sqlite_url, "text primary key", values)
+    stage = OutboxStage(ByText)
+    stage.task(ByText, watch=("note",))
+    async with stage.open(sqlite_url) as test:
+        await settle(test)
+        found, after = list[Any](), None
+        for _ in values:
+            where = TaskFilter(table=ByText, rows=lambda row: row.number >= 0)
+            page = await stage.app.tasks.records(test, where, limit=1, after=after)
+            found += [record.key for record in page.records]
+            if (after := page.next) is None:
+                break
+        assert found == ["Infinity", "\\x61", "a", "\\x61", "\\x6162", "\\xff"], "text that is no UTF-8 is no key"
+        assert after is None
