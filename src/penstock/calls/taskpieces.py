@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ Act = Callable[[Sequence[RecordState]], Awaitable[int]]
 AT_ONCE = 500
 _SOURCE_AT_ONCE = 1000
 _SEPARATORS = ((", ", ": "), (",", ":"))  # as PostgreSQL and SQLite have them
+_LIKE_BYTES = re.compile(r'(?<=[\[,])"(\\\\(?=x)|I(?=nfinity")|-(?=Infinity"))')
 _NUMBERS = range(2**31)  # of tasks
 
 
@@ -263,11 +265,17 @@ async def spellings(calls: JobCalls, task: TaskRow, definition: TableDefinition 
         return [await calls.read(lambda one: calls.store.records.spelled(_session(one), definition, value))]
     if len(task.plan.spec.key) > 1:
         several = [one if isinstance(one, (int, float)) else str(one) for one in _several(key, task.plan.spec.table)]
-        return [json.dumps(several, ensure_ascii=False, separators=separators) for separators in _SEPARATORS]
-    found = [json.dumps([key], ensure_ascii=False, default=str)]
-    with suppress(ValueError, TypeError):
-        found.append(json.dumps([int(key)]))
-    return found
+        found = [json.dumps(several, ensure_ascii=False, separators=separators) for separators in _SEPARATORS]
+    else:
+        found = [json.dumps([key], ensure_ascii=False, default=str)]
+        with suppress(ValueError, TypeError):
+            found.append(json.dumps([int(key)]))
+    return [*found, *(_LIKE_BYTES.sub(_escaped, text) for text in found if _LIKE_BYTES.search(text))]
+
+
+def _escaped(first: re.Match[str]) -> str:
+    """The first character of what looks like bytes, or like an infinity, as SQLite spells those."""
+    return f'"\\u{ord(first[1][0]):04x}'
 
 
 def encoded_key(calls: JobCalls, definition: TableDefinition, key: Any) -> list[Any]:

@@ -11,8 +11,6 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import ValidationError
-
 from penstock.errors import DeclarationError, IdInvalid
 from penstock.schema.fields import Column, Kind
 
@@ -60,8 +58,9 @@ def encode_one(table: str, column: Column, given: Any) -> Any:
         IdInvalid: It is none.
     """
     try:
-        return column.encode(_checked(column, given))
-    except (ValidationError, TypeError):
+        as_fed = column.kind is Kind.BYTES and isinstance(given, str) and given.startswith(_HEX)
+        return column.encode(_bytes(given) if as_fed else _checked(column, given))
+    except (ValueError, TypeError):  # pydantic's error is a ValueError
         raise IdInvalid(
             f"{given!r} is not an id of table {table}.",
             fix=f"Pass an id of {table}, as insert and rows of it give it.",

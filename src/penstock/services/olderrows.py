@@ -115,8 +115,7 @@ class OlderRows:
         """
         now, items, trouble = self._clock.now(), list[Item](), self._standing.trouble
         failed = left.failed if trouble is None or trouble.seq >= 0 else (trouble.seq, trouble.key)
-        for key, after, _before, *place in rows:
-            at = place[0] if place else key
+        for key, after, _before, at in rows:
             change = CapturedChange(0, row.interests[-1], "enter", key, None, after, now)
             if key in known or self._messages.kind(change) is None:
                 left = left.at(at)

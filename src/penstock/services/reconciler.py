@@ -155,10 +155,10 @@ class Reconciler:
             rows = await session.fetch(source.first, [limit])
         else:
             rows = await session.fetch(source.following, [at.after, limit])
-        found = [Found(*row) for row in rows]
+        found = [Found(*row) for *row, place in rows if place == row[0]]  # others have keys that nobody can say
         known = await self._store.tasks.records(session, task.number, [row.key for row in found])
         plans = compare_rows(task, found, known, unread, now, self._read)
-        return _Step(plans, len(found), found[-1].key if len(found) == limit else None)
+        return _Step(plans, len(found), rows[-1][3] if len(rows) == limit else None)
 
     async def _look_at_records(
         self,

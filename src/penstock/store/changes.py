@@ -41,8 +41,9 @@ class Source:
 
     Attributes:
         first: Rows in the order of the interest, with the parameter of how many: key, captured columns as they are,
-            captured columns as they were, and the place in that order if it is not that of keys.
-        following: The same after a place: its first parameter, as it was given; a key as the feed spells it.
+            captured columns as they were, and the place in that order. If that is the order of keys, each place is the
+            key, but for rows whose key is text that is no UTF-8: nobody can say it, so it tells no row.
+        following: The same after a place: its first parameter, as it was given.
         among: Those of some keys: a JSON array of keys, of which each is spelled like that.
         keys: Which of some keys are those of any row of the table.
         passed: Of rows as they were captured, a JSON array, those that are not behind a place: their numbers from 0.

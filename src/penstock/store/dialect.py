@@ -68,6 +68,8 @@ class Dialect:
         types: The SQL type of each kind of column.
         encode: For kinds that the driver does not take as they are.
         decode: For kinds that the driver does not give as they are.
+        given: What reads a string of captured JSON, if its spelling says what the driver gave, as a column may hold
+            values of any type; None if its declared kind says it.
         decoded_to_compare: Kinds whose values are not ordered as the driver gives them.
         collate: Collation by which columns of a kind are ordered.
         index_nulls: What an index says after an optional column, so that NULL comes first.
@@ -90,6 +92,7 @@ class Dialect:
     spelling: type[Spelling]
     encode: Mapping[Kind, Convert] = field(default_factory=dict)
     decode: Mapping[Kind, Convert] = field(default_factory=dict)
+    given: Convert | None = None
     decoded_to_compare: frozenset[Kind] = frozenset()
     collate: Mapping[Kind, str] = field(default_factory=dict)
     index_nulls: str = ""

@@ -60,6 +60,7 @@ async def matching_rows(
     limit: int,
     after: Sequence[Any] | None,
     key_text: str,
+    known: str = "",
 ) -> SourcePiece:
     """Rows of a table that meet a condition, in the order of their keys.
 
@@ -71,13 +72,15 @@ async def matching_rows(
         limit: How many are read.
         after: What the driver has given for the last key, column by column; None from the beginning.
         key_text: What spells the key of a row, called ``r``, as the change feed does.
+        known: What is true of rows that have a key; empty if all have.
     """
     asked = condition_sql(condition, definition, dialect, _ROW, own=True)
     columns = () if asked.exact else asked.columns
     key = [f"{_ROW}.{dialect.quote(name)}" for name in definition.key]
     listed = ", ".join((key_text, *key, *(f"{_ROW}.{dialect.quote(name)}" for name in columns)))
     args = [*(after or ()), limit]
-    also = "" if after is None else f" and {row_of(key)} > {row_of(_given(dialect, definition))}"
+    also = f" and {known}" if known else ""
+    also += "" if after is None else f" and {row_of(key)} > {row_of(_given(dialect, definition))}"
     sql = f"select {listed} from {dialect.table(definition.name)} {_ROW} where {asked.sql}{also}"
     sql += f" order by {', '.join(key)} limit {placeholder(dialect.parameter, len(args))}"
     rows = await session.fetch(Statement(sql, bounded=False, reads=True), args)

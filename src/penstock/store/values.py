@@ -24,6 +24,8 @@ from penstock.schema.fields import PLAIN, Column, Kind
 from penstock.schema.table import TableDefinition
 from penstock.store.dialect import Dialect
 
+_BETWEEN = re.compile(r"[,\s]*")
+_DECODER = json.JSONDecoder()
 _CONFIG = ConfigDict(val_json_bytes="base64")  # as tables have it
 _NO_NUMBERS = ("Infinity", "-Infinity", "NaN")
 _ENDS: dict[Kind, dict[str, Any]] = {
@@ -169,14 +171,26 @@ def captured_key(dialect: Dialect, definition: TableDefinition, text: str) -> li
         ValueError: It is no key of this table.
     """
     try:
-        pairs = list(zip(definition.key_columns, read_values(text), strict=True))
-        return [_key_value(dialect, column.kind, value) for column, value in pairs]
+        pairs = list(zip(definition.key_columns, _spelled_values(text), strict=True))
+        return [_key_value(dialect, column.kind, spelled) for column, spelled in pairs]
     except (TypeError, ArithmeticError) as error:
         raise ValueError(text) from error
 
 
-def _key_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
-    found = _from_json(dialect, kind, value)
+def _spelled_values(text: str) -> list[str]:
+    """The values of a JSON array as they are spelled there."""
+    found, place = list[str](), 1
+    for _ in read_values(text):
+        start = place + len(_BETWEEN.findall(text, place)[0])
+        place = _DECODER.raw_decode(text, start)[1]
+        found.append(text[start:place])
+    return found
+
+
+def _key_value(dialect: Dialect, kind: Kind, spelled: str) -> Any:
+    if dialect.given is not None and spelled.startswith('"'):
+        return dialect.given(spelled)
+    found = _from_json(dialect, kind, read_values(spelled))
     if isinstance(found, datetime) and found.tzinfo is None:
         return found.replace(tzinfo=UTC)
     return dialect.encode_value(kind, found) if isinstance(found, Decimal) else found

@@ -213,8 +213,7 @@ def source(interest: Interest, types: Mapping[str, str]) -> Source:
     each = [_given(number, types[name]) for number, name in enumerate(interest.key)]
     values = [spelled, *(_object("r", side, types) or "null" for side in (interest.after, interest.before))]
     select = f"select {', '.join(values)} from {table} r where "
-    placed = [*values, _array("r", interest.place, types)] if interest.order else values
-    of_place = f"select {', '.join(placed)} from {table} r where "
+    of_place = f"select {', '.join(values)}, {_array('r', interest.place, types)} from {table} r where "
     order, also = f"order by {', '.join(columns)} limit", f"{asked} and " if asked else ""
     among = f"{key} in (select {', '.join(each)} from json_array_elements($1::json) as k (value))"
     return Source(

@@ -2,13 +2,14 @@
 
 Owns their text. They use only what every SQLite has, as other programs write on connections of their own: that goes
 for collations too, so columns are compared without theirs. Captured values are JSON whatever the columns hold: bytes
-and infinities, which JSON has not, are text.
+and infinities, which JSON has not, are text whose first character is an escape. Who reads JSON sees no difference to
+text that is the same, but the spelling tells them apart.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
@@ -21,10 +22,11 @@ _APPEND = "insert into penstock_change (interest, changed_at, kind, key, before,
 _NOW = "strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')"
 _VALUE = (
     "case typeof({0}) when 'null' then 'null' when 'integer' then cast({0} as text) "
-    "when 'real' then case when abs({0}) > 1.7976931348623157e308 then iif({0} > 0, '\"Infinity\"', '\"-Infinity\"') "
-    "else printf('%!.20e', {0}) end "
-    "when 'blob' then '\"\\\\x' || lower(hex({0})) || '\"' else json_quote({0}) end"
+    "when 'real' then case when abs({0}) > 1.7976931348623157e308 "
+    "then iif({0} > 0, '\"\\u0049nfinity\"', '\"\\u002dInfinity\"') else printf('%!.20e', {0}) end "
+    "when 'blob' then '\"\\u005cx' || lower(hex({0})) || '\"' else json_quote({0}) end"
 )
+_UNREADABLE = "char(65533)"  # what Python reads for text that is no UTF-8
 
 
 def triggers(number: int, interest: Interest, columns: Collection[str]) -> dict[str, str]:
@@ -56,37 +58,37 @@ def conditions_of(interest: Interest, columns: Collection[str]) -> Conditions:
     return Conditions(interest, "is not", _unlike, _unlike(columns))
 
 
-def source(interest: Interest, types: Mapping[str, str], collations: Mapping[str, str]) -> Source:
+def source(interest: Interest, collations: Mapping[str, str]) -> Source:
     """How the rows are read that an interest is about.
 
     Args:
         interest: The interest.
-        types: The types of the table's columns, as it declares them.
-        collations: Their collations, of those that have one, by names in lower case.
+        collations: The collations of the table's columns, of those that have one, by names in lower case.
     """
     asked = Conditions(interest, "is not", _unlike, "").matches("r")
     table, spelled = SQLITE.quote(interest.table), _array("r", interest.key)
     columns = [f"r.{SQLITE.quote(name)}" for name in interest.place]
-    known = " and ".join(_is_known(column, types[name]) for column, name in zip(columns, interest.place, strict=True))
-    after = [_given(f"(k ->> {number})", types[name]) for number, name in enumerate(interest.place)]
-    each = [_given(f"(g.value ->> {number})", types[name]) for number, name in enumerate(interest.key)]
+    known = " and ".join(f"{column} is not null" for column in columns)
+    after = [_placed("k", number) for number in range(len(interest.place))]
+    each = [_given("g.value", number) for number in range(len(interest.key))]
     values = [_readable(text) for text in (spelled, _object("r", interest.after), _object("r", interest.before))]
-    placed = [*values, _readable(_array("r", interest.place))] if interest.order else values
-    select = f"select {', '.join(placed)} from {table} r where "
+    select = f"select {', '.join(values)}, {_readable(_place(interest.place))} from {table} r where "
     order, also = f"order by {', '.join(columns)} limit", f"{asked} and " if asked else ""
     place = f"(select {', '.join(after)} from (select ? as k))"
     is_it = " and ".join(f"r.{SQLITE.quote(name)} = {value}" for name, value in zip(interest.key, each, strict=True))
     among = f"from json_each(?) g cross join {table} r where {is_it}"  # in this order, each by its whole key
     captured = [
-        f"{_given(f'(g.value ->> {_member(name)})', types[name])} collate {collations.get(name.lower(), 'binary')}"
+        f"{_given('g.value', _member(name))} collate {collations.get(name.lower(), 'binary')}"
         for name in interest.place
     ]
+    # Where text that is no UTF-8 was, nobody can say any more: it is taken for behind, as a row must not be lost.
+    told = " and ".join(f"not instr(g.value -> {_member(name)}, {_UNREADABLE})" for name in interest.place)
     return Source(
         first=Statement(f"{select}{also}{known} {order} ?"),
         following=Statement(f"{select}{also}{known} and {row_of(columns)} > {place} {order} ?"),
         among=Statement(f"select {', '.join(values)} {among}{f' and {asked}' if asked else ''}"),
         keys=Statement(f"select {spelled} {among}"),
-        passed=Statement(f"select g.key from json_each(?) g where {row_of(captured)} <= {place}"),
+        passed=Statement(f"select g.key from json_each(?) g where {row_of(captured)} <= {place} and {told}"),
     )
 
 
@@ -100,21 +102,30 @@ def _readable(text: str) -> str:
     return f"penstock_text(cast({text} as blob))"
 
 
-def _is_known(column: str, kind: str) -> str:
-    """Whether a row has a key, by which it can be told: one that is no UTF-8 is none, as nobody can say it."""
-    is_text = (
-        ""
-        if "int" in kind.lower()
-        else f" and (typeof({column}) <> 'text' or penstock_is_text(cast({column} as blob)))"
+def _is_text(column: str) -> str:
+    """Whether a column holds no text that is no UTF-8."""
+    return f"(typeof({column}) <> 'text' or penstock_is_text(cast({column} as blob)))"
+
+
+def _place(columns: Sequence[str]) -> str:
+    """The place of a row: text that is no UTF-8 stands there as its bytes, since rows after it are to be found."""
+    named = {name: f"r.{SQLITE.quote(name)}" for name in columns}
+    return _json_array(
+        f"iif({_is_text(column)}, {_value('r', name)}, '{{\"text\":\"' || hex({column}) || '\"}}')"
+        for name, column in named.items()
     )
-    return f"{column} is not null{is_text}"
 
 
-def _given(value: str, kind: str) -> str:
-    """A value from JSON as its column holds it: bytes stand there as hex text."""
-    if "blob" not in kind.lower():
-        return value
-    return f"iif(substr({value}, 1, 2) = '\\x', penstock_bytes(substr({value}, 3)), {value})"
+def _placed(text: str, number: int) -> str:
+    """A value of a place as its column holds it."""
+    unreadable = f"({text} ->> '$[{number}].text')"
+    return f"iif({unreadable} is null, {_given(text, number)}, cast(penstock_bytes({unreadable}) as text))"
+
+
+def _given(text: str, member: int | str) -> str:
+    """A captured value as its column holds it. What it is, its spelling tells."""
+    spelled = f"({text} -> {member})"
+    return f"iif(substr({spelled}, 1, 1) = '\"', penstock_given({spelled}), {text} ->> {member})"
 
 
 def _unlike(columns: Collection[str]) -> str:
@@ -160,7 +171,11 @@ def _updated(number: int, interest: Interest, conditions: Conditions) -> list[st
 
 
 def _array(row: str, columns: Sequence[str]) -> str:
-    return "'[' || " + " || ',' || ".join(_value(row, column) for column in columns) + " || ']'"
+    return _json_array(_value(row, column) for column in columns)
+
+
+def _json_array(values: Iterable[str]) -> str:
+    return "'[' || " + " || ',' || ".join(values) + " || ']'"
 
 
 def _object(row: str, columns: Sequence[str]) -> str:
@@ -187,3 +202,8 @@ def literal(text: str) -> str:
 def key_text(row: str, columns: Sequence[str]) -> str:
     """What spells the key of a row as its triggers do."""
     return _array(row, columns)
+
+
+def is_known(key: Sequence[str]) -> str:
+    """Whether a row, called ``r``, has a key: text that is no UTF-8 is none, as nobody can say it."""
+    return " and ".join(_is_text(f"r.{SQLITE.quote(name)}") for name in key)

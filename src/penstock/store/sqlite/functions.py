@@ -12,7 +12,7 @@ from penstock.reactive.evaluate import holds
 from penstock.reactive.expression import Leaf, fields
 from penstock.reactive.signature import read_signature
 from penstock.schema.fields import Kind
-from penstock.store.sqlite.dialect import SQLITE
+from penstock.store.sqlite.dialect import SQLITE, given
 from penstock.store.values import stored_value
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -25,6 +25,7 @@ def register_functions(connection: sqlite3.Connection) -> None:
     connection.create_aggregate("penstock_decimal_sum", 1, DecimalSum)  # type: ignore[arg-type]  # stub wants ints
     connection.create_function("penstock_wide_integer", 2, wide_integer, deterministic=True)
     connection.create_function("penstock_bytes", 1, bytes.fromhex, deterministic=True)
+    connection.create_function("penstock_given", 1, given, deterministic=True)
     connection.create_function("penstock_text", 1, readable, deterministic=True)
     connection.create_function("penstock_is_text", 1, is_readable, deterministic=True)
     connection.create_function("penstock_microseconds", 1, microseconds, deterministic=True)

@@ -93,7 +93,7 @@ class SqliteInterests:
             one = next((one for one in (await self._known(session)).values() if one.id == number), None)
         if one is None or one.found is None:
             return None
-        return source(one.interest, one.found["columns"], read_collations(one.found["text"]))
+        return source(one.interest, read_collations(one.found["text"]))
 
     # ----- steps
 

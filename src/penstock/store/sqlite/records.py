@@ -26,7 +26,7 @@ from penstock.store.records import (
     SourcePiece,
     TaskBacklog,
 )
-from penstock.store.sqlite.capture import key_text
+from penstock.store.sqlite.capture import is_known, key_text
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobrows import time_of
 from penstock.store.sqlite.jobs import SqliteJobs
@@ -115,7 +115,8 @@ class SqliteRecords:
     ) -> SourcePiece:
         """Rows of a table that meet a condition, in the order of their keys."""
         spelled = key_text("r", definition.key)
-        return await matching_rows(session, SQLITE, definition, condition, limit, after, spelled)
+        known = is_known(definition.key)
+        return await matching_rows(session, SQLITE, definition, condition, limit, after, spelled, known)
 
     async def spelled(self, session: Session, definition: TableDefinition, key: Sequence[Any]) -> str:
         """The key of a row as the change feed spells it."""

@@ -30,6 +30,14 @@ class Sources(Suite):
             assert found == IN_ORDER, size
 
     @story
+    async def test_the_place_of_a_row_in_the_order_of_keys_is_its_key(self, bench: Bench) -> None:
+        source = await ordered(bench, ())
+        rows = await page(bench, source, None, 9)
+        assert [json.loads(row[0])[0] for row in rows] == sorted(ROWS)
+        assert [row[3] for row in rows] == [row[0] for row in rows]
+        assert [row[0] for row in await page(bench, source, rows[2][0], 9)] == [row[0] for row in rows[3:]]
+
+    @story
     async def test_captured_rows_are_compared_with_places_as_stored_rows_are(self, bench: Bench) -> None:
         source = await ordered(bench)
         places = [row[3] for row in await page(bench, source, None, 9)]
@@ -58,10 +66,10 @@ class Sources(Suite):
         assert await bench.reading(look) == (len(ROWS), IN_ORDER)
 
 
-async def ordered(bench: Bench) -> Source:
+async def ordered(bench: Bench, order: tuple[str, ...] = ("amount",)) -> Source:
     """Some rows, and how they are read."""
     columns = ("id", "amount")
-    (number,) = await declare(bench, note("ordered", before=columns, after=columns, order=("amount",)))
+    (number,) = await declare(bench, note("ordered", before=columns, after=columns, order=order))
     await run(bench, *(insert(title, amount) for title, amount in ROWS.items()))
     source = await bench.store.interests.source(number)
     assert source is not None

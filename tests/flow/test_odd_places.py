@@ -1,0 +1,302 @@
+"""Outboxes and tasks of rows whose keys, or order, are bytes, infinities or text that is no UTF-8: each comes once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from stage.outboxes import OutboxStage, drain, outbox_row, run_sql
+from stage.reactive import settle, task_row
+
+from penstock import App, IdInvalid, Table, TaskFilter
+from penstock.services import reconciler
+from penstock.testing import TestApp
+
+ON_SQLITE = ("blob", "binary(16)", "varbinary(16)", "text", "")
+BYTES = ("", "00", "01ff", "5c7836", "6162", "61ff", "ff61", "ffff")
+FLOATS = ("-Infinity", "-1e308", "-1", "0", "0.1", "1e308", "Infinity")
+
+
+class Marked(Table, source="odd", key="number", managed=False):
+    number: int
+    note: str
+    mark: bytes
+
+
+class ByMark(Table, source="odd", key="mark", managed=False):
+    number: int
+    note: str
+    mark: bytes
+
+
+class ByBoth(Table, source="odd", key=("mark", "number"), managed=False):
+    number: int
+    note: str
+    mark: bytes
+
+
+class Measured(Table, source="odd", key="number", managed=False):
+    number: int
+    note: str
+    mark: float
+
+
+class ByMeasure(Table, source="odd", key="mark", managed=False):
+    number: int
+    note: str
+    mark: float
+
+
+class Sorted(Table, source="odd", key="number", managed=False):
+    number: int
+    note: str
+    mark: str
+
+
+class ByText(Table, source="odd", key="mark", managed=False):
+    number: int
+    note: str
+    mark: str
+
+
+ORDERS: dict[str, tuple[type[Table], dict[str, Any]]] = {
+    "order": (Marked, {"order_by": "mark"}),
+    "key": (ByMark, {}),
+    "both": (ByBoth, {}),
+}
+
+
+def stored_bytes(lite: bool, digits: str) -> str:
+    return f"x'{digits}'" if lite else f"'\\x{digits}'"
+
+
+def stored_float(lite: bool, text: str) -> str:
+    return text.replace("Infinity", "9e999") if lite else f"'{text}'"
+
+
+async def fill(url: str, kind: str, values: list[str], *more: str) -> None:
+    """A table of another program, its rows in another order than that of their values."""
+    await run_sql(
+        url,
+        f"create table odd (number integer not null, note text not null, mark {kind} not null)",
+        *(f"insert into odd values ({n}, 'n{n}', {value})" for n, value in reversed([*enumerate(values)])),
+        *more,
+    )
+
+
+async def pieces(test: TestApp, count: int) -> None:
+    """Hand over that many pieces."""
+    await test.relay.tick()
+    for _ in range(count):
+        await test.relay.lines[0].tick()
+
+
+@pytest.mark.parametrize("kind", ON_SQLITE)
+@pytest.mark.parametrize("ordered", ORDERS)
+async def test_an_outbox_passes_bytes_in_columns_of_any_type(sqlite_url: str, kind: str, ordered: str) -> None:
+    await passes_bytes(sqlite_url, kind, ordered)
+
+
+@pytest.mark.parametrize("ordered", ORDERS)
+async def test_an_outbox_passes_bytes(postgres_url: str, ordered: str) -> None:
+    await passes_bytes(postgres_url, "bytea", ordered)
+
+
+async def passes_bytes(url: str, kind: str, ordered: str) -> None:
+    table, options = ORDERS[ordered]
+    unique = {"order": "number", "key": "mark", "both": "mark, number"}[ordered]
+    lite = url.startswith("sqlite")
+    values = [stored_bytes(lite, digits) for digits in BYTES]
+    await fill(url, kind, values, f"create unique index odd_key on odd ({unique})")
+    stage = OutboxStage(table)
+    stage.outbox(table, batch=2, **options)
+    async with stage.open(url) as test:
+        await pieces(test, 2)
+        assert stage.texts() == ["n0", "n1", "n2", "n3"]
+        if ordered == "order":  # one moves back, and one that was handed over moves on
+            await run_sql(url, f"update odd set mark = {stored_bytes(lite, '00')} where number = 6")
+            await run_sql(url, f"update odd set mark = {stored_bytes(lite, 'fe')} where number = 2")
+        await pieces(test, len(BYTES))
+        assert stage.texts() == (["n4", "n5", "n7", "n6"] if ordered == "order" else ["n4", "n5", "n6", "n7"])
+        assert (await outbox_row(test)).backfill is None
+
+
+@pytest.mark.parametrize("table", [Measured, ByMeasure])
+async def test_an_outbox_passes_infinities(database_url: str, table: type[Table]) -> None:
+    lite = database_url.startswith("sqlite")
+    twice = 1 if table is ByMeasure else 2
+    values = [stored_float(lite, text) for text in FLOATS for _ in range(twice)]
+    unique = f"create unique index odd_key on odd ({'mark' if table is ByMeasure else 'number'})"
+    await fill(database_url, "real" if lite else "float8", values, unique)
+    stage = OutboxStage(table)
+    order: dict[str, Any] = {"order_by": "mark"} if table is Measured else {}
+    stage.outbox(table, batch=1, **order)
+    async with stage.open(database_url) as test:
+        await pieces(test, 3)
+        moved = len(values) - 1
+        if table is Measured:
+            await run_sql(database_url, f"update odd set mark = {values[0]} where number = {moved}")
+            await run_sql(database_url, f"update odd set mark = {values[-1]} where number = 0")
+        await drain(test)
+        assert stage.texts() == [f"n{n}" for n in range(len(values))], "the one that moved back comes last"
+
+
+async def test_an_outbox_passes_what_is_no_number(postgres_url: str) -> None:
+    """PostgreSQL only, which has NaN, after all numbers. On SQLite it is NULL."""
+    await fill(postgres_url, "float8 primary key", ["'-Infinity'", "1", "'Infinity'", "'NaN'"])
+    stage = OutboxStage(ByMeasure)
+    stage.outbox(ByMeasure, batch=1)
+    stage.task(ByMeasure)
+    async with stage.open(postgres_url) as test:
+        await drain(test)
+        assert stage.texts() == ["n0", "n1", "n2", "n3"]
+        await settle(test)
+        assert len(stage.ran) == len(FLOATS[:4])
+        assert (await task_row(test)).reconciling is None
+
+
+async def test_rows_in_the_order_of_text_that_is_no_utf8_come_once(sqlite_url: str) -> None:
+    """SQLite only, which stores any bytes as text."""
+    unreadable = ["cast(x'61ff' as text)", "cast(x'ff61' as text)", "cast(x'ff61' as text)", "cast(x'ffff' as text)"]
+    values = ["'a'", *unreadable[:1], "'b'", *unreadable[1:]]
+    await fill(sqlite_url, "text", values, "create unique index odd_key on odd (number)")
+    stage = OutboxStage(Sorted)
+    stage.outbox(Sorted, fields=("number", "note"), batch=1, order_by="mark")
+    async with stage.open(sqlite_url) as test:
+        await pieces(test, 4)
+        assert stage.texts() == ["n0", "n1", "n2", "n3"]
+        await run_sql(sqlite_url, "update odd set mark = '0' where number = 5")
+        await drain(test)
+        assert stage.texts() == ["n4", "n5"]
+        assert (await outbox_row(test)).backfill is None
+
+
+async def test_a_row_that_leaves_text_that_is_no_utf8_is_never_lost(sqlite_url: str) -> None:
+    """It may come twice: nobody can say where it was."""
+    values = ["'a'", "cast(x'61ff' as text)", "'b'", "cast(x'ffff' as text)"]
+    await fill(sqlite_url, "text", values, "create unique index odd_key on odd (number)")
+    stage = OutboxStage(Sorted)
+    stage.outbox(Sorted, fields=("number", "note"), batch=1, order_by="mark")
+    async with stage.open(sqlite_url) as test:
+        await pieces(test, 2)
+        await run_sql(sqlite_url, "update odd set mark = 'c' where number in (1, 3)")
+        await drain(test)
+        assert Counter(stage.texts()) == Counter(["n0", "n1", "n1", "n2", "n3"])
+
+
+async def test_older_rows_come_though_their_key_is_text_that_is_no_utf8(sqlite_url: str) -> None:
+    values = ["'a'", "cast(x'61ff' as text)", "'b'", "cast(x'fe' as text)", "cast(x'ffff' as text)"]
+    await fill(sqlite_url, "text primary key", values)
+    stage = OutboxStage(ByText)
+    stage.outbox(ByText, batch=1)
+    stage.task(ByText)
+    async with stage.open(sqlite_url) as test:
+        await drain(test)
+        assert stage.texts() == ["n0", "n1", "n2", "n3", "n4"]
+        await settle(test)
+        assert sorted(stage.ids()) == ["a", "b"], "they are no rows of a task"
+        assert (await task_row(test)).reconciling is None
+
+
+# ----- tasks
+
+
+@pytest.fixture
+def three_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many rows are looked at at once."""
+    monkeypatch.setattr(reconciler, "_AT_ONCE", 3)
+
+
+@pytest.mark.usefixtures("three_at_once")
+@pytest.mark.parametrize("kind", ON_SQLITE)
+async def test_all_rows_are_looked_at_whose_keys_are_bytes_in_columns_of_any_type(sqlite_url: str, kind: str) -> None:
+    await looks_at_bytes(sqlite_url, kind)
+
+
+@pytest.mark.usefixtures("three_at_once")
+async def test_all_rows_are_looked_at_whose_keys_are_bytes(postgres_url: str) -> None:
+    await looks_at_bytes(postgres_url, "bytea")
+
+
+async def looks_at_bytes(url: str, kind: str) -> None:
+    await fill(url, f"{kind} primary key", [stored_bytes(url.startswith("sqlite"), digits) for digits in BYTES])
+    stage = OutboxStage(ByMark)
+    stage.task(ByMark)
+    async with stage.open(url) as test:
+        for _ in range(2):
+            for _ in range(2 * len(BYTES)):
+                await test.planner.tick()
+            assert (await task_row(test)).reconciling is None, "it has an end"
+            await settle(test)
+            assert sorted(ran.doc_id for ran in stage.ran) == sorted(map(bytes.fromhex, BYTES))
+            await stage.app.tasks.reconcile(test, "react")
+
+
+@pytest.mark.parametrize("keyed", ["bytes", "floats"])
+async def test_a_row_is_called_by_its_key_as_it_is_shown(database_url: str, keyed: str) -> None:
+    lite = database_url.startswith("sqlite")
+    table: type[Table] = ByMark if keyed == "bytes" else ByMeasure
+    if keyed == "bytes":
+        await fill(
+            database_url,
+            "binary(16) primary key" if lite else "bytea primary key",
+            [stored_bytes(lite, one) for one in BYTES],
+        )
+        keys: list[Any] = [bytes.fromhex(one) for one in BYTES]
+    else:
+        await fill(
+            database_url,
+            "real primary key" if lite else "float8 primary key",
+            [stored_float(lite, one) for one in FLOATS],
+        )
+        keys = [float(one) for one in FLOATS]
+    stage = OutboxStage(table)
+    stage.task(table)
+    async with stage.open(database_url) as test:
+        await settle(test)
+        tasks = stage.app.tasks
+        shown = [record.key for record in (await tasks.records(test)).records]
+        assert len(shown) == len(keys)
+        for key in (*shown, *keys):
+            told = await tasks.explain(test, "react", key)
+            assert told.exists, key
+            assert told.record is not None, key
+            found = (await tasks.records(test, TaskFilter(key=key))).records
+            assert [record.key for record in found] == [told.record.key]
+    nobody = App()
+    async with nobody.open(database_url) as backend:  # knows nothing of the table
+        for key in shown:
+            if isinstance(key, str):
+                found = (await nobody.tasks.records(backend, TaskFilter(key=key))).records
+                assert [record.key for record in found] == [key]
+
+
+async def test_what_is_no_hex_is_no_key_of_bytes(database_url: str) -> None:
+    kind = "blob" if database_url.startswith("sqlite") else "bytea"
+    await fill(database_url, f"{kind} primary key", [])
+    stage = OutboxStage(ByMark)
+    stage.task(ByMark)
+    async with stage.open(database_url) as test:
+        assert (await stage.app.tasks.explain(test, "react", "\\x00ff")).exists is False
+        with pytest.raises(IdInvalid):
+            await stage.app.tasks.explain(test, "react", "\\xno hex")
+
+
+async def test_rows_of_a_condition_are_listed_once_whatever_their_keys_are(sqlite_url: str) -> None:
+    """SQLite only: values of columns need not be what is declared."""
+    values = ["x'61'", "'a'", "'\\x61'", "x'ff'", "cast(x'ff61' as text)", "'Infinity'", "x'6162'"]
+    await fill(sqlite_url, "text primary key", values)
+    stage = OutboxStage(ByText)
+    stage.task(ByText, watch=("note",))
+    async with stage.open(sqlite_url) as test:
+        await settle(test)
+        found, after = list[Any](), None
+        for _ in values:
+            where = TaskFilter(table=ByText, rows=lambda row: row.number >= 0)
+            page = await stage.app.tasks.records(test, where, limit=1, after=after)
+            found += [record.key for record in page.records]
+            if (after := page.next) is None:
+                break
+        assert found == ["Infinity", "\\x61", "a", "\\x61", "\\x6162", "\\xff"], "text that is no UTF-8 is no key"
+        assert after is None
