@@ -17,7 +17,7 @@ from penstock.errors import ConfigError, DatabaseUnavailable, Overloaded
 from penstock.store.sqlite.errors import translate
 from penstock.store.sqlite.functions import register_functions
 
-_OLDEST = (3, 37, 0)  # STRICT tables
+_OLDEST = (3, 38, 0)  # the operator ->>
 _STATEMENTS = 512
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ def connect(path: Path, *, synchronous: str, read_only: bool, wait: float = 10.0
     """
     if sqlite3.sqlite_version_info < _OLDEST:
         raise ConfigError(
-            f"SQLite {sqlite3.sqlite_version} is too old: penstock needs 3.37.",
+            f"SQLite {sqlite3.sqlite_version} is too old: penstock needs 3.38.",
             fix="Use a newer Python or SQLite.",
         )
     if not path.parent.is_dir():
