@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.outboxes import OutboxStage, Sent, drain, failing, outbox_row, run_sql, sql
+from stage.outboxes import OutboxStage, Sent, drain, failing, outbox_row, run_sql, sql, states
 from stage.reactive import Stage
 
 from penstock import DeclarationError, Index, MutationCtx, Retry, Table
@@ -157,6 +157,19 @@ async def test_fields_that_did_not_change_make_no_message_though_the_order_did(d
         await stage.patch(test, Item, ids[1], value=7, note="one")
         await drain(test)
         assert stage.texts() == ["update one"]
+
+
+async def test_any_number_of_rows_move_that_were_handed_over(database_url: str) -> None:
+    await rows_before(database_url, *[Item(note=str(one), value=one) for one in range(1010)])
+    many, single = staged(batch=500), staged(batch=1)
+    async with many.open(database_url) as test:
+        await pieces(test, 2)
+        clock = test.clock
+    async with single.open(database_url, clock=clock) as test:
+        await sql(test, "update item set value = value - 9999 where value < 1000")
+        await drain(test, timedelta(minutes=1))
+        assert single.texts() == [str(one) for one in range(1000, 1010)]
+        assert await states(test) == []
 
 
 @pytest.mark.parametrize("policy", ["halt_key", "park"])

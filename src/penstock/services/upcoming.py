@@ -90,9 +90,8 @@ class Upcoming:
         if standing.row.backfill is not None:
             return await self._older()
         if standing.waits and standing.keys:
-            waiting = await self._store.outboxes.waiting(outbox, min(_ASIDE_AT_ONCE, self._largest()))
-            if waiting:
-                return await self._waiting([_aside(one) for one in waiting])
+            if (waiting := await self._waiting(outbox)) is not None:
+                return waiting
             standing.keys = await self._store.outboxes.kept_keys(outbox)
         standing.waits = False
         if not self._buffer:
@@ -126,14 +125,17 @@ class Upcoming:
             found[-1].number = len(batch.changes)
         return found
 
-    async def _waiting(self, items: list[Item]) -> list[Item]:
-        """The first of those that wait; what only told of rows that were handed over is dropped."""
-        idle = [item for item in items if self._messages.kind(item.change) is None]
-        if idle and not await self._standing.write(self._standing.step(idle, trouble=self._standing.trouble)):
-            return []
-        return (
-            self._piece([item for item in items if item not in idle]) if len(idle) < len(items) else await self.next()
-        )
+    async def _waiting(self, outbox: int) -> list[Item] | None:
+        """The first of those that wait, None if none do; what only told of rows that were handed over is dropped."""
+        standing, limit = self._standing, min(_ASIDE_AT_ONCE, self._largest())
+        while waiting := [_aside(one) for one in await self._store.outboxes.waiting(outbox, limit)]:
+            idle = [item for item in waiting if self._messages.kind(item.change) is None]
+            if idle and not await standing.write(standing.step(idle, trouble=standing.trouble)):
+                return []
+            if len(idle) < len(waiting):
+                return self._piece([item for item in waiting if item not in idle])
+            limit = _ASIDE_AT_ONCE  # where one is idle, many are
+        return None
 
     def _piece(self, items: Sequence[Item] | deque[Item]) -> list[Item]:
         """The first of some messages: as many as are handed over at once, or all in a row that are put aside."""
