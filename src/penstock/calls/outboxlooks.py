@@ -81,6 +81,7 @@ async def look_at(
                 position=None if reader is None else str(reader.position),
                 lag=await lag_of(store, row, reader, most),
                 aside=aside.get(row.id, {}),
+                next_is=await _next_aside(store, row),
                 read_by=None if reader is None or reader.lease is None else leases.get(reader.lease),
                 declared=is_declared(row.plan.name),
             )
@@ -119,7 +120,7 @@ async def messages_of(
     while more and len(found) < limit and size < _LARGEST_PAGE:
         at_once = min(limit - len(found), _ASIDE_AT_ONCE)
         put = await store.outboxes.aside(row.id, wanted, at_once, following)
-        found += [aside_message(row.plan.name, one) for one in put]
+        found += [aside_message(row.plan.name, one) for one in put if not _is_next(one, trouble)]
         size += sum(map(_size, put))
         following, more = put[-1].change.seq if put else following, len(put) == at_once
     return OutboxPage(found, following if more else None)
@@ -133,6 +134,8 @@ def _size(one: Aside) -> int:
 
 async def _change(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedChange | None:
     """The message that is next, and has failed; None if it is not there any more."""
+    if (put := await _next_aside(store, row)) is not None:
+        return put.change
     if trouble.seq < 0:
         return await _older(store, row, trouble)
     reader = next((one for one in await store.changes.readers() if one.name == reader_name(row.plan.name)), None)
@@ -141,6 +144,19 @@ async def _change(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedCha
     position: Position = reader.position
     batch = await store.changes.read(position, _AT_ONCE, row.interests)
     return next((one for one in batch.changes if one.seq == trouble.seq), None)
+
+
+async def _next_aside(store: Store, row: OutboxRow) -> Aside | None:
+    """The message that is next, and has failed, if it was put aside before."""
+    if row.trouble is None or not row.trouble.seq:
+        return None
+    put = await store.outboxes.aside(row.id, _ASIDE, 1, row.trouble.seq - 1)
+    return next((one for one in put if _is_next(one, row.trouble)), None)
+
+
+def _is_next(one: Aside, trouble: Trouble | None) -> bool:
+    """Whether a message aside is the next one, which has failed; it stays there until it is done with."""
+    return trouble is not None and one.state != "parked" and trouble.is_of(one.change)
 
 
 async def _older(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedChange | None:

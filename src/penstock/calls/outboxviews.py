@@ -93,7 +93,7 @@ class OutboxMessage:
             captured; None as for `id`.
         key: The key of its row, or the key that was sent along.
         content: The row as it was captured, what was sent to the topic, or what the row was before it was deleted.
-        written_at: When it was written; None as for `id`.
+        written_at: When it was written; None as for `id`, and of a row that is older than its outbox.
         attempts: How many attempts have failed.
         failed_at: When the first one did.
         retry_at: When it is tried again; None if not by itself.
@@ -137,6 +137,7 @@ class Found:
         position: Where its reader is; None if there is none.
         lag: What is unread.
         aside: What is put aside, by state.
+        next_is: The next message, which has failed, if it is one of these.
         read_by: Which process reads it.
         declared: Whether this program declares it.
     """
@@ -145,6 +146,7 @@ class Found:
     position: str | None
     lag: Lag
     aside: Mapping[AsideState, AsideCount]
+    next_is: Aside | None
     read_by: str | None
     declared: bool
 
@@ -176,6 +178,7 @@ def status_of(found: Found, now: datetime) -> OutboxStatus:
     """
     row, plan, trouble = found.row, found.row.plan, found.row.trouble
     numbers = {state: one.number for state, one in found.aside.items()}
+    waiting = numbers.get("waiting", 0) - (found.next_is is not None and found.next_is.state == "waiting")
     pending = [one for state, one in found.aside.items() if state != "parked"]
     oldest = [one.oldest_at for one in pending] + ([] if found.lag.oldest_at is None else [found.lag.oldest_at])
     since = None if row.delivered_at is None else (now - row.delivered_at).total_seconds()
@@ -194,7 +197,7 @@ def status_of(found: Found, now: datetime) -> OutboxStatus:
         position=found.position,
         messages=found.lag.rows + sum(one.number for one in pending),
         seconds=max(0.0, (now - min(oldest)).total_seconds()) if oldest else 0.0,
-        waiting=numbers.get("waiting", 0),
+        waiting=max(0, waiting),  # what is next may have been put aside since they were counted
         waits_for=numbers.get("halted", 0),
         parked=numbers.get("parked", 0),
         older_rows=None if row.backfill is None else json.loads(row.backfill)["count"],
@@ -232,7 +235,7 @@ def _message(
         kind=None if change is None else KIND_OF.get(change.kind, change.kind),
         key=_plain(key) if change is None or change.kind != TOPIC else key,
         content=None if change is None else _content(change),
-        written_at=None if change is None else change.changed_at,
+        written_at=None if change is None or number < 0 else change.changed_at,  # of older rows nobody knows it
         attempts=0 if trouble is None else trouble.attempts,
         failed_at=None if trouble is None else trouble.since,
         retry_at=None if trouble is None or state == "parked" else trouble.retry_at,
