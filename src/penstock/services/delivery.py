@@ -329,18 +329,18 @@ class Line(Service):
 
     async def _pass_by(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
         trouble = replace(trouble, key=item.change.key, left=item.backfill)
-        self._tell(item, trouble, known)
-        policy = self._outbox.on_failure
-        if policy == "halt_key" and item.change.kind != "lost":
+        policy = "halt" if item.change.kind == "lost" else self._outbox.on_failure
+        self._tell(item, trouble, known, halts=trouble.halted and policy != "park")
+        if policy == "halt_key":
             put = Aside(item.change, item.key, "halted", trouble)
             await self._write([item], put=[put], keeps=True)
-        elif policy == "park" and trouble.halted and item.change.kind != "lost":
+        elif policy == "park" and trouble.halted:
             await self._write([item], put=[Aside(item.change, item.key, "parked", trouble)], keeps=True)
             log_event("outbox.parked", logging.ERROR, outbox=self._outbox.name, message=trouble.seq, key=item.told_key)
         else:
             await self._write(trouble=trouble)
 
-    def _tell(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
+    def _tell(self, item: Item, trouble: Trouble, known: Trouble | None, *, halts: bool) -> None:
         outbox, message, key = self._outbox.name, item.change.seq, item.told_key
         attempts, error = trouble.attempts, trouble.error
         self._standing.count("penstock_outbox_failed", min(attempts, 1))  # none if it was only put off
@@ -348,7 +348,7 @@ class Line(Service):
             "outbox.failed", logging.WARNING, outbox=outbox, message=message, key=key, attempts=attempts, error=error
         )
         again = known is not None and known.attempts and message in self._told
-        if trouble.halted and not again:
+        if halts and not again:
             self._told.add(message)
             log_event(
                 "outbox.halted", logging.ERROR, outbox=outbox, message=message, key=key, attempts=attempts, error=error
