@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.calls.completion import complete
-from penstock.calls.journal import tell_of_broken
+from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
 from penstock.calls.marks import end_of_marked
 from penstock.calls.run import Runner
 from penstock.calls.threads import apart, is_small
@@ -148,7 +148,7 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
     except Exception as error:  # noqa: BLE001 - whatever user code raises is kept with the job
         if isinstance(error, Snooze):
             return _snoozed(runner, job, error)
-        log_event("job.on_complete_failed", logging.WARNING, job=job_id(job.id), function=job.on_complete, error=error)
+        tell_of_failed_on_complete(job, error)
         return failure(error)
     return None
 

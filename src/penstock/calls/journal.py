@@ -185,6 +185,17 @@ class Journal:
             error=settlement.error if settlement.ending is None else settlement.ending.error,
         )
 
+    def lost(self, lost: Sequence[tuple[Job, Settlement]]) -> None:
+        """Jobs were lost with their worker, and what follows from that is written."""
+        self.settled(lost)
+        for job, settlement in lost:
+            if job.ending is None:
+                if settlement.event in _FAILED:  # and its handler had not said that it is done
+                    self.failed(job, settlement)
+            elif settlement.event in _FAILED or settlement.on_complete_error:
+                error = settlement.on_complete_error or settlement.error
+                tell_of_failed_on_complete(job, error)
+
     def ended(self, job: Job, state: JobState, at: datetime) -> None:
         """A job has ended in the transaction that was its last."""
         self.completed(job, _STATUS[state], at)
@@ -306,6 +317,11 @@ def tell_of_retries(jobs: Iterable[UUID], *, on_complete: bool) -> None:
             log_event("job.on_complete_retried", job=job_id(job))
         else:
             log_event("job.retried", job=job_id(job))
+
+
+def tell_of_failed_on_complete(job: Job, error: Exception | str | None) -> None:
+    """Tell of an on_complete that raised, or was lost."""
+    log_event("job.on_complete_failed", logging.WARNING, job=job_id(job.id), function=job.on_complete, error=error)
 
 
 def tell_of_broken(job: Job, error: Exception) -> None:

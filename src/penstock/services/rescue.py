@@ -1,6 +1,7 @@
 """Leases that have run out: whoever looks takes them away, and settles the jobs that still run under them as lost.
 
-Any worker looks, and any planner that stands by; whoever is first does it, and the others find nothing left.
+Any worker looks, any planner that stands by, and any relay that waits for an outbox; whoever is first does it, and the
+others find nothing left.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Rescue:
     async def _rescue(self, lease: int, now: datetime) -> None:
         lost: list[tuple[Job, Settlement]] = []
         count = await self._store.leases.rescue(lease, now, partial(self._settle_lost, lost))
-        self._engine.journal.settled(lost)
+        self._engine.journal.lost(lost)
         log_event("worker.rescued", logging.WARNING, lease=lease, jobs=count)
 
     def _settle_lost(self, settled: list[tuple[Job, Settlement]], jobs: list[Job]) -> list[Settlement]:
