@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+import rich.console
+from race.test_workers import make_worker
+from stage.outboxes import OutboxStage
 from stage.terminal import INTERRUPT, Terminal
+
+from penstock import Table
+from penstock.cli.top import look
+from penstock.cli.topview import Look, as_data, draw
 
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
@@ -47,3 +55,32 @@ def test_what_goes_on_is_drawn_anew_until_a_key_ends_it(console: Console, key: s
         assert BACK in left
         assert CURSOR in left
         assert "Traceback" not in left
+
+
+class Item(Table, name="item_of_top"):
+    note: str = ""
+
+
+async def test_workers_are_those_that_run_jobs(database_url: str) -> None:
+    stage = OutboxStage(Item)
+    stage.outbox(Item)
+    stage.task(Item)
+    async with stage.open(database_url) as test:
+        await test.relay.tick()
+        await test.plan()
+        await test.engine.store.leases.take("rebuild send", timedelta(minutes=1), test.clock.now())
+        seen = await look(test)
+        assert (as_data(seen)["workers"], written(seen).count("no worker runs")) == ([], 1)
+        worker = make_worker(test)
+        await worker.tick()
+        seen = await look(test)
+        assert [one["lease"] for one in as_data(seen)["workers"]] == [worker.lease]
+        assert "  1 worker  " in written(seen)
+        await worker.kill()
+
+
+def written(seen: Look) -> str:
+    console = rich.console.Console(width=200)
+    with console.capture() as shown:
+        console.print(draw(seen))
+    return shown.get()

@@ -76,7 +76,7 @@ async def look(backend: Backend) -> Look:
             _WINDOW,
             await store.pools.list(session),
             await store.pools.activity(session, now - timedelta(seconds=_WINDOW)),
-            await store.leases.list(session),
+            [one for one in await store.leases.list(session) if one.is_worker],
         )
     finally:
         await session.rollback()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+_OTHERS = ("planner ", "relay ", "rebuild ")  # who reads the change feed under a lease
+
 
 @dataclass(frozen=True, slots=True)
 class Activity:
@@ -28,7 +30,7 @@ class LeaseRow:
     """A lease as seen from outside.
 
     Attributes:
-        worker: Host and process of the worker that took it.
+        worker: Host and process of the worker that took it; others say first what they are, as in ``relay host:7``.
         running: How many jobs run under it.
     """
 
@@ -37,3 +39,8 @@ class LeaseRow:
     started_at: datetime
     expires_at: datetime
     running: int
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether it was taken to run jobs."""
+        return not self.worker.startswith(_OTHERS)

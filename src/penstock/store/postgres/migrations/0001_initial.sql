@@ -134,7 +134,8 @@ create table penstock.cancel_request (
 );
 create index cancel_request_job on penstock.cancel_request (job_id);
 
--- Leases of workers; the number fences every move of a job. Written and read by workers.
+-- Leases of workers, planners and relays, and of whoever rebuilds an outbox; the number fences what is done under it.
+-- Written and read by these, and by whoever takes one away that has run out.
 create table penstock.lease (
     id bigint generated always as identity primary key,
     worker text not null,

@@ -122,7 +122,8 @@ create table penstock_cancel_request (
 ) strict;
 create index penstock_cancel_request_job on penstock_cancel_request (job_id);
 
--- Leases of workers; the number fences every move of a job. Written and read by workers.
+-- Leases of workers, planners and relays, and of whoever rebuilds an outbox; the number fences what is done under it.
+-- Written and read by these, and by whoever takes one away that has run out.
 create table penstock_lease (
     id integer primary key autoincrement,
     worker text not null,
