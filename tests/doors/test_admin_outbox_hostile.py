@@ -81,6 +81,8 @@ async def test_questions_that_cannot_be_taken(sqlite_url: str, path: str, query:
         message = refused(await admin.http.get(f"/admin/{path}?{query}"), status, code)
         if "limit=1001" in query:
             assert message == "limit must be a whole number from 1 to 1000."
+        if f"after={2**63}" in query:
+            assert message == "after must be a whole number of at most 64 bits."
 
 
 async def test_pages_after_any_number(database_url: str) -> None:

@@ -205,6 +205,20 @@ async def test_a_truncate_comes_after_what_was_before_it_and_before_what_was_aft
         assert (set(texts[:3]), texts[3], set(texts[4:])) == (set("abc"), "truncate", set("def"))
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"keep_for": timedelta(days=367)}, "keep_for is a timedelta of up to a year, not "),
+        ({"keep_for": timedelta(seconds=-1)}, "keep_for is a timedelta of up to a year, not "),
+        ({"keep_for": 60}, "keep_for is a timedelta of up to a year, not 60"),
+        ({"linger": timedelta(hours=1), "batch": 2}, "linger is a timedelta of up to a minute, not "),
+    ],
+)
+def test_times_that_are_too_long_are_refused(options: Any, says: str) -> None:
+    with pytest.raises(DeclarationError, match=says):
+        OutboxStage(Item).outbox(Item, **options)
+
+
 def test_a_truncate_cannot_wait_for_one_key() -> None:
     with pytest.raises(DeclarationError, match="all keys"):
         OutboxStage(Item).outbox(Item, on=("truncate",), on_failure="halt_key")

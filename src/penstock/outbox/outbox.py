@@ -169,12 +169,12 @@ class Outbox:
                 self._refuse(f"{word} is a whole number from 1 to {_MOST}, not {given!r}")
         if type(given := self.version) is not int or not 1 <= given < 2**31:
             self._refuse(f"version is a whole number from 1 to {2**31 - 1:,}, not {given!r}")
-        for word, given, longest in (
-            ("linger", self.linger, _LONGEST_LINGER),
-            ("keep_for", self.keep_for, _LONGEST_KEPT),
+        for word, given, longest, said in (
+            ("linger", self.linger, _LONGEST_LINGER, "a minute"),
+            ("keep_for", self.keep_for, _LONGEST_KEPT, "a year"),
         ):
             if not isinstance(given, timedelta) or not timedelta(0) <= given <= longest:
-                self._refuse(f"{word} is a timedelta of at most {longest}, not {given!r}")
+                self._refuse(f"{word} is a timedelta of up to {said}, not {given!r}")
         if self.linger and self.batch is None:
             self._refuse("linger is of use with batch= only")
         if self.parallelism > 1 and self.batch is not None:

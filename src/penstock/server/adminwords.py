@@ -96,10 +96,12 @@ class Words:
 
     def integer(self, name: str) -> int | None:
         """One whole number of 64 bits; None if there is none."""
-        values = self.integers(name)
-        if values is None or (len(values) == 1 and (self._in_url or not isinstance(self._given[name], list))):
-            return None if values is None else values[0]
-        raise _refused(f"{name} must be one whole number.")
+        value = self._one(name)
+        if self._in_url and value is not None and _INTEGER.fullmatch(value):
+            value = int(value)
+        if value is None or (type(value) is int and value in _INTEGERS):
+            return value
+        raise _refused(f"{name} must be a whole number of at most 64 bits.")
 
     def needed_integer(self, name: str) -> int:
         """The same for a word without which nothing can be done."""
