@@ -43,7 +43,8 @@ class OutboxStatus:
         messages: How many messages are still to be delivered, those that wait or are halted included and those parked
             not; of each kind up to 100,000 are counted. Older rows that are still to be sent are not counted.
         seconds: For how long the oldest of these was written.
-        waiting: How many wait for others of their key, or for older rows.
+        waiting: How many wait for others of their key, or for older rows. While these come in an order, changes of rows
+            that were handed over are counted too, here and in `messages`, and are passed by in the end.
         waits_for: How many keys' messages have failed and keep others waiting.
         parked: How many were put aside, as their attempts were used up.
         older_rows: How many of the rows that were there before it were sent, if it is sending those; None if not.
