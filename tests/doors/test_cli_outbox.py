@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from stage.outboxes import OutboxStage
+from stage.reactive import Stage
 
 from penstock import ActionCtx, App, MutationCtx, Retry, Table, asgi_app
 from penstock.clock import SystemClock
@@ -51,6 +54,10 @@ failing: set[str] = set()
 
 class Invoice(Table, name="invoice_of_cli"):
     name: str
+
+
+class Line(Table, name="line_of_cli"):
+    note: str
 
 
 def work(name: str) -> None:
@@ -141,6 +148,46 @@ def test_outboxes_and_their_messages_are_shown(books: Console) -> None:
     assert books.ok("outbox", "messages", "count").out == "no such messages\n"
     assert books("outbox", "show", "nobody").code == 1
     assert "penstock outbox" in books("outbox", "show", "nobody").err
+
+
+def test_what_is_known_of_a_message_that_is_older_or_waited_for_older_ones(
+    console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = OutboxStage(Line)
+    stage.outbox(Line, "send", retry=Retry(max_attempts=1))
+    stage.fails = lambda _message: ConnectionError("away")
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    console.write("books.py", PROGRAM)
+
+    async def begin() -> None:
+        async with Stage(Line).open(database_url) as test:
+            await stage.insert(test, Line(note="older"))
+        async with stage.open(database_url) as test:
+            await stage.insert(test, Line(note="newer"), Line(note="last"))
+            await hand_over(test)
+
+    asyncio.run(begin())
+    (older,) = console.ok("outbox", "messages", "send", "--state", "failing", "--json").json["messages"]
+    assert (older["kind"], older["content"]["note"], older["written_at"]) == ("insert", "older", None)
+    shown = console.ok("outbox", "show", "send").out
+    assert re.search(r"^attempts .*first one at", shown, re.MULTILINE)
+    assert not re.search(r"^written", shown, re.MULTILINE)
+    assert re.search(r"^waiting +2 of these", shown, re.MULTILINE)
+    console.ok("outbox", "skip", "send", "--reason", "a test", "--yes", "--", str(older["number"]))
+
+    async def go_on() -> None:
+        async with stage.open(database_url) as test:
+            await hand_over(test)
+
+    asyncio.run(go_on())
+    newer, last = console.ok("outbox", "messages", "send", "--json").json["messages"]
+    assert [(one["state"], one["content"]["note"]) for one in (newer, last)] == [
+        ("failing", "newer"), ("waiting", "last"),
+    ]  # fmt: skip
+    shown = console.ok("outbox", "show", "send").out
+    for line in (rf"message +{newer['number']}, failing", f"id +{newer['id']}", "kind +insert", "written +2"):
+        assert re.search(f"^{line}", shown, re.MULTILINE), line
+    assert re.search(r"^waiting +1 of these", shown, re.MULTILINE)
 
 
 def test_messages_are_retried_and_skipped(books: Console, database_url: str) -> None:
