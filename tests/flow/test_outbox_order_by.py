@@ -278,6 +278,32 @@ async def test_the_order_is_that_of_the_database(database_url: str, kind: str) -
     assert [note for note in handed + rest if note in calm] == calm
 
 
+async def test_what_was_passed_is_judged_by_the_collation_of_the_column(database_url: str) -> None:
+    """C comes behind b where upper and lower case are one, and before a where they are not."""
+
+    class Named(Table, source="named", key="number", managed=False):
+        number: int
+        note: str
+        value: str
+
+    collation = "nocase" if database_url.startswith("sqlite") else '"C.utf8"'
+    await run_sql(
+        database_url,
+        f"create table named (number integer primary key, note text not null, value text collate {collation} not null)",
+        "insert into named values (1, '1', 'a'), (2, '2', 'b'), (3, '3', 'C'), (4, '4', 'd'), (5, '5', 'A')",
+    )
+    stage = OutboxStage(Named)
+    stage.outbox(Named, order_by="value", batch=1)
+    async with stage.open(database_url) as test:
+        await pieces(test, 3)
+        first = stage.texts()
+        await run_sql(database_url, "update named set note = note || note")
+        await drain(test)
+        rest = stage.texts()
+    assert sorted(note[0] for note in first + rest) == list("12345")
+    assert all(len(note) == 2 for note in rest)
+
+
 async def test_rows_with_a_key_of_several_columns(database_url: str) -> None:
     await run_sql(
         database_url,
