@@ -297,7 +297,7 @@ async def test_what_was_passed_is_judged_by_the_collation_of_the_column(database
     async with stage.open(database_url) as test:
         await pieces(test, 3)
         first = stage.texts()
-        await run_sql(database_url, "update named set note = note || note")
+        await run_sql(database_url, "update named set note = note || note, value = 'A'")
         await drain(test)
         rest = stage.texts()
     assert sorted(note[0] for note in first + rest) == list("12345")
