@@ -255,7 +255,7 @@ class Backend:
         for function in self.app.registry:
             function.signature  # noqa: B018 - what cannot be checked is refused now
         definitions, crons = self.app.definitions(), self.app.crons.plans(self.job_calls)
-        store = self.engine.store
+        store, self.engine.statements.tables = self.engine.store, tuple(one.name for one in definitions)
         for definition in definitions:
             store.check_definition(definition)
         await store.open()

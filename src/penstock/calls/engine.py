@@ -23,7 +23,7 @@ from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
-from penstock.store.contract import Store
+from penstock.store.contract import OpenTransaction, Store
 from penstock.store.statements import Statements
 from penstock.store.tasks import TaskRow
 
@@ -90,6 +90,10 @@ class Engine:
         if threads is None:
             threads = self._threads[name] = Threads(name, self.config.threads)
         return threads.place(function.name, function=function.name, depth=depth)
+
+    async def learn_order(self, session: OpenTransaction | None = None) -> None:
+        """Learn of which tables each change counts, so that changes are written in their order."""
+        self.statements.ordered = await self.store.interests.each_of(self.statements.tables, session)
 
     @property
     def keep(self) -> timedelta:

@@ -160,7 +160,7 @@ class Groups:
         """The tables each of whose changes counts, as far as is known; who merges none asks, to keep all in order."""
         engine = self._runner.engine
         if not engine.store.dialect.unless_each:
-            engine.statements.ordered = await engine.store.outboxes.sources(session)
+            await engine.learn_order(session)
         return engine.statements.ordered
 
     def _tell(self, ended: Sequence[_End], states: Mapping[UUID, JobState]) -> None:

@@ -36,7 +36,7 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
         await _check_rows(engine, one)
     for one in outboxes:
         await _declare(engine, one)
-    engine.statements.ordered = await engine.store.outboxes.sources()
+    await engine.learn_order()
     await _tell_of_others(engine, outboxes)
 
 

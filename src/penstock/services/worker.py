@@ -186,7 +186,7 @@ class Worker(Service):
                 if points.armed:
                     await points.reach("lease.renew", lease=lease)
                 await self._store.synchronize()
-                self._runner.engine.statements.ordered = await self._store.outboxes.sources()
+                await self._runner.engine.learn_order()
                 return await self._store.leases.renew(lease, self._ttl, self.clock.now())
         except TimeoutError as error:
             raise DatabaseUnavailable("The database did not answer in time to renew a lease.") from error

@@ -91,6 +91,12 @@ class Interests(Protocol):
     async def list(self) -> builtins.list[InterestRow]:
         """All interests by number, and whether each still captures."""
 
+    async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
+        """Those of some tables of which each change counts, as a transaction sees it.
+
+        Tables are compared, and not names: whoever declared an interest may spell its table otherwise.
+        """
+
     async def source(self, number: int) -> Source | None:
         """How the rows are read that an interest is about; None if there is no such interest, or no such table."""
 

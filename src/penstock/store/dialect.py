@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2s
 from typing import TYPE_CHECKING, Any
 
 from penstock.schema.fields import Kind
@@ -31,11 +30,6 @@ def placeholder(mark: str, number: int) -> str:
 def row_of(values: Sequence[str]) -> str:
     """Values as one that is compared with others: itself, or a row of several."""
     return values[0] if len(values) == 1 else f"({', '.join(values)})"
-
-
-def each_name(table: str) -> str:
-    """How that is called which says of a table that each of its changes counts."""
-    return f"each_{blake2s(table.encode(), digest_size=8).hexdigest()}"
 
 
 class Placeholders:
@@ -78,8 +72,8 @@ class Dialect:
         given_identity: What an insert says so that it may give a value to an identity column.
         advance_identity: What lets the database's own numbers of a column go on after its greatest value, with
             {table} and {column}, which are its parameters as well; empty if they do so by themselves.
-        unless_each: What a statement that may merge changes asks, with {0} for the name that `each_name` gives its
-            table, so that it changes nothing where each change counts; empty if there is no such statement.
+        unless_each: What a statement that may merge changes asks, with {0} for its table as SQL within quotes, so that
+            it changes nothing where each change counts; empty if there is no such statement.
         any_of: What compares a column with many values, with {0} for their one parameter; empty if there is no such
             parameter.
         max_key_bytes: Longest total of text and bytes in the columns of an index.

@@ -7,16 +7,17 @@ look again, count what stands against it, and only if nothing does, change it. L
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 
-from penstock.errors import ConstraintViolation, SchemaMismatch, UniqueViolation
+from penstock.errors import ConstraintViolation, DeclarationError, SchemaMismatch, UniqueViolation
 from penstock.observe.logs import event
 from penstock.schema.diff import check_names, diff
 from penstock.schema.index import Index, redundant_indexes
 from penstock.schema.steps import Difference
+from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
 from penstock.store.alter import changes
 from penstock.store.contract import Change, Description, SchemaLock, Store
@@ -110,6 +111,7 @@ async def _compare(description: Description, dialect: Dialect, definitions: Sequ
     pending = tuple((name, sql) for name, sql in load_migrations(dialect.name) if name not in applied)
     names = list(dict.fromkeys(definition.name for definition in definitions))
     stored = await description.stored_tables(names) if names else {}
+    _refuse_twins(definitions, stored)
     differences = tuple(
         diff(definition, describe(definition, dialect), stored.get(definition.name)) for definition in definitions
     )
@@ -126,6 +128,19 @@ def load_migrations(store: str) -> tuple[tuple[str, str], ...]:
     folder = files(f"penstock.store.{store}") / "migrations"
     found = sorted((file.name, file) for file in folder.iterdir() if file.name.endswith(".sql"))
     return tuple((name.removesuffix(".sql"), file.read_text("utf-8")) for name, file in found)
+
+
+def _refuse_twins(definitions: Sequence[TableDefinition], stored: Mapping[str, StoredTable]) -> None:
+    """Refuse two declarations of one table: neither would know of what is written with the other."""
+    found: dict[tuple[str, str], TableDefinition] = {}
+    for definition in definitions:
+        table = stored.get(definition.name)
+        known = definition if table is None else found.setdefault((table.schema, table.name), definition)
+        if known is not definition:
+            names = f"{known.table.__name__} ({known.name}) and {definition.table.__name__} ({definition.name})"
+            raise DeclarationError(
+                f"Tables {names} are one table of the database.", fix="Declare it once, and use that class everywhere."
+            )
 
 
 async def _refuse_problems(

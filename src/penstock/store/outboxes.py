@@ -165,9 +165,6 @@ class Outboxes(Protocol):
     async def list(self) -> builtins.list[OutboxRow]:
         """All outboxes by name."""
 
-    async def sources(self, session: OpenTransaction | None = None) -> frozenset[str]:
-        """The tables and topics that outboxes send, as a transaction sees them."""
-
     async def advance(self, step: Step, now: datetime, session: Session | None = None) -> bool:
         """Write what a step says, in a transaction; by default in one of its own.
 

@@ -15,7 +15,7 @@ from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
 from penstock.schema.table import Table, TableDefinition
 from penstock.store.contract import Row, Statement
-from penstock.store.dialect import Convert, Dialect, each_name, placeholder
+from penstock.store.dialect import Convert, Dialect, placeholder
 from penstock.values import WORD_BYTES, text_bytes, total_bytes
 
 RowDecoder = Callable[[Sequence[Row]], list[dict[str, Any]]]
@@ -208,11 +208,11 @@ class TableStatements:
         lists = ", ".join(f"{self._p(number)}::{kind}[]" for number, kind in enumerate(kinds, 1))
         named = ", ".join(f"v{number}" for number in range(1, len(given) + 1))
         sets = ", ".join(f"{self.dialect.quote(name)} = given.v{number}" for number, name in enumerate(names, 1))
-        key, last = self._key(), len(given)
+        key, last, within_quotes = self._key(), len(given), self.table.replace("'", "''")
         return (
             f"update {self.table} as changed set {sets} from unnest({lists}) as given ({named}) "
             f"where changed.{key} = given.v{last} and changed.{key} = any({self._p(last)})"
-            f" and {self.dialect.unless_each.format(each_name(self.definition.name))}"
+            f" and {self.dialect.unless_each.format(within_quotes)}"
         )
 
     def delete(self) -> Statement:
@@ -317,12 +317,15 @@ class Statements:
 
     Attributes:
         reactive: Names of tables that reactive tasks and outboxes of this program are about.
-        ordered: Names of tables each of whose changes is a message of an outbox, as far as is known.
+        tables: Names of the tables of this program.
+        ordered: Those of them each of whose changes is a message of an outbox, of this or another program, as far as
+            is known.
     """
 
     def __init__(self, dialect: Dialect, reactive: Iterable[str] = ()) -> None:
         self.dialect = dialect
         self.reactive = frozenset(reactive)
+        self.tables: tuple[str, ...] = ()
         self.ordered: frozenset[str] = frozenset()
         self._tables: dict[type[Table], TableStatements] = {}
 

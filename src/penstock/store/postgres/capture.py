@@ -14,7 +14,7 @@ from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
 from penstock.store.changes import Source
 from penstock.store.contract import Statement
-from penstock.store.dialect import each_name, row_of
+from penstock.store.dialect import row_of
 from penstock.store.postgres.dialect import POSTGRES
 
 _UNLIKE = "pg_catalog.record_image_ne"
@@ -91,7 +91,7 @@ def triggers(number: int, interest: Interest, partitions: Sequence[str]) -> dict
 
 
 def install(
-    number: int, interest: Interest, types: Mapping[str, str], partitions: Sequence[str], path: str
+    number: int, interest: Interest, types: Mapping[str, str], partitions: Sequence[str], path: str, each: str
 ) -> tuple[str, ...]:
     """The statements that make an interest's triggers, or make them anew.
 
@@ -101,6 +101,7 @@ def install(
         types: The SQL types of the table's columns.
         partitions: Its partitions, as SQL.
         path: The schemas in which names are looked for, as SQL.
+        each: How the function is named that says of the table that each of its changes counts.
     """
     made = triggers(number, interest, partitions)
     table = POSTGRES.table(interest.table)
@@ -115,7 +116,7 @@ def install(
         *((f"drop trigger {trial} on {table}",) if asked else ()),
         *(f"drop trigger if exists {name} on {relation}" for relation, name in made),
         *(f"create trigger {name} {text}" for (_relation, name), text in made.items()),
-        *((EACH.format(each_name(interest.table)),) if interest.each else ()),
+        *((EACH.format(each),) if interest.each else ()),
         # Also for sessions that apply what others have written, and would fire no trigger.
         *(f"alter table {relation} enable always trigger {name}" for relation, name in (*made, *everywhere)),
     )

@@ -49,6 +49,8 @@ POSTGRES = Dialect(
     schemas=True,
     given_identity=" overriding system value",
     advance_identity=_ADVANCE_IDENTITY,
-    unless_each="to_regprocedure('penstock.{0}()') is null",  # as it is when the lock is held, whatever is visible
+    # As it is when the lock is held, whatever is visible; named by the table, however that is spelled.
+    unless_each="to_regprocedure('penstock.each_' || md5((pg_identify_object("
+    "'pg_class'::regclass, '{0}'::regclass, 0)).identity) || '()') is null",
     any_of="= any({0})",
 )

@@ -11,8 +11,7 @@ from typing import Any
 from penstock.changes.interest import Interest
 from penstock.errors import DataError, DeclarationError, PenstockError
 from penstock.store.changes import InterestRow, Source, State
-from penstock.store.contract import Change, SchemaLock, Statement
-from penstock.store.dialect import each_name
+from penstock.store.contract import Change, OpenTransaction, SchemaLock, Statement
 from penstock.store.interestrows import Known, check_columns, known_state
 from penstock.store.postgres.capture import EVENTS, function_name, install, lost, source, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
@@ -86,7 +85,7 @@ class PostgresInterests:
         if not ids:
             return
         async with self._catalog.lock() as lock:
-            known = {one.id: one.interest for one in (await self._known()).values()}
+            known = {one.id: one for one in (await self._known()).values()}
             for number in ids:
                 await lock.apply(Change(f"of interest {number}", (*_dropped(number), *_each_dropped(number, known))))
                 await self._run("remove", id=number)
@@ -96,6 +95,14 @@ class PostgresInterests:
         """All interests by number, and whether each still captures."""
         known = (await self._known()).values()
         return [InterestRow(one.id, one.interest, _state(one), one.declared_at) for one in known]
+
+    async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
+        """Those of some tables of which each change counts."""
+        names, query = {POSTGRES.table(name): name for name in tables}, self._queries["each_of"]
+        values = {"tables": [*names]}
+        asked = session.fetch(query.statement, query.args(values)) if session else self._run("each_of", **values)
+        rows = await asked
+        return frozenset(names[row[0]] for row in rows)
 
     async def source(self, number: int) -> Source | None:
         """How the rows are read that an interest is about."""
@@ -108,7 +115,7 @@ class PostgresInterests:
         identity = interest.name, interest.digest
         added = await self._run("add", **_added(interest, now))
         known = await self._known()
-        one, left = known[identity], {other.id: other.interest for other in known.values()}
+        one, left = known[identity], {other.id: other for other in known.values()}
         gone = tuple(
             statement
             for number in replaces
@@ -132,7 +139,7 @@ class PostgresInterests:
         """What makes triggers; if there were some before, changes may have been missed since, and readers are told."""
         found = _checked(one)
         ((path,),) = await self._run("path")
-        made = install(one.id, one.interest, found["columns"], found["partitions"] or (), path)
+        made = install(one.id, one.interest, found["columns"], found["partitions"] or (), path, found["each"])
         return made if one.installed is None else (*made, lost(one.id))
 
     async def _apply(self, lock: SchemaLock, interest: Interest, statements: tuple[str, ...]) -> None:
@@ -168,13 +175,16 @@ def _dropped(number: int) -> tuple[str, ...]:
     return tuple(f"drop function if exists {function_name(number, event)}() cascade" for event in EVENTS)
 
 
-def _each_dropped(number: int, known: Mapping[int, Interest]) -> tuple[str, ...]:
+def _each_dropped(number: int, known: Mapping[int, Known]) -> tuple[str, ...]:
     """What lets changes of a table be merged again, once no interest is left for which each counts."""
-    gone = known.get(number)
-    others = (one.table for other, one in known.items() if other != number and one.each)
-    if gone is None or not gone.each or gone.table in others:
-        return ()
-    return (f"drop function if exists penstock.{each_name(gone.table)}()",)
+    gone = _each(known[number]) if number in known else set()
+    left = {name for other, one in known.items() if other != number for name in _each(one)}
+    return tuple(f"drop function if exists penstock.{name}()" for name in sorted(gone - left))
+
+
+def _each(one: Known) -> set[str]:
+    """The functions that say of an interest's table that each change counts: as it was named, and as it is now."""
+    return {seen["each"] for seen in (one.installed, one.found) if one.interest.each and seen is not None}
 
 
 def _known(row: Sequence[Any]) -> Known:
@@ -220,6 +230,7 @@ def _installed(one: Known, columns: Iterable[str]) -> dict[str, Any]:
         "triggers": {f"{made['table']} {made['name']}": made["sql"] for made in found.get("triggers") or ()},
         "columns": {column: found["columns"].get(column) for column in columns},
         "bodies": found.get("bodies"),
+        "each": found.get("each") if one.interest.each else None,
     }
 
 

@@ -61,11 +61,6 @@ class PostgresOutboxes:
         """All outboxes by name."""
         return [outbox_of(row, row[7], row[8], row[9], row[14], row[17]) for row in await self._run("list")]
 
-    async def sources(self, session: OpenTransaction | None = None) -> frozenset[str]:
-        """The tables and topics that outboxes send, as a transaction sees them."""
-        rows = await (self._run("sources") if session is None else self._fetch(session, "sources"))
-        return frozenset(row[0] for row in rows)
-
     async def advance(self, step: Step, now: datetime, session: Session | None = None) -> bool:
         """Write what a step says, in a transaction."""
         if session is not None:

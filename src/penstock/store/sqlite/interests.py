@@ -10,7 +10,7 @@ import builtins
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import datetime
 from typing import Any
 
@@ -86,6 +86,12 @@ class SqliteInterests:
         async with reading(self._begin_read) as session:
             known = await self._known(session)
         return [InterestRow(one.id, one.interest, _state(one), one.declared_at) for one in known.values()]
+
+    async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
+        """Those of some tables of which each change counts."""
+        async with reading(self._begin_read) if session is None else nullcontext(session) as seen:
+            rows = await self._fetch(seen, "each_of", tables=json.dumps(tables))
+        return frozenset(row[0] for row in rows)
 
     async def source(self, number: int) -> Source | None:
         """How the rows are read that an interest is about."""

@@ -82,11 +82,6 @@ class SqliteOutboxes:
             for row in await self._read("list")
         ]
 
-    async def sources(self, session: OpenTransaction | None = None) -> frozenset[str]:
-        """The tables and topics that outboxes send, as a transaction sees them."""
-        rows = await (self._read("sources") if session is None else self._fetch(session, "sources"))
-        return frozenset(row[0] for row in rows)
-
     async def advance(self, step: Step, now: datetime, session: Session | None = None) -> bool:
         """Write what a step says, in a transaction."""
         if session is not None:

@@ -238,6 +238,20 @@ class Interests(Suite):
         assert again not in {old, new}, "a number is never given twice"
 
     @story
+    async def test_a_table_each_of_whose_changes_counts_is_known_however_it_is_spelled(self, bench: Bench) -> None:
+        other = "public.conformance_note" if bench.store.dialect.schemas else "Conformance_NOTE"
+        each_of, spellings = bench.store.interests.each_of, ("conformance_note", other)
+        await declare(bench, note("merged"))
+        assert await each_of(spellings) == frozenset()
+        (number,) = await declare(bench, note("one by one", each=True))
+        again = (await declare(bench, note("so too", each=True, table=other)))[0]
+        for one in (number, again):
+            assert await each_of((*spellings, "nothing")) == {*spellings}
+            assert await bench.reading(lambda session: each_of(spellings[:1], session)) == {spellings[0]}
+            await bench.store.interests.drop([one])
+        assert await each_of(spellings) == frozenset()
+
+    @story
     async def test_what_cannot_be_captured_is_refused_at_the_door(self, bench: Bench) -> None:
         await bench.writing(plainly("create view viewed as select * from conformance_note"))
         refused = [

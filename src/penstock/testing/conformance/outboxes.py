@@ -36,9 +36,6 @@ class Outboxes(Suite):
         assert await bench.store.outboxes.list() == [row]
         await bench.store.outboxes.declare(replace(PLAN, name="a"), None, NOW)
         assert [one.plan.name for one in await bench.store.outboxes.list()] == ["a", "o"]
-        await bench.store.outboxes.declare(replace(PLAN, name="b", source="table"), None, NOW)
-        assert await bench.store.outboxes.sources() == {"topic t", "table"}
-        assert await bench.reading(bench.store.outboxes.sources) == {"topic t", "table"}
 
     @story
     async def test_another_declaration_takes_over_unless_its_version_is_lower(self, bench: Bench) -> None:

@@ -18,6 +18,7 @@ delete from penstock.interest where id = :id;
 select i.id, i.spec, i.declared_at, i.installed,
     (select jsonb_build_object(
         'kind', c.relkind,
+        'each', 'each_' || md5((pg_identify_object('pg_class'::regclass, c.oid, 0)).identity),
         'heirs', c.relkind = 'r' and exists (select from pg_inherits h where h.inhparent = c.oid),
         'columns', (select jsonb_object_agg(a.attname, format_type(a.atttypid, a.atttypmod)) from pg_attribute a
             where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
@@ -39,6 +40,11 @@ select i.id, i.spec, i.declared_at, i.installed,
             )))
         from pg_class c where c.oid = to_regclass(i.source)) as found
 from penstock.interest i order by i.id;
+
+-- each_of: those of some tables of which each change counts: there is a function that says so.
+-- Differs: it is named by the table as the catalog knows it, so that one table is one, however programs spell it.
+select t.name from unnest(:tables::text[]) as t (name)
+where to_regprocedure('penstock.each_' || md5((pg_identify_object('pg_class'::regclass, to_regclass(t.name), 0)).identity) || '()') is not null;
 
 -- path: the schemas in which names are looked for, as SQL (PostgreSQL only: SQLite has no schemas).
 select coalesce(string_agg(quote_ident(s.name), ', ' order by s.place), '')

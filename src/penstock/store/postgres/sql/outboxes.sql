@@ -41,10 +41,6 @@ select id, name, function, kind, source, spec, version, keep_for, interests, dec
        trouble, delivered, delivered_at, rate, meanings
 from penstock.outbox order by name;
 
--- sources: the tables and topics that outboxes send.
--- Unbounded: it reads them all.
-select distinct source from penstock.outbox;
-
 -- advance: write how an outbox stands, and move its reader on; nothing if others have changed or taken either.
 -- Differs: one statement for both. An update in WITH is done whatever becomes of the rest, so it asks by itself.
 with unchanged as materialized (

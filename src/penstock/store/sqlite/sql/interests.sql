@@ -9,6 +9,12 @@ update penstock_interest set installed = :installed where id = :id;
 -- remove: forget an interest.
 delete from penstock_interest where id = :id;
 
+-- each_of: those of some tables of which each change counts.
+-- Differs: the interests say so; names are compared without regard to capitals.
+-- Unbounded: it reads them all.
+select t.value from penstock_interest i cross join json_each(:tables) t on t.value = i.source collate nocase
+where i.installed is not null and i.spec ->> 'each';
+
 -- list: all interests, with what is there of each, as JSON: its table, triggers and columns.
 -- Differs: SQLite has no partitions, and its triggers cannot be switched off.
 -- Unbounded: it reads them all.

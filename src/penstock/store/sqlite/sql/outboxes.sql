@@ -45,10 +45,6 @@ select id, name, function, kind, source, spec, version, keep_for, interests, dec
        trouble, delivered, delivered_at, rate, meanings
 from penstock_outbox order by name;
 
--- sources: the tables and topics that outboxes send.
--- Unbounded: it reads them all.
-select distinct source from penstock_outbox;
-
 -- advance: write how an outbox stands, if others have not changed it.
 -- Differs: its reader is moved by another statement.
 update penstock_outbox set

@@ -1,0 +1,148 @@
+"""Programs that spell one table in different ways: what is compared is the table, and not how it is spelled."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from stage.outboxes import OutboxStage, drain, run_sql
+
+from penstock import App, Id, MutationCtx, Table
+from penstock.errors import DeclarationError
+from penstock.testing import TestApp
+
+SQLITE = ("person", "Person", "PERSON")
+POSTGRES = ("person", "public.person")
+UPDATES = [("update", "w", 1), ("update", "x", 1), ("update", "w", 2), ("update", "w", 3)]
+OTHERS = [("delete", "w", 3), ("insert", "n", 0), ("delete", "x", 1)]
+
+
+class Writer:
+    """A program with the table, whose jobs share transactions."""
+
+    def __init__(self) -> None:
+        class Person(Table, name="person"):
+            name: str
+            calls: int = 0
+
+        self.app, self.table = App(tables=[Person]), Person
+
+        @self.app.internal_mutation
+        async def add(ctx: MutationCtx, name: str) -> Id[Any]:
+            return await ctx.db.insert(Person(name=name))
+
+        @self.app.internal_mutation
+        async def call(ctx: MutationCtx, person: str) -> None:
+            row = await ctx.db.get(Person, Id(person))
+            assert row is not None
+            await ctx.db.patch(Person, Id(person), calls=row.calls + 1)
+
+        @self.app.internal_mutation
+        async def drop(ctx: MutationCtx, person: str) -> None:
+            await ctx.db.delete(Person, Id(person))
+
+        self.add, self.call, self.drop = add, call, drop
+
+    async def run(self, test: TestApp, *calls: tuple[Any, str]) -> None:
+        """Run jobs that are ready at once."""
+        for function, argument in calls:
+            await test.scheduler.run_after(timedelta(0), function, argument)
+        await test.run_until_idle()
+
+
+def theirs(source: str) -> type[Table]:
+    """The table, as another program declares it."""
+
+    class Theirs(Table, source=source, key="id", managed=False):
+        id: str  # type: ignore[assignment]  # it is a column of theirs
+        name: str
+        calls: int
+
+    return Theirs
+
+
+def listening(source: str) -> OutboxStage:
+    """Another program, with an outbox of the table."""
+    table = theirs(source)
+    stage = OutboxStage(table)
+    stage.outbox(table, on=("insert", "update", "delete"), start="end")
+    return stage
+
+
+def told(stage: OutboxStage) -> list[tuple[str, str, int]]:
+    found = [(one.kind, one.row or one.previous) for one in stage.got]
+    stage.got.clear()
+    return [(kind, row.name, row.calls) for kind, row in found if row is not None]
+
+
+async def each_is_told(url: str, source: str) -> None:
+    writer = Writer()
+    async with TestApp(writer.app, url) as test:
+        w, x = [await test.run_mutation(writer.add, name) for name in "wx"]
+        await test.run_until_idle()  # its worker looks for outboxes, before there is one
+        stage = listening(source)
+        async with stage.open(url, clock=test.clock) as other:
+            await writer.run(test, *((writer.call, one) for one in (w, x, w, w)))
+            await drain(other)
+            assert told(stage) == UPDATES
+            await writer.run(test, (writer.drop, w), (writer.add, "n"), (writer.drop, x))
+            await drain(other)
+            assert told(stage) == OTHERS
+
+
+@pytest.mark.parametrize("source", SQLITE)
+async def test_each_change_is_told_in_order_whatever_capitals_sqlite_is_told(sqlite_url: str, source: str) -> None:
+    await each_is_told(sqlite_url, source)
+
+
+@pytest.mark.parametrize("source", POSTGRES)
+async def test_each_change_is_told_in_order_with_a_schema_and_without(postgres_url: str, source: str) -> None:
+    await each_is_told(postgres_url, source)
+
+
+async def test_each_change_is_told_in_order_where_another_schema_is_searched(postgres_url: str) -> None:
+    path = "do $$ begin execute format('alter database %I set search_path = shop', current_database()); end $$"
+    await run_sql(postgres_url, "create schema shop", "create table public.person (id text primary key)", path)
+    await each_is_told(postgres_url, "shop.person")
+
+
+async def test_a_table_of_this_name_in_another_schema_is_another_one(postgres_url: str) -> None:
+    await run_sql(
+        postgres_url,
+        "create schema shop",
+        "create table shop.person (id text primary key, name text not null, calls bigint not null)",
+    )
+    writer, stage = Writer(), listening("shop.person")
+    async with stage.open(postgres_url) as other, TestApp(writer.app, postgres_url, clock=other.clock) as test:
+        w = await test.run_mutation(writer.add, "w")
+        await writer.run(test, (writer.call, w), (writer.call, w))
+        assert test.engine.statements.ordered == frozenset()
+        await drain(other)
+        assert told(stage) == []
+
+
+@pytest.mark.parametrize("first", ["person", "public.person"])
+async def test_the_last_of_two_outboxes_keeps_changes_from_being_merged(postgres_url: str, first: str) -> None:
+    writer = Writer()
+    async with TestApp(writer.app, postgres_url) as test:
+        w, x = [await test.run_mutation(writer.add, name) for name in "wx"]
+        stage = listening("person" if "." in first else "public.person")
+        gone = OutboxStage(table := theirs(first))
+        gone.outbox(table, "gone", start="end")
+        async with gone.open(postgres_url, clock=test.clock) as one, stage.open(postgres_url, clock=test.clock) as two:
+            await gone.app.outboxes.drop(one, "gone")
+            await writer.run(test, *((writer.call, person) for person in (w, x, w, w)))
+            await drain(two)
+            assert told(stage) == UPDATES
+
+
+async def test_a_program_declares_a_table_once_however_it_spells_it(database_url: str) -> None:
+    writer = Writer()
+    async with TestApp(writer.app, database_url):
+        pass
+    source = "public.person" if database_url.startswith("postgres") else "Person"
+    twice = App(tables=[writer.table, theirs(source)])
+    with pytest.raises(DeclarationError, match=rf"Person \(person\) and Theirs \({source}\) are one table"):
+        async with TestApp(twice, database_url):
+            pass
