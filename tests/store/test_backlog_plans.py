@@ -1,4 +1,7 @@
-"""The backlog of reactive tasks is counted from their jobs: however many records and finished runs there are."""
+"""The backlog of reactive tasks is counted from their jobs, however many records and finished runs there are.
+
+And what is before a job of a key is found by an index, however many wait there.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import json
 import sqlite3
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import asyncpg
+import pytest
 from stage.reactive import Stage, settle, task_row
 
 from penstock import Table
@@ -113,3 +118,75 @@ async def rows_read(connection: asyncpg.Connection[Any]) -> dict[str, int]:
 
 def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return [plan, *(node for child in plan.get("Plans", ()) for node in nodes(child))]
+
+
+# ----- what is before a job of its key
+
+QUEUED = 20_000
+COMMON = "id, pool, function, kind, args, priority, rank, gated, concurrency_key, run_at, options, attempt, enqueued_at"
+POSTGRES_JOB = "lpad(to_hex(n), 32, '0')::uuid, 'keyed', 'f', 'action', '{}', 0, n, true, KEY, now(), '{}', 1, now()"
+SQLITE_JOB = "cast(printf('%016d', n) as blob), 'keyed', 'f', 'action', '{}', 0, n, 1, 'a', '2030', '{}', 1, '2030'"
+
+
+def postgres_jobs(table: str, key: str, more: dict[str, str], first: int, last: int) -> str:
+    """Inserts jobs by their numbers."""
+    values = POSTGRES_JOB.replace("KEY", key)
+    return (
+        f"insert into penstock.{table} ({COMMON}, {', '.join(more)}) "
+        f"select {values}, {', '.join(more.values())} from generate_series({first}, {last}) n"
+    )
+
+
+@pytest.mark.parametrize("place", [1, QUEUED // 2, QUEUED])
+@pytest.mark.parametrize("how", ["auto", "force_generic_plan"])
+async def test_postgres_finds_what_is_before_a_job_by_indexes(postgres_url: str, place: int, how: str) -> None:
+    async with Stage(Parcel).open(postgres_url):
+        pass
+    query = load_queries("penstock.store.postgres", "records", "$")["ahead"]
+    execute = f"execute it ('{UUID(int=place)}')"
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        for sql in (
+            postgres_jobs("scheduled_job", "'a'", {"waiting": "true", "place": "n"}, 1, QUEUED),
+            postgres_jobs("scheduled_job", "'b' || n", {"keeps_turn": "true"}, QUEUED + 1, QUEUED + 3000),
+            postgres_jobs("running_job", "'c' || n", {"lease": "1", "started_at": "now()"}, 1, 3000),
+            "analyze",
+            f"set plan_cache_mode = {how}",
+            f"prepare it as {query.statement.sql}",
+        ):
+            await connection.execute(sql)
+        (row,) = await connection.fetch(f"explain (analyze, format json) {execute}")
+        found = await connection.fetch(execute)
+    finally:
+        await connection.close()
+    assert [one[0] for one in found] == ([] if place == 1 else [UUID(int=1)])
+    scans = [node for node in nodes(json.loads(row[0])[0]["Plan"]) if "Relation Name" in node]
+    assert {scan.get("Index Name") for scan in scans} == {
+        "scheduled_job_pkey", "scheduled_job_gate", "scheduled_job_turn", "running_job_key"
+    }  # fmt: skip
+    assert all(scan["Actual Rows"] <= 1 and not scan.get("Rows Removed by Filter") for scan in scans)
+
+
+async def test_sqlite_finds_what_is_before_a_job_by_indexes(sqlite_url: str) -> None:
+    """In steps of SQLite's machine: as many for the last of 20,000 jobs as for the second."""
+    async with Stage(Parcel).open(sqlite_url):
+        pass
+    numbers = f"with recursive n(n) as (select 1 union all select n + 1 from n where n < {QUEUED})"
+    connection = sqlite3.connect(sqlite_path(sqlite_url))
+    connection.execute(
+        f"insert into penstock_scheduled_job ({COMMON}, waiting, place) {numbers} select {SQLITE_JOB}, 1, n from n"
+    )
+    connection.commit()
+    query, steps = load_queries("penstock.store.sqlite", "records", "?")["ahead"], list[int]()
+
+    def count() -> int:
+        steps[-1] += 1
+        return 0
+
+    connection.set_progress_handler(count, 1)
+    for number in (2, QUEUED):
+        steps.append(0)
+        found = connection.execute(query.statement.sql, query.args({"id": b"%016d" % number})).fetchall()
+        assert [row[0] for row in found] == [b"%016d" % 1]
+    connection.close()
+    assert steps[1] <= steps[0]

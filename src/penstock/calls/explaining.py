@@ -16,7 +16,7 @@ from penstock.calls.taskpieces import encoded_key, spellings, task_of
 from penstock.calls.taskviews import TaskExplanation, WatchedValue, key_text, plain_key, record_of
 from penstock.changes.change import read_values
 from penstock.errors import RowInvalid
-from penstock.jobs.job import JobStatus
+from penstock.jobs.job import JobStatus, job_id
 from penstock.jobs.states import JobState
 from penstock.reactive.evaluate import Values, holds, row_values
 from penstock.reactive.explain import Finding, shown
@@ -49,7 +49,7 @@ class _Found:
         record: The same with what was captured.
         job: The job with its runs.
         pool: The pool of its jobs, if that has a limit.
-        ahead: The row whose run comes first, as it has the same `key`.
+        ahead: The job that comes first, as it has the same `key`.
     """
 
     row: Table | None
@@ -267,17 +267,22 @@ def _in_the_way(seen: _Seen) -> Iterator[str]:
         yield f"The task is held until {task.held_until}."
     ahead = seen.found.ahead
     if ahead is not None:
-        other = "" if ahead.task == task.id else f" of {seen.names.get(ahead.task, 'another task')}"
-        yield (
-            f"Rows with the same {task.plan.spec.partition} are run one at a time: "
-            f"row {key_text(plain_key(ahead.key))}{other} {_STANDS[ahead.stands]}."
-        )
+        what = _first(seen, ahead)
+        yield f"Rows with the same {task.plan.spec.partition} are run one at a time: {what} {_STANDS[ahead.stands]}."
     if pool is None:
         return
     if pool.paused or not pool.max_parallelism:
         yield f"The pool {pool.name} is paused."
     elif pool.running >= pool.max_parallelism:
         yield f"The pool {pool.name} runs as much as it may: {pool.running} of {pool.max_parallelism}."
+
+
+def _first(seen: _Seen, ahead: Ahead) -> str:
+    """What comes first: a row of the task, or of another one, or work that was enqueued with the same key."""
+    if ahead.task is None or ahead.key is None:
+        return f"job {job_id(ahead.job)} of the same concurrency key"
+    other = "" if ahead.task == seen.task.id else f" of {seen.names.get(ahead.task, 'another task')}"
+    return f"row {key_text(plain_key(ahead.key))}{other}"
 
 
 def _of_changes(seen: _Seen) -> Iterator[str]:

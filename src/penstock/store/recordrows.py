@@ -13,10 +13,16 @@ from penstock.schema.table import TableDefinition
 from penstock.store.conditions import condition_sql
 from penstock.store.contract import OpenTransaction, Statement
 from penstock.store.dialect import Dialect, placeholder, row_of
-from penstock.store.records import RecordQuery, RecordState, SourcePiece
+from penstock.store.records import STANDS, Ahead, RecordQuery, RecordState, SourcePiece
 from penstock.store.values import stored_values
 
 _ROW = "r"
+
+
+def ahead_of(row: Sequence[Any], job: UUID) -> Ahead:
+    """What is before a job from its row, with its id."""
+    _id, stands, task, key = row
+    return Ahead(job, STANDS[stands], task, key)
 
 
 def state_of(row: Sequence[Any], job: UUID, times: Sequence[datetime | None]) -> RecordState:

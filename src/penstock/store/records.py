@@ -124,11 +124,17 @@ STANDS: tuple[Literal["first", "again", "runs"], ...] = ("first", "again", "runs
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The row of a task whose job comes before another with the same concurrency key, and how that stands."""
+    """A job that comes before another with the same concurrency key, and how it stands.
 
-    task: int
-    key: str
+    Attributes:
+        task: The task that it is of, if it is of one.
+        key: The key of its row.
+    """
+
+    job: UUID
     stands: Literal["first", "again", "runs"]
+    task: int | None
+    key: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,9 @@ from penstock.store.postgres.jobs import PostgresJobs, run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.queries import load_queries
-from penstock.store.recordrows import matching_rows, spelled_key, state_of, where_values
+from penstock.store.recordrows import ahead_of, matching_rows, spelled_key, state_of, where_values
 from penstock.store.records import (
     FAILED,
-    STANDS,
     Ahead,
     RecordCount,
     RecordQuery,
@@ -96,7 +95,7 @@ class PostgresRecords:
     async def ahead(self, session: Session, job: UUID) -> Ahead | None:
         """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
         rows = await self._fetch(session, "ahead", id=job)
-        return Ahead(rows[0][0], rows[0][1], STANDS[rows[0][2]]) if rows else None
+        return ahead_of(rows[0], UUID(int=rows[0][0].int)) if rows else None
 
     async def matching(
         self,

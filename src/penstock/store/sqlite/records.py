@@ -14,10 +14,9 @@ from penstock.reactive.expression import Condition
 from penstock.schema.table import TableDefinition
 from penstock.store.contract import OpenTransaction, Row, Session
 from penstock.store.queries import load_queries
-from penstock.store.recordrows import matching_rows, spelled_key, state_of, where_values
+from penstock.store.recordrows import ahead_of, matching_rows, spelled_key, state_of, where_values
 from penstock.store.records import (
     FAILED,
-    STANDS,
     Ahead,
     RecordCount,
     RecordQuery,
@@ -103,7 +102,7 @@ class SqliteRecords:
     async def ahead(self, session: Session, job: UUID) -> Ahead | None:
         """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
         rows = await self._fetch(session, "ahead", id=job.bytes)
-        return Ahead(rows[0][0], rows[0][1], STANDS[rows[0][2]]) if rows else None
+        return ahead_of(rows[0], UUID(bytes=rows[0][0])) if rows else None
 
     async def matching(
         self,

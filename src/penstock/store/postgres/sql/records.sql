@@ -118,32 +118,36 @@ select r.task, r.key from penstock.task_record r
 join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.task and g.key = r.key
 order by r.task, r.key for no key update of r;
 
--- ahead: of what has the concurrency key of a job that waits at the gate of its pool, the job of a task that runs, or
--- that waits for its next attempt, or is the first to start before it.
+-- ahead: of what has the concurrency key of a job that waits at the gate of its pool, the job that runs, or that waits for
+-- its next attempt, or is the first to start before it; with its task and row, if it is of a task.
+-- Differs: subqueries of one value let the index give the first job, which a join with them does not.
 with mine as materialized (
-    select m.id, m.pool, m.concurrency_key, m.rank, m.place, m.keeps_turn and not m.waiting as turn from penstock.scheduled_job m where m.id = :id::uuid and m.gated and m.concurrency_key <> ''
-), ahead (task, key, stands) as (
+    select m.id, m.pool, m.concurrency_key as key, m.rank, m.place, m.keeps_turn and not m.waiting as turn
+    from penstock.scheduled_job m where m.id = :id::uuid and m.gated and m.concurrency_key <> ''
+), ahead (id, options, args, stands) as (
     (
-        select (u.options::jsonb ->> 'task')::integer, u.args::jsonb ->> 'key', 2
-        from mine cross join penstock.running_job u
-        where u.gated and u.pool = mine.pool and u.concurrency_key = mine.concurrency_key and u.ending is null limit 1
+        select u.id, u.options, u.args, 2 from penstock.running_job u
+        where u.gated and u.pool = (select pool from mine) and u.concurrency_key = (select key from mine) and u.ending is null
+        limit 1
     )
     union all
     (
-        select (k.options::jsonb ->> 'task')::integer, k.args::jsonb ->> 'key', 1
-        from mine cross join penstock.scheduled_job k
-        where k.keeps_turn and not k.waiting and k.pool = mine.pool and k.concurrency_key = mine.concurrency_key and k.id <> mine.id
-        order by k.id limit 1
+        select k.id, k.options, k.args, 1 from penstock.scheduled_job k
+        where k.keeps_turn and not k.waiting and k.pool = (select pool from mine)
+          and k.concurrency_key = (select key from mine) and k.id <> (select id from mine)
+        limit 1
     )
     union all
     (
-        select (s.options::jsonb ->> 'task')::integer, s.args::jsonb ->> 'key', 0
-        from mine cross join penstock.scheduled_job s
-        where s.waiting and not mine.turn and s.pool = mine.pool and s.concurrency_key = mine.concurrency_key and (s.rank, s.place, s.id) < (mine.rank, mine.place, mine.id)
+        select s.id, s.options, s.args, 0 from penstock.scheduled_job s
+        where s.waiting and not (select turn from mine) and s.pool = (select pool from mine)
+          and s.concurrency_key = (select key from mine)
+          and (s.rank, s.place, s.id) < ((select rank from mine), (select place from mine), (select id from mine))
         order by s.rank, s.place, s.id limit 1
     )
 )
-select task, key, stands from ahead where task is not null order by stands desc limit 1;
+select id, stands, (options::jsonb ->> 'task')::integer, case when options::jsonb ->> 'task' is not null then args::jsonb ->> 'key' end
+from ahead order by stands desc limit 1;
 
 -- held_records: how the jobs stand of records that are held.
 -- Differs: takes rows as two arrays.

@@ -116,32 +116,32 @@ select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.
 from penstock_task t left join counted c on c.task = t.id
 order by t.name;
 
--- ahead: of what has the concurrency key of a job that waits at the gate of its pool, the job of a task that runs, or
--- that waits for its next attempt, or is the first to start before it.
+-- ahead: of what has the concurrency key of a job that waits at the gate of its pool, the job that runs, or that waits for
+-- its next attempt, or is the first to start before it; with its task and row, if it is of a task.
 with mine as materialized (
-    select m.id, m.pool, m.concurrency_key, m.rank, m.place, m.keeps_turn and not m.waiting as turn from penstock_scheduled_job m where m.id = :id and m.gated and m.concurrency_key <> ''
-), ahead (task, key, stands) as (
+    select m.id, m.pool, m.concurrency_key as key, m.rank, m.place, m.keeps_turn and not m.waiting as turn
+    from penstock_scheduled_job m where m.id = :id and m.gated and m.concurrency_key <> ''
+), ahead (id, options, args, stands) as (
     select * from (
-        select u.options ->> 'task', u.args ->> 'key', 2
-        from mine cross join penstock_running_job u
-        where u.gated and u.pool = mine.pool and u.concurrency_key = mine.concurrency_key and u.ending is null limit 1
+        select u.id, u.options, u.args, 2 from mine cross join penstock_running_job u
+        where u.gated and u.pool = mine.pool and u.concurrency_key = mine.key and u.ending is null limit 1
     )
     union all
     select * from (
-        select k.options ->> 'task', k.args ->> 'key', 1
-        from mine cross join penstock_scheduled_job k
-        where k.keeps_turn and not k.waiting and k.pool = mine.pool and k.concurrency_key = mine.concurrency_key and k.id <> mine.id
-        order by k.id limit 1
+        select k.id, k.options, k.args, 1 from mine cross join penstock_scheduled_job k
+        where k.keeps_turn and not k.waiting and k.pool = mine.pool and k.concurrency_key = mine.key and k.id <> mine.id
+        limit 1
     )
     union all
     select * from (
-        select s.options ->> 'task', s.args ->> 'key', 0
-        from mine cross join penstock_scheduled_job s
-        where s.waiting and not mine.turn and s.pool = mine.pool and s.concurrency_key = mine.concurrency_key and (s.rank, s.place, s.id) < (mine.rank, mine.place, mine.id)
+        select s.id, s.options, s.args, 0 from mine cross join penstock_scheduled_job s
+        where s.waiting and not mine.turn and s.pool = mine.pool and s.concurrency_key = mine.key
+          and (s.rank, s.place, s.id) < (mine.rank, mine.place, mine.id)
         order by s.rank, s.place, s.id limit 1
     )
 )
-select task, key, stands from ahead where task is not null order by stands desc limit 1;
+select id, stands, options ->> 'task', case when options ->> 'task' is not null then args ->> 'key' end
+from ahead order by stands desc limit 1;
 
 -- held_records: how the jobs stand of records that are held.
 -- Differs: takes rows as JSON; there is one writer, who holds them all.
