@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from flow import process_actions
 
-from penstock import App, JobState, MutationCtx, Overloaded, Table, sync
+from penstock import App, JobState, MutationCtx, Overloaded, SyncTaskCtx, Table, sync
 from penstock.app import ServiceName
 from penstock.clock import SystemClock
 from penstock.testing import TestApp
@@ -184,6 +184,36 @@ async def test_a_job_that_finds_no_thread_waits_and_says_why(database_url: str) 
             assert found is not None
             assert (found.state, found.attempt) == (JobState.PENDING, 0)
             assert (found.error or "").startswith("Overloaded: test_stopping:act_in_job found no thread")
+
+
+async def test_a_row_of_a_task_that_finds_no_thread_keeps_its_turn(database_url: str) -> None:
+    keyed, ran = App(tables=[Note]), list[str]()
+    hang = keyed.action(act.handler)
+
+    @keyed.reactive_task(Note, key="text", pool=keyed.workpool("keyed", key_parallelism=1))
+    def react(ctx: SyncTaskCtx[Note]) -> None:
+        ran.append(ctx.doc_id)
+
+    @keyed.mutation
+    async def add_two(ctx: MutationCtx) -> list[str]:
+        return [await ctx.db.insert(Note(text="a")) for _ in range(2)]
+
+    async with TestApp(keyed, database_url, threads=1) as backend:
+        with holding() as held:
+            await given_up(backend.run_action(hang, held), held)
+            rows = await backend.run_mutation(add_two)
+            await backend.plan()
+            await backend.worker.tick()
+            await backend.worker.wait_for_jobs()  # the first one found no thread
+            held.go.set()
+            async with asyncio.timeout(30):
+                while True:
+                    with suppress(Overloaded):
+                        await backend.run_action(hang, held)
+                        break
+                    await SystemClock().sleep(0.01)
+        await backend.run_until_idle()
+    assert ran == rows
 
 
 async def test_a_process_is_ended_with_the_call_that_waits_for_it(sqlite_url: str, tmp_path: Path) -> None:

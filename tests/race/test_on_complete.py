@@ -31,6 +31,11 @@ async def act(ctx: ActionCtx) -> str:
     return "done"
 
 
+@app.internal_action
+async def refuse(ctx: ActionCtx) -> str:
+    raise ValueError("refused")
+
+
 @app.internal_mutation
 async def write(ctx: MutationCtx) -> str:
     return "done"
@@ -41,9 +46,20 @@ async def tell(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], conte
     await ctx.db.insert(Told(work=work_id, kind=result.kind))
 
 
+@app.internal_mutation
+async def break_off(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None:
+    raise KeyError("no such thing")
+
+
 @app.query
 async def told(ctx: QueryCtx) -> list[str]:
     return [row.kind async for row in ctx.db.query(Told)]
+
+
+def failures(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    """What was told of attempts that failed."""
+    found = [record for record in caplog.records if getattr(record, "event", "") == "job.failed"]
+    return [vars(record)["facts"]["error"] for record in found]
 
 
 @asynccontextmanager
@@ -103,3 +119,43 @@ async def test_a_worker_that_dies_around_an_on_complete(
         clock.advance(MORE_THAN_A_LEASE)
         await other.tick()
         assert await backend.run_query(told) == [expected], "and never again"
+
+
+def writes(**facts: Any) -> bool:
+    return bool(facts["transaction"].write_set.changes)
+
+
+async def test_a_failure_is_told_once_it_is_written(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with two_workers(database_url) as (backend, worker, _other, _clock):
+        await pool.with_options(on_complete=tell).enqueue(backend, refuse)
+        with gate("commit.before", when=writes, most=1) as held:
+            await worker.tick()
+            await held.arrived()
+            assert failures(caplog) == []
+        await worker.wait_for_jobs()
+        assert failures(caplog) == ["ValueError: refused"]
+
+
+async def test_a_failure_that_a_dying_worker_has_not_written_is_not_told(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two_workers(database_url) as (backend, dying, other, clock):
+        work = await pool.with_options(on_complete=tell).enqueue(backend, refuse)
+        with gate("commit.before", when=writes, most=1) as held:
+            await dying.tick()
+            await held.arrived()
+            await dying.kill()
+        result = await finish(backend, other, clock, work)
+        assert result.error.startswith("WorkerLost")
+        assert "ValueError: refused" not in failures(caplog)
+
+
+async def test_a_failure_is_told_once_if_its_on_complete_raises(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two_workers(database_url) as (backend, worker, _other, clock):
+        options = pool.with_options(on_complete=break_off, on_complete_retry=Retry(max_attempts=3, initial_backoff=1))
+        work = await options.enqueue(backend, refuse)
+        result = await finish(backend, worker, clock, work)
+        assert result.error == "ValueError: refused"
+        assert failures(caplog) == ["ValueError: refused"]

@@ -127,14 +127,11 @@ async def _voided(runner: Runner, job: Job) -> bool:
 
 async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -> Outcome | None:
     """Run a job's on_complete, if its attempt was the last; what is left to be settled."""
-    engine, job = runner.engine, running.job
+    engine, job, settled = runner.engine, running.job, None
     if outcome is not None:
         settled = settle_anyhow(job, outcome, runner.now(), engine.clock.random(), engine.keep, tell_of_broken)
         if settled.ending is None:
             return outcome
-        engine.journal.attempted(job, settled.event)
-        if settled.ending.error is not None:
-            engine.journal.failed(job, settled)
         job = running.job = replace(job, ending=settled.ending, failed=settled.failed)
     assert job.ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
     function = engine.registry.find(job.on_complete)
@@ -142,6 +139,9 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
         return _parked(job, f"FunctionNotFound: no function {job.on_complete} is declared, which is its on_complete")
     try:
         await complete(runner, function, job, job.ending, running.lease)
+        if settled is not None and settled.failed is not None:
+            engine.journal.attempted(job, settled.event)
+            engine.journal.failed(job, settled)
         engine.journal.ended(job, job.ending.state, job.ending.finished_at)
     except LeaseLost:
         raise
@@ -180,7 +180,7 @@ async def _time_limit(function: str, seconds: float) -> AsyncIterator[None]:
 def raised(runner: Runner, job: Job, error: Exception, cancelled: Cancellation) -> Outcome:
     """The outcome of an attempt that raised."""
     if isinstance(error, Overloaded) and _has_not_begun(job, error):
-        return _parked(job, f"Overloaded: {error}")
+        return replace(_parked(job, f"Overloaded: {error}"), keeps_turn=True)  # this worker knows how to run it
     if cancelled.is_set():
         return Outcome(JobEvent.CANCELED)
     if isinstance(error, TaskConditionFailed) and job.options.task is not None:

@@ -158,7 +158,13 @@ class Journal:
     def _settled(self, job: Job, settlement: Settlement) -> None:
         if job.ending is None:
             self.attempted(job, settlement.event)
-        elif self.meters is not None and (settlement.event in _FAILED or settlement.on_complete_error):
+        elif job.failed is not None:  # written only now, as its on_complete did not end well
+            self.attempted(job, JobEvent(job.failed.what))
+        if (
+            job.ending is not None
+            and self.meters is not None
+            and (settlement.event in _FAILED or settlement.on_complete_error)
+        ):
             self.meters.add("penstock_on_complete_failed", job.pool)
         if settlement.state in FINISHED:
             self.completed(job, _STATUS[settlement.state], settlement.finished_at)
@@ -166,13 +172,17 @@ class Journal:
             self.completed(job, "retrying", settlement.finished_at)
 
     def attempted(self, job: Job, event: JobEvent) -> None:
-        """An attempt has ended; what follows from it is told when it is written."""
+        """An attempt has ended, and that is written."""
         if self.meters is not None and event in _FAILED:
             self.meters.add("penstock_attempts_failed", job.pool)
 
     def failed(self, job: Job, settlement: Settlement) -> None:
         """An attempt has failed, and that is written."""
         task, mark = job.options.task, settlement.mark
+        ending = settlement.ending
+        ended_at, error = (
+            (settlement.finished_at, settlement.error) if ending is None else (ending.finished_at, ending.error)
+        )
         of_task: dict[str, Any] = {} if task is None or mark is None else {"task": self._task(task), "key": mark.key}
         log_event(
             "job.failed",
@@ -181,8 +191,8 @@ class Journal:
             function=job.function,
             **of_task,
             attempt=job.attempt,
-            seconds=(settlement.finished_at - job.started_at).total_seconds(),
-            error=settlement.error if settlement.ending is None else settlement.ending.error,
+            seconds=(ended_at - job.started_at).total_seconds(),
+            error=error,
         )
 
     def lost(self, lost: Sequence[tuple[Job, Settlement]]) -> None:

@@ -265,8 +265,9 @@ class Worker(Service):
         for (job, _), settlement in zip(outcomes, settlements, strict=True):
             if settlement.id not in won:
                 log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=self.lease)
-            elif job.ending is not None:
-                continue  # of its on_complete was told when it raised
+            elif job.ending is not None:  # of its on_complete was told when it raised
+                if job.failed is not None:
+                    self._journal.failed(job, settlement)
             elif settlement.error is not None and settlement.event not in {JobEvent.SNOOZED, JobEvent.SKIPPED}:
                 self._journal.failed(job, settlement)
         return won

@@ -131,7 +131,8 @@ from json_each(:results) returned join penstock_running_job r on r.rowid = cast(
 -- succeeded: jobs that have returned run no more (SQLite only: the second half of succeed).
 delete from penstock_running_job where rowid in (select cast(key as integer) from json_each(:results));
 
--- settle: take a running job from its lease. If only its on_complete was left, what is known is when its last attempt began. The lease is the fence: a job it no longer holds is not returned.
+-- settle: take a running job from its lease. If only its on_complete was left, what is known is when its last attempt
+-- began. The lease is the fence: a job it no longer holds is not returned.
 -- Differs: takes it out; end, enqueue or enqueue_scheduled puts it in. In a returning clause SQLite takes columns that are
 -- null for not null if it is asked with "is null"; so coalesce is.
 delete from penstock_running_job where id = :id and lease = :lease
