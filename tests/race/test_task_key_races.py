@@ -9,10 +9,13 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any
 
+import asyncpg
+import pytest
 from stage.reactive import Stage
 from stage.waits import until
 
-from penstock import Retry, Table, TaskCtx
+from penstock import ActionCtx, Retry, Table, TaskCtx
+from penstock.store.queries import load_queries
 from penstock.testing import TestApp, gate
 
 KEYS, ROWS = "abcde", 12
@@ -27,13 +30,13 @@ class Item(Table):
 class Keyed(Stage):
     """A task with the owners of its rows as their keys. Runs of some numbers fail at first."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(Item)
         self.begun: list[tuple[str, int]] = []
         self.under_way: Counter[str] = Counter()
         self.most = 0
         self.failing: Counter[tuple[str, int]] = Counter()
-        pool = self.app.workpool("keyed", max_parallelism=20, key_parallelism=1)
+        pool = self.pool = self.app.workpool("keyed", max_parallelism=20, key_parallelism=1)
 
         async def handler(ctx: TaskCtx[Any]) -> None:
             item = await ctx.get_document()
@@ -49,7 +52,7 @@ class Keyed(Stage):
             finally:
                 self.under_way[item.owner] -= 1
 
-        self.task(Item, handler=handler, watch=("number",), key="owner", pool=pool, retry=again)
+        self.task(Item, handler=handler, watch=("number",), key="owner", pool=pool, retry=again, **options)
 
     def order(self, owner: str) -> list[int]:
         """The numbers of an owner's rows as they were begun, without repetitions."""
@@ -132,3 +135,92 @@ async def test_the_order_holds_with_many_keys_failures_and_workers(database_url:
     assert stage.most == 1
     assert {owner: stage.order(owner) for owner in KEYS} == {owner: [*range(ROWS)] for owner in KEYS}
     assert len(stage.begun) == attempts
+
+
+# ----- jobs that others have in hand
+
+
+@asynccontextmanager
+async def in_hand(url: str, statement: str, *args: Any) -> AsyncIterator[None]:
+    """A statement of somebody else, whose transaction is open for the time of a block."""
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await connection.execute(statement, *args)
+            yield
+    finally:
+        await connection.close()
+
+
+async def look(test: TestApp) -> None:
+    """Let the worker look, more often than it has reason to."""
+    for _ in range(4):
+        await test.worker.tick()
+        await test.worker.wait_for_jobs()
+
+
+def locking(place: int) -> str:
+    """Locks one of the jobs with the key "a", as who changes it does."""
+    ordered = "select id from penstock.scheduled_job where concurrency_key like '%a%' order by rank, place, id"
+    return f"select from penstock.scheduled_job where id = ({ordered} limit 1 offset {place}) for update"
+
+
+async def test_a_row_that_another_worker_is_about_to_let_wait_keeps_its_turn(postgres_url: str) -> None:
+    stage, promote = (
+        Keyed(debounce=timedelta(seconds=5)),
+        load_queries("penstock.store.postgres", "jobs", "$")["promote"],
+    )
+    async with stage.open(postgres_url) as test:
+        for owner, number in (("a", 0), ("a", 1), ("b", 2), ("a", 3)):
+            await stage.insert(test, Item(number=number, owner=owner))
+            await test.plan()
+            test.clock.advance(timedelta(seconds=1))
+        test.clock.advance(timedelta(seconds=9))
+        values = promote.args({"now": test.clock.now(), "limit": 1})
+        async with in_hand(postgres_url, promote.statement.sql, *values):
+            await look(test)
+            assert stage.begun == [("b", 2)]
+        await test.run_until_idle()
+        assert stage.order("a") == [0, 1, 3]
+
+
+@pytest.mark.parametrize(("place", "begun"), [(0, []), (1, [0]), (2, [0, 1])])
+async def test_a_row_that_is_being_changed_keeps_its_turn(postgres_url: str, place: int, begun: list[int]) -> None:
+    stage = Keyed()
+    async with stage.open(postgres_url) as test:
+        await stage.insert(test, *(Item(number=number) for number in range(3)), Item(number=9, owner="b"))
+        await test.plan()
+        async with in_hand(postgres_url, locking(place)):
+            await look(test)
+            assert (stage.order("a"), stage.order("b")) == (begun, [9])
+        await test.run_until_idle()
+        assert stage.order("a") == [0, 1, 2]
+
+
+async def test_a_row_that_is_canceled_while_somebody_holds_it_lets_the_next_ones_go(postgres_url: str) -> None:
+    stage = Keyed()
+    async with stage.open(postgres_url) as test:
+        first, _ = await stage.insert(test, *(Item(number=number) for number in range(2)))
+        await test.plan()
+        job = (await stage.app.tasks.explain(test, "react", first)).job
+        assert job is not None
+        async with in_hand(postgres_url, locking(0)):
+            await test.scheduler.cancel(job.id)
+            await look(test)
+            assert stage.order("a") == [1]
+
+
+async def test_ordinary_work_that_is_being_changed_keeps_nobody_waiting(postgres_url: str) -> None:
+    stage = Keyed()
+    done: list[int] = []
+
+    @stage.app.internal_action
+    async def act(ctx: ActionCtx, number: int) -> None:
+        done.append(number)
+
+    async with stage.open(postgres_url) as test:
+        keyed = stage.pool.with_options(concurrency_key="a")
+        await keyed.enqueue_batch(test, act, [{"number": number} for number in range(3)])
+        async with in_hand(postgres_url, locking(0)):
+            await look(test)
+            assert done == [1, 2]

@@ -82,7 +82,7 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
             "count": 2,
         },
         {
-            "scheduled_job": {"scheduled_job_gate", "key"},
+            "scheduled_job": {"scheduled_job_gate", "scheduled_job_next", "key"},
             "cancel_request": {"cancel_request_job"},
             "job_key": {"job_key_job"},
         },
@@ -138,6 +138,7 @@ async def fill_postgres(url: str) -> None:
         "gen_random_uuid(), 'default', 'm:f', 'mutation', '{}', 0, $1::timestamptz + n * interval '1 s', null, 0, $1, n"
     )
     waiting = some.replace("'default'", "'keyed'") + f", true, true, 'key-' || n % {KEYS}"
+    next_ones = some.replace("'default'", "'keyed'").replace("0, $1, n", "0, $1, n * 9") + ", true, 'key-' || n % 10"
     running = some.replace("'default'", "'keyed'") + f", true, 'key-' || n % {KEYS}, $1, n % 10"
     ended = (
         "id, pool, function, kind, args, priority, run_at, attempt, enqueued_at, finished_at, expires_at, state, slot"
@@ -149,6 +150,7 @@ async def fill_postgres(url: str) -> None:
         ("ready_job", READY, columns, some),
         ("running_job", RUNNING, f"{columns}, started_at, lease", f"{some}, $1, n % 10"),
         ("scheduled_job", WAITING, f"{columns}, gated, waiting, concurrency_key", waiting),
+        ("scheduled_job", WAITING, f"{columns}, gated, concurrency_key", next_ones),
         ("running_job", RUNNING, f"{columns}, gated, concurrency_key, started_at, lease", running),
         ("job_key", KEYS, "pool, key, job_id, until_start", "'keyed', n::text, gen_random_uuid(), false"),
         ("finished_job", FINISHED, ended, f"{values}, 'success', n % 17 - 1"),
@@ -264,6 +266,19 @@ def test_postgres_looks_at_few_keys(postgres_plans: str) -> None:
         node["Actual Rows"] * node["Actual Loops"] for node in plan if node.get("Index Name") == "scheduled_job_gate"
     )
     assert touched < 32 * 10
+
+
+def test_postgres_starts_jobs_and_looks_at_few_others_of_their_keys(postgres_plans: str) -> None:
+    """Those that it starts, and as many once more; however many of the key are about to wait behind them."""
+    asked, _ = HOT["start"]
+    plan = asyncio.run(postgres_plan(postgres_plans, query_of("postgres", "$", "start"), asked, "for what is asked"))
+    read = [
+        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+        for node in plan
+        if node.get("Index Name") in {"scheduled_job_gate", "scheduled_job_next"}
+    ]
+    assert len(read) == 3, "those that wait, those stepped around, and those that are about to wait"
+    assert sum(read) <= 2 * sum(asked["counts"])
 
 
 @pytest.mark.parametrize("how", ["for what is asked", "generic"])

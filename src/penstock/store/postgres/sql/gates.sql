@@ -67,25 +67,51 @@ from gate left join lateral (
 
 -- start: give jobs that wait at the gate of a pool to a lease, so many of each key, and remember who had the last turn. A
 -- pool whose limit was changed since the worker last looked at it gives nothing.
--- Differs: SKIP LOCKED steps around jobs that are being changed or canceled, and one statement does it for all keys.
+-- Differs: SKIP LOCKED steps around jobs that are being changed or canceled, and one statement does it for all keys. Behind
+-- a job of a task that it steps around, or that another worker is about to let wait, none of its key starts.
 with allotted as materialized (
     select t.key, t.count, t.turn
     from unnest(:keys::text[], :counts::integer[]) with ordinality as t (key, count, turn)
     where exists (select from penstock.lease l where l.id = :lease)
       and exists (select from penstock.pool p where p.name = :pool and p.epoch = :epoch)
 ), due as materialized (
-    select j.id, j.place, a.turn from allotted a cross join lateral (
-        select k.id, row_number() over () as place from (
-            select s.id from penstock.scheduled_job s
+    select j.id, j.rank, j.place, j.number, a.key, a.turn from allotted a cross join lateral (
+        select k.id, k.rank, k.place, row_number() over () as number from (
+            select s.id, s.rank, s.place from penstock.scheduled_job s
             where s.waiting and s.pool = :pool and s.concurrency_key = a.key
               and not exists (select from penstock.cancel_request c where c.job_id = s.id)
             order by s.rank, s.place, s.id limit a.count for update of s skip locked
         ) k
     ) j
+), last as (
+    select distinct on (key) key, rank, place, id from due where key <> '' order by key, number desc
+), earlier as materialized (
+    select l.key, e.rank, e.place, e.id from last l cross join lateral (
+        (
+            select s.rank, s.place, s.id from penstock.scheduled_job s
+            where s.waiting and s.pool = :pool and s.concurrency_key = l.key
+              and (s.rank, s.place, s.id) < (l.rank, l.place, l.id)
+              and s.id <> all(array(select id from due)) and s.options::jsonb ->> 'task' is not null
+              and not exists (select from penstock.cancel_request c where c.job_id = s.id)
+            order by s.rank, s.place, s.id limit 1
+        )
+        union all
+        (
+            select s.rank, s.place, s.id from penstock.scheduled_job s
+            where s.gated and not s.waiting and s.concurrency_key <> '' and s.pool = :pool and s.concurrency_key = l.key
+              and (s.rank, s.place, s.id) < (l.rank, l.place, l.id) and s.run_at <= :now
+              and s.options::jsonb ->> 'task' is not null
+              and not exists (select from penstock.cancel_request c where c.job_id = s.id)
+            order by s.rank, s.place, s.id limit 1
+        )
+    ) e
 ), taken as (
-    delete from penstock.scheduled_job s using due where s.id = due.id
+    delete from penstock.scheduled_job s using due
+    where s.id = due.id and not exists (
+        select from earlier e where e.key = due.key and (e.rank, e.place, e.id) < (due.rank, due.place, due.id)
+    )
     returning s.id, s.pool, s.function, s.kind, s.args, s.priority, s.rank, s.concurrency_key, s.run_at, s.options,
-              s.on_complete, s.attempt + 1 as attempt, s.enqueued_at, s.error, s.attempts, due.place, due.turn
+              s.on_complete, s.attempt + 1 as attempt, s.enqueued_at, s.error, s.attempts, due.number, due.turn
 ), freed as (
     delete from penstock.job_key k using taken t where k.job_id = t.id and k.until_start
 ), turned as (
@@ -99,7 +125,7 @@ with allotted as materialized (
 )
 select id, function, kind, args, run_at, pool, priority, options, on_complete, null, attempt, enqueued_at, :now,
        case when attempt > 1 and strpos(options, '"max_duration"') > 0 then attempts::jsonb -> -1 ->> 'failing_since' end
-from taken order by place, turn;
+from taken order by number, turn;
 
 -- close: have jobs that are ready pass the gate of their pool from now on, of which a rate limit was declared since.
 -- Differs: one statement takes them out and puts them in.
