@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -15,7 +15,9 @@ from stage.reactive import Stage
 from stage.waits import until
 
 from penstock import ActionCtx, Retry, Table, TaskCtx
+from penstock.store.postgres import jobs as postgres_jobs
 from penstock.store.queries import load_queries
+from penstock.store.sqlite import jobs as sqlite_jobs
 from penstock.testing import TestApp, gate
 
 KEYS, ROWS = "abcde", 12
@@ -25,6 +27,7 @@ again = Retry(max_attempts=9, initial_backoff=0.01)
 class Item(Table):
     number: int = 0
     owner: str = "a"
+    at: datetime | None = None
 
 
 class Keyed(Stage):
@@ -182,6 +185,24 @@ async def test_a_row_that_another_worker_is_about_to_let_wait_keeps_its_turn(pos
             assert stage.begun == [("b", 2)]
         await test.run_until_idle()
         assert stage.order("a") == [0, 1, 3]
+
+
+async def test_a_row_that_is_due_before_all_that_are_due_can_be_let_wait_keeps_its_turn(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (postgres_jobs, sqlite_jobs):
+        monkeypatch.setattr(module, "_PROMOTE_MOST", 1)
+    stage = Keyed(run_at="at")
+    async with stage.open(database_url) as test:
+        now = test.clock.now()
+        for seconds, owner in enumerate("bca"):
+            await stage.insert(test, Item(owner=owner, at=now + timedelta(seconds=5 + seconds)))
+        await test.plan()
+        test.clock.advance(timedelta(seconds=10))
+        await stage.insert(test, Item(number=1, at=now + timedelta(seconds=9)))
+        await test.plan()  # this one waits at once
+        await test.run_until_idle()
+        assert stage.order("a") == [0, 1]
 
 
 @pytest.mark.parametrize(("place", "begun"), [(0, []), (1, [0]), (2, [0, 1])])

@@ -41,6 +41,7 @@ class SqliteGates:
         rows: list[Row] = []
         for key, count in found.counts.items():
             values = {"pool": room.pool, "key": key, "count": count, "lease": lease, "epoch": room.epoch}
+            values["now"] = encode_datetime(now)
             rows += await self._fetch(session, "start", **values)
         for row in rows:
             await self._fetch(session, "free_started", id=row[0])

@@ -66,9 +66,10 @@ from gate left join lateral (
 ) turn on true;
 
 -- start: give jobs that wait at the gate of a pool to a lease, so many of each key, and remember who had the last turn. A
--- pool whose limit was changed since the worker last looked at it gives nothing.
--- Differs: SKIP LOCKED steps around jobs that are being changed or canceled, and one statement does it for all keys. Behind
--- a job of a task that it steps around, or that another worker is about to let wait, none of its key starts.
+-- pool whose limit was changed since the worker last looked at it gives nothing. None of a key starts behind a job of a task
+-- that is due and does not wait yet, as another worker is about to let it, or as more are due than are let wait at once.
+-- Differs: SKIP LOCKED steps around jobs that are being changed or canceled, and one statement does it for all keys. None of
+-- a key starts behind a job of a task that it steps around.
 with allotted as materialized (
     select t.key, t.count, t.turn
     from unnest(:keys::text[], :counts::integer[]) with ordinality as t (key, count, turn)

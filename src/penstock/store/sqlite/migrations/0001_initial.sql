@@ -56,6 +56,8 @@ create table penstock_scheduled_job (
 create index penstock_scheduled_job_run_at on penstock_scheduled_job (run_at, id) where not waiting;
 create index penstock_scheduled_job_gate on penstock_scheduled_job (pool, concurrency_key, rank, place, id) where waiting;
 create index penstock_scheduled_job_turn on penstock_scheduled_job (pool, concurrency_key) where keeps_turn and not waiting;
+create index penstock_scheduled_job_next on penstock_scheduled_job (pool, concurrency_key, rank, place, id, run_at)
+    where gated and not waiting and concurrency_key <> '';
 
 -- Jobs that run, each under the lease of its worker. Written and read by workers; a job that an outside system is to
 -- complete is under lease 0, and whoever brings its token ends it. `progress` is what a running job says of itself.

@@ -72,16 +72,25 @@ select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, g
 from gate left join free on true;
 
 -- start: take jobs that wait at the gate of a pool, of one key. A pool whose limit was changed since the worker last looked
--- at it gives nothing.
+-- at it gives nothing. None starts behind a job of a task that is due and does not wait yet, as more are due than are let
+-- wait at once.
 -- Differs: takes them out; start of jobs puts them in. One statement a key.
 delete from penstock_scheduled_job
 where id in (
-    select s.id from penstock_scheduled_job s
-    where s.waiting and s.pool = :pool and s.concurrency_key = :key
-      and not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)
-      and exists (select 1 from penstock_lease l where l.id = :lease)
-      and exists (select 1 from penstock_pool p where p.name = :pool and p.epoch = :epoch)
-    order by s.rank, s.place, s.id limit :count
+    select k.id from (
+        select s.id, s.rank, s.place from penstock_scheduled_job s
+        where s.waiting and s.pool = :pool and s.concurrency_key = :key
+          and not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)
+          and exists (select 1 from penstock_lease l where l.id = :lease)
+          and exists (select 1 from penstock_pool p where p.name = :pool and p.epoch = :epoch)
+        order by s.rank, s.place, s.id limit :count
+    ) k
+    where not exists (
+        select 1 from penstock_scheduled_job e
+        where e.gated and not e.waiting and e.concurrency_key <> '' and e.pool = :pool and e.concurrency_key = :key
+          and (e.rank, e.place, e.id) < (k.rank, k.place, k.id) and e.run_at <= :now and e.options ->> 'task' is not null
+          and not exists (select 1 from penstock_cancel_request c where c.job_id = e.id)
+    )
 )
 returning id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, error, rank,
           attempts, case when attempt > 0 and instr(options, '"max_duration"') then attempts ->> '$[#-1].failing_since' end,
