@@ -145,14 +145,15 @@ class OlderRows:
             handed = await self._handed(session, row, batch, source, left)
         put = []
         for change in batch.changes:
-            kind = self._messages.meant(change)
+            kind, turned = self._messages.meant(change), False
             if handed is not None and kind in {"enter", "change"} and change.key is not None:
-                kind = "enter" if change.key not in handed else kind
+                turned = kind == "change" and change.key not in handed
+                kind = "enter" if turned else kind
                 handed.add(change.key)
             elif self._messages.kind(change) is None:
                 continue
             meant = replace(change, kind=kind or change.kind)
-            put.append(Aside(meant, key_of(self._messages, meant), "waiting"))
+            put.append(Aside(meant, key_of(self._messages, meant), "waiting", turned=turned))
         return Captured(put, batch.position, batch.complete)
 
     async def _handed(

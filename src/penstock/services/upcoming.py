@@ -119,7 +119,7 @@ class Upcoming:
         found = [
             Item(change, key_of(self._messages, change), batch, number)
             for number, change in enumerate(batch.changes, 1)
-            if self._messages.kind(change) is not None
+            if change.seq not in self._standing.turned and self._messages.kind(change) is not None
         ]
         if found:
             found[-1].number = len(batch.changes)

@@ -116,6 +116,10 @@ class SqliteOutboxes:
         """The keys of which messages wait or have failed, those parked left out."""
         return {row[0] for row in await self._read("kept_keys", outbox=outbox)}
 
+    async def turned(self, outbox: int) -> set[int]:
+        """The numbers of messages aside that were turned into inserts."""
+        return {row[0] for row in await self._read("turned", outbox=outbox)}
+
     async def put_keys(
         self, session: OpenTransaction, outbox: int, keys: Sequence[str], kinds: Sequence[str]
     ) -> set[str]:
