@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ from stage.outboxes import OutboxStage, aside, drain, failing, outbox_row, state
 from stage.reactive import Stage
 
 from penstock import Index, Retry, Table
+from penstock.app import Backend
+from penstock.changes.position import Position
+from penstock.store.changes import Batch
 from penstock.testing import TestApp
 
 NEVER = Retry(max_attempts=1)
@@ -114,3 +118,86 @@ async def test_the_end_passes_rows_by_that_came_by_their_changes(database_url: s
         stage.fails = lambda _message: None
         await drain(test, timedelta(seconds=2))
         assert (await aside(test), {"5", "8"} & {*stage.texts()}) == ([], set())
+
+
+# ----- what other tables capture meanwhile
+
+
+def beside(**options: Any) -> OutboxStage:
+    """An outbox that hands over rows, and another one whose table is written to meanwhile."""
+    stage = OutboxStage(Item, Other)
+    stage.outbox(Item, **{"batch": 1, "retry": NEVER, **options})
+    stage.outbox(Other, "second", start="end")
+    return stage
+
+
+async def unread(test: Backend) -> int:
+    """How much of all that was captured its reader has still before it."""
+    changes = test.engine.store.changes
+    (reader,) = [one for one in await changes.readers() if one.name == "outbox:send"]
+    return (await changes.lag(reader.position, 1000)).rows
+
+
+@pytest.mark.parametrize("options", [{}, {"order_by": "value"}, {"batch": None, "mutation": True}])
+async def test_the_reader_moves_with_the_rows_that_are_handed_over(database_url: str, options: Any) -> None:
+    await rows_before(database_url, 300)
+    stage = beside(**options)
+    async with stage.open(database_url) as test:
+        await pieces(test)
+        for _ in range(2):
+            await stage.insert(test, *[Other(note=str(one)) for one in range(5)])
+            assert await unread(test) == 5
+            await pieces(test)
+            assert await unread(test) == 0
+        assert (await outbox_row(test)).backfill is not None
+
+
+async def test_the_reader_moves_past_rows_that_are_no_messages_and_at_their_end(database_url: str) -> None:
+    await rows_before(database_url)
+    stage = beside(filter=lambda item: item.value < 0)
+    async with stage.open(database_url) as test:
+        await stage.insert(test, Other(note="a"))
+        await drain(test)
+        assert ((await outbox_row(test)).backfill, await unread(test)) == (None, 0)
+
+
+async def test_an_outbox_whose_older_row_fails_keeps_nothing_of_other_tables(database_url: str) -> None:
+    await rows_before(database_url)
+    stage = beside(retry=Retry(max_attempts=2, initial_backoff=1, max_backoff=2))
+    stage.fails = failing(lambda: ValueError("no"), "0")
+    async with stage.open(database_url) as test:
+        await pieces(test)
+        await stage.insert(test, Other(note="a"), Other(note="b"))
+        for _ in range(3):
+            await drain(test, timedelta(seconds=10))
+        assert (await outbox_row(test)).trouble is not None
+        assert await unread(test) == 0
+        stage.fails = lambda _message: None
+        await drain(test, timedelta(seconds=10))
+        assert [text for text in stage.texts() if text.isdigit()] == [str(one) for one in range(COUNT)]
+
+
+async def test_what_was_captured_is_looked_at_once(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a session there is no time for much of it: there is read on from where was just looked."""
+    await rows_before(database_url)
+    stage = beside(retry=Retry(max_attempts=2, initial_backoff=1, max_backoff=2))
+    stage.fails = failing(lambda: ValueError("no"), "3")
+    async with stage.open(database_url) as test:
+        await pieces(test, 2)
+        changes = test.engine.store.changes
+        read, looks = changes.read, list[tuple[Position, Batch]]()
+
+        async def spied(position: Position, *args: Any) -> Batch:
+            with monkeypatch.context() as within:  # on SQLite it calls itself
+                within.setattr(changes, "read", read)
+                batch = await read(position, *args)
+            looks.append((position, batch))
+            return batch
+
+        monkeypatch.setattr(changes, "read", spied)
+        for _ in range(4):
+            await stage.insert(test, Other(note="a"))
+            test.clock.advance(timedelta(seconds=10))
+            await pieces(test)
+        assert len(looks) == 8, "one for what is put aside, and one with the rows"
+        assert all(start == before.position for (_, before), (start, _) in pairwise(looks))
