@@ -35,11 +35,11 @@ select penstock.current_slot(), pg_current_xact_id()::text::bigint, -t.id, clock
 from penstock.topic t where t.name = :topic
 returning seq;
 
--- list: all outboxes by name.
+-- list: all outboxes by name, or the one that has it.
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
        trouble, delivered, delivered_at, rate, meanings
-from penstock.outbox order by name;
+from penstock.outbox where :name::text is null or name = :name order by name;
 
 -- sources: the tables and topics that outboxes send.
 -- Unbounded: it reads them all.

@@ -39,11 +39,11 @@ select -t.id, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'message', :key, :payloa
 from penstock_topic t where t.name = :topic
 returning seq;
 
--- list: all outboxes by name.
+-- list: all outboxes by name, or the one that has it.
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
        trouble, delivered, delivered_at, rate, meanings
-from penstock_outbox order by name;
+from penstock_outbox where :name is null or name = :name order by name;
 
 -- sources: the tables and topics that outboxes send.
 -- Unbounded: it reads them all.
