@@ -19,12 +19,12 @@ from penstock.calls.guestcalls import Guests
 from penstock.calls.jobcalls import JobCalls
 from penstock.calls.lockblocks import LEASE, WAIT, LockBlock, OnLost
 from penstock.calls.outboxes import Outboxes
-from penstock.calls.outboxplans import declare_outboxes
+from penstock.calls.outboxplans import check_outboxes, declare_outboxes
 from penstock.calls.ratelimits import RateLimiter, RateLimiters
 from penstock.calls.run import Runner
 from penstock.calls.scheduler import Scheduler
 from penstock.calls.syncbackend import SyncApp
-from penstock.calls.tasks import ReactiveTasks, declare_tasks
+from penstock.calls.tasks import ReactiveTasks, check_tasks, declare_tasks
 from penstock.calls.workpool import Workpool
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config, check_settings, load_config, unknown_variables
@@ -272,8 +272,14 @@ class Backend:
         self.app.guests.opened(self.runner)
 
     async def declare(self, crons: Sequence[CronPlan]) -> None:
-        """Make known to the database what the app declares beside its tables, and have its changes captured."""
+        """Make known to the database what the app declares beside its tables, and have its changes captured.
+
+        Raises:
+            DeclarationError: What is declared cannot be captured; nothing was written.
+        """
         store = self.engine.store
+        await check_tasks(self.engine, self.app.tasks)
+        await check_outboxes(self.engine, self.app.outboxes)
         await store.pools.declare(self.app.pool_definitions())
         await store.programs.declare(self.app.registry.kinds())
         await store.crons.declare(crons, self.engine.clock.now())

@@ -48,6 +48,12 @@ class Timed(Table, source="legacy", key="number", managed=False):
     at: datetime | None = None
 
 
+class Paired(Table, source="paired", key=("tenant", "number"), managed=False):
+    tenant: int
+    number: int
+    note: str
+
+
 class Thing(Table, name="thing"):
     note: str
     extra: str | None = None
@@ -193,6 +199,24 @@ async def test_rows_of_other_programs_are_as_queries_give_them(database_url: str
         await drain(test)
         found = sorted((one.outbox, one.row.id, one.row.at) for one in stage.got if one.row)
         assert found == [("part", "7", NOON), ("send", "7", NOON)]
+
+
+@pytest.mark.parametrize("fields", [None, ("note",), ("number", "note")])
+async def test_a_row_with_a_key_of_several_columns_has_its_id_however_much_is_sent_of_it(
+    database_url: str, fields: Any
+) -> None:
+    await run_sql(
+        database_url,
+        "create table paired (tenant integer, number integer, note text not null, primary key (tenant, number))",
+        "insert into paired values (1, 2, 'a')",
+    )
+    stage = OutboxStage(Paired)
+    stage.outbox(Paired, on=("insert", "update"), fields=fields)
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await run_sql(database_url, "update paired set note = 'b'")
+        await drain(test)
+        assert [(one.row.id, one.row.note) for one in stage.got if one.row] == [((1, 2), "a"), ((1, 2), "b")]
 
 
 # ----- tables

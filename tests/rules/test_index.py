@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.errors import DeclarationError
@@ -37,6 +39,12 @@ def test_an_index_without_columns_or_with_one_twice_is_refused() -> None:
         Index()
     with pytest.raises(DeclarationError, match="names a column twice"):
         Index("x", "y", "x")
+
+
+@pytest.mark.parametrize("columns", [{"x", "y"}, ["x", "y"], ("x", "y"), 5])
+def test_the_columns_of_an_index_are_named_one_after_another(columns: Any) -> None:
+    with pytest.raises(DeclarationError, match="one after another"):
+        Index(columns)
 
 
 def test_an_index_whose_columns_begin_another_one_is_redundant_unless_it_is_unique() -> None:

@@ -234,8 +234,8 @@ class _Judged:
 def _part(definition: TableDefinition, fields: dict[str, Any]) -> Table:
     """A row with some of its fields, which is not validated: nobody knows the others."""
     known = fields if definition.managed else aware(fields)
-    if len(definition.key) == 1:
-        known.setdefault("id", Id(known[definition.key[0]]))
+    key = definition.key_in(known)
+    known.setdefault("id", Id(key) if len(definition.key) == 1 else key)
     return make_row(definition.table, known)
 
 

@@ -11,8 +11,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def called(known: Iterable[T], name: str, name_of: Callable[[T], str]) -> T | None:
+def called(known: Iterable[T], name: object, name_of: Callable[[T], str]) -> T | None:
     """The one that has a name, or else the only one that has it after its module; None if there is none."""
+    if not isinstance(name, str):
+        return None
     names = {name_of(one): one for one in known}
     if name in names:
         return names[name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -108,11 +108,10 @@ class OutboxCare:
         """
         if type(limit) is not int or not 1 <= limit <= _MOST_LISTED:
             raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
-        if isinstance(states, str) or not set(states) <= set(STATES):
-            raise ValueInvalid(f"states takes some of {', '.join(STATES)}, not {states!r}.")
-        _check_numbers(() if after is None else (after,))
+        _numbers(() if after is None else (after,))
+        wanted = _states(states)
         calls = _calls(ctx)
-        return calls.answer(self._messages(calls, name, states, limit, after))
+        return calls.answer(self._messages(calls, name, wanted, limit, after))
 
     @overload
     def retry(self, ctx: AsyncWaiter, name: str, numbers: Sequence[int] | None = ...) -> Coroutine[Any, Any, int]: ...
@@ -131,10 +130,11 @@ class OutboxCare:
 
         Raises:
             OutboxNotFound: The database knows no outbox of this name.
+            ValueInvalid: There is no such number.
         """
-        _check_numbers(numbers or ())
+        wanted = None if numbers is None else _numbers(numbers)
         calls = _calls(ctx)
-        return calls.answer(self._retry(calls, name, numbers))
+        return calls.answer(self._retry(calls, name, wanted))
 
     @overload
     def skip(self, ctx: AsyncWaiter, name: str, number: int, reason: str) -> Coroutine[Any, Any, None]: ...
@@ -154,11 +154,10 @@ class OutboxCare:
             DataError: It has no such message that has failed.
             ValueInvalid: There is no reason.
         """
-        _check_numbers((number,))
-        if not reason.strip():
-            raise ValueInvalid("A message is skipped for a reason.", fix="Say why; the log tells it.")
+        _numbers((number,))
+        why = _reason(reason)
         calls = _calls(ctx)
-        return calls.answer(self._skip(calls, name, number, " ".join(reason.split())[:_LONGEST_REASON]))
+        return calls.answer(self._skip(calls, name, number, why))
 
     @overload
     def pause(self, ctx: AsyncWaiter, name: str) -> Coroutine[Any, Any, None]: ...
@@ -209,13 +208,12 @@ class OutboxCare:
 
         Raises:
             OutboxNotFound: The database knows no outbox of this name.
-            ValueInvalid: It is a time without a time zone.
+            ValueInvalid: It is a time without a time zone, or neither a text nor a time.
             CursorInvalid: It is no position in the change feed of this database.
         """
-        if isinstance(to, datetime):
-            to = _utc(to)
+        place = _place(to)
         calls = _calls(ctx)
-        return calls.answer(self._move(calls, name, to))
+        return calls.answer(self._move(calls, name, place))
 
     @overload
     def rebuild(self, ctx: AsyncWaiter, name: str) -> Coroutine[Any, Any, None]: ...
@@ -325,10 +323,37 @@ async def _again(calls: JobCalls, write: Callable[[], Awaitable[T]]) -> T:
     return await Attempts(calls.engine).run(write, "Looking after outboxes")
 
 
-def _check_numbers(numbers: Sequence[int]) -> None:
-    for one in numbers:
+def _numbers(given: Any) -> builtins.list[int]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ValueInvalid(f"numbers takes a list of them, not {given!r}.", fix=f"Write [{given}].")
+    found = builtins.list(given)
+    for one in found:
         if type(one) is not int or one not in _NUMBERS:
             raise ValueInvalid(f"A message has a number of at most 64 bits, not {str(one)[:100]}.")
+    return found
+
+
+def _states(given: Any) -> builtins.list[MessageState]:
+    found = None if isinstance(given, str) or not isinstance(given, Iterable) else builtins.list(given)
+    if found is None or not all(state in STATES for state in found):
+        raise ValueInvalid(f"states takes some of {', '.join(STATES)}, not {given!r}.")
+    return found
+
+
+def _reason(given: Any) -> str:
+    if not isinstance(given, str) or not given.strip():
+        raise ValueInvalid("A message is skipped for a reason, which is a text.", fix="Say why; the log tells it.")
+    return " ".join(given.split())[:_LONGEST_REASON]
+
+
+def _place(given: Any) -> str | datetime:
+    if isinstance(given, datetime):
+        return _utc(given)
+    if not isinstance(given, str):
+        raise ValueInvalid(
+            f"move takes 'beginning', 'end', a time or a position, not {given!r}.", fix="A time is a datetime."
+        )
+    return given
 
 
 def _utc(moment: datetime) -> datetime:

@@ -241,13 +241,8 @@ class Outboxes(OutboxCare, Sending):
 
 def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> Outbox:
     given: dict[str, Any] = {word: value for word, value in options.items() if word not in {"name", "reset"}}
-    for word in ("on", "fields", "order_by"):
-        if isinstance(given.get(word), (list, set, frozenset)):
-            given[word] = tuple(given[word])
-        elif word in given and given[word] is None and word != "on":
-            given[word] = ()
-    if isinstance(given.get("order_by"), str):
-        given["order_by"] = (given["order_by"],)
+    for word in given.keys() & {"on", "fields", "order_by"}:
+        given[word] = _several(word, given[word])
     if isinstance(source, str):
         if condition is not None or given.keys() & {"on", "fields", "partition_by", "order_by"}:
             raise DeclarationError(
@@ -267,6 +262,17 @@ def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> O
         )
     traced = None if condition is None else trace_filter(definition, condition, f"Outbox {name}: filter")
     return Outbox(name=name, definition=definition, condition=traced, **given)
+
+
+def _several(word: str, given: Any) -> Any:
+    """What takes several words, as a tuple; what cannot be is left to be refused."""
+    if word == "order_by":
+        given = (given,) if isinstance(given, str) else given
+    elif isinstance(given, (set, frozenset)):
+        given = sorted(given, key=str)  # the same in each process
+    if given is None and word != "on":
+        return ()
+    return tuple(given) if isinstance(given, list) else given
 
 
 def _reset(name: str, outbox: Outbox, kind: type[AnyFunction], given: Any) -> AnyFunction | None:

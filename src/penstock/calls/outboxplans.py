@@ -7,10 +7,12 @@ Owns the order of these steps, and what a table has to be like whose rows are re
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Sequence
 
 from penstock.calls.engine import Engine
 from penstock.calls.outboxes import DeclaredOutbox, Outboxes
 from penstock.calls.outboxlooks import look_at
+from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
 from penstock.observe.logs import event as log_event
@@ -18,10 +20,36 @@ from penstock.outbox.older import Older, first
 from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import reader_lost
 from penstock.schema.stored import StoredTable, index_columns, unique_keys
+from penstock.schema.table import TableDefinition
 from penstock.store.ddl import describe
+from penstock.store.dialect import Dialect
 from penstock.store.outboxes import OutboxRow
 
 _MOST_TOLD = 1000
+
+
+async def check_outboxes(engine: Engine, outboxes: Outboxes) -> None:
+    """Refuse what cannot be read or captured, before anything of a program is written.
+
+    Raises:
+        DeclarationError: An outbox cannot be as it is declared.
+    """
+    store, dialect = engine.store, engine.store.dialect
+    for one in outboxes:
+        one.messages(dialect)
+    known = {row.plan.name: row for row in await store.outboxes.list()} if len(outboxes) else {}
+    names = {one.outbox.definition.name for one in outboxes if one.outbox.definition is not None}
+    tables = await store.catalog.stored_tables(sorted(names)) if names else {}
+    wanted = []
+    for one in outboxes:
+        outbox, row = one.outbox, known.get(one.outbox.name)
+        if outbox.definition is None:
+            continue
+        if (stored := tables.get(outbox.definition.name)) is not None:
+            _check_rows(one, outbox.definition, row, stored, dialect)
+        if row is None or row.plan.version <= outbox.version:
+            wanted.append(_interest(one, row, dialect))
+    await store.interests.check(wanted, engine.clock.now())
 
 
 async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
@@ -29,42 +57,68 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
 
     The number of an interest is known to relays before anything is captured under it, and what was declared before is
     captured no more from the same transaction on: so no change is missed, and none comes twice. Outboxes of other
-    programs are learned of here.
+    programs are learned of here. Whoever starts reads each list of what is there once, however many outboxes it has.
     """
-    for one in outboxes:
-        one.messages(engine.store.dialect)  # what cannot be is refused now
-        await _check_rows(engine, one)
-    for one in outboxes:
-        await _declare(engine, one)
+    store = engine.store
+    if len(outboxes):
+        rows = [(one, await _declare(engine, one)) for one in outboxes]
+        readers = {reader.name for reader in await store.changes.readers()}  # afterwards: what is ready has had one
+        for one, row in rows:
+            await _register(engine, one.outbox, row, readers)
+        await _capture(engine, [(one, row) for one, row in rows if _is_said_by(one.outbox, row)])
+        for _one, row in rows:
+            if not row.ready:
+                await store.outboxes.prepared(row.id)
     await engine.learn_order()
     await _tell_of_others(engine, outboxes)
 
 
-async def _declare(engine: Engine, one: DeclaredOutbox) -> None:
-    store, now, outbox = engine.store, engine.clock.now(), one.outbox
-    row = await store.outboxes.declare(one.plan(), first(outbox.order_by) if _reads_rows(outbox) else None, now)
-    if row.ready and outbox.reader not in {reader.name for reader in await store.changes.readers()}:
-        await _halt_lost(engine, outbox)
+async def _declare(engine: Engine, one: DeclaredOutbox) -> OutboxRow:
+    backfill = first(one.outbox.order_by) if _reads_rows(one.outbox) else None
+    return await engine.store.outboxes.declare(one.plan(), backfill, engine.clock.now())
+
+
+async def _register(engine: Engine, outbox: Outbox, row: OutboxRow, readers: Collection[str]) -> None:
+    """Have an outbox read the feed; of a topic, what it reads is known then."""
+    store = engine.store
+    if outbox.reader not in readers:
+        if row.ready:
+            await _halt_lost(engine, outbox)
+        if outbox.definition is None or _is_said_by(outbox, row):
+            at = BEGINNING if outbox.definition is None and outbox.start == "beginning" else None
+            await store.changes.register(outbox.reader, engine.clock.now(), at)
     if outbox.definition is None:
-        await store.changes.register(outbox.reader, now, BEGINNING if outbox.start == "beginning" else None)
-        await store.outboxes.capture(row.id, [-await store.outboxes.topic(outbox.topic or "")])
-    elif row.plan.version == outbox.version:
-        await store.changes.register(outbox.reader, now)
-        await _capture(engine, one, row)
-    if not row.ready:
-        await store.outboxes.prepared(row.id)
+        await _read_under(engine, row, -await store.outboxes.topic(outbox.topic or ""))
 
 
-async def _capture(engine: Engine, one: DeclaredOutbox, row: OutboxRow) -> None:
-    """Have its changes captured as it is declared; rows that are being handed over go on in the order they have."""
+def _is_said_by(outbox: Outbox, row: OutboxRow) -> bool:
+    """Whether it is this program that says what is captured of a table, and not a newer one."""
+    return outbox.definition is not None and row.plan.version == outbox.version
+
+
+async def _capture(engine: Engine, ours: Sequence[tuple[DeclaredOutbox, OutboxRow]]) -> None:
+    """Have changes captured as outboxes are declared."""
     store, now = engine.store, engine.clock.now()
-    order = one.outbox.order_by if row.backfill is None else Older.parse(row.backfill).order
-    interest = one.interest(store.dialect, order)
-    (number,) = await store.interests.add([interest], now)
-    await store.outboxes.capture(row.id, [number], interest.meaning)
-    known = await store.interests.list()
-    before = [old.id for old in known if old.interest.name == interest.name and old.id != number]
-    await store.interests.declare([interest], now, replaces=before)
+    interests = [_interest(one, row, store.dialect) for one, row in ours]
+    numbers = await store.interests.add(interests, now)
+    for (_one, row), number, interest in zip(ours, numbers, interests, strict=True):
+        await _read_under(engine, row, number, interest.meaning)
+    names = {interest.name for interest in interests}
+    known = await store.interests.list() if names else []
+    before = [old.id for old in known if old.interest.name in names and old.id not in numbers]
+    await store.interests.declare(interests, now, replaces=before)
+
+
+async def _read_under(engine: Engine, row: OutboxRow, number: int, meaning: str | None = None) -> None:
+    """Have what is captured under a number read by relays."""
+    if number not in row.interests:
+        await engine.store.outboxes.capture(row.id, [number], meaning)
+
+
+def _interest(one: DeclaredOutbox, row: OutboxRow | None, dialect: Dialect) -> Interest:
+    """What is to be captured; rows that are being handed over go on in the order they have."""
+    left = None if row is None else row.backfill
+    return one.interest(dialect, one.outbox.order_by if left is None else Older.parse(left).order)
 
 
 def _reads_rows(outbox: Outbox) -> bool:
@@ -99,22 +153,20 @@ async def _tell_of_others(engine: Engine, outboxes: Outboxes) -> None:
             )
 
 
-async def _check_rows(engine: Engine, one: DeclaredOutbox) -> None:
+def _check_rows(
+    one: DeclaredOutbox, definition: TableDefinition, row: OutboxRow | None, stored: StoredTable, dialect: Dialect
+) -> None:
     """See to it that the rows of an outbox's table can be read one after another, each once, if they are to be read.
 
     Raises:
         DeclarationError: Several rows may have the same key, or a column by which they are ordered may be NULL.
     """
-    outbox, definition = one.outbox, one.outbox.definition
-    row = next((row for row in await engine.store.outboxes.list() if row.plan.name == outbox.name), None)
+    outbox = one.outbox
     begins = _reads_rows(outbox) if row is None else row.backfill is not None
-    if definition is None or not (begins or one.reset is not None):
-        return
-    stored = (await engine.store.catalog.stored_tables([definition.name])).get(definition.name)
-    if stored is None or stored.kind != "table":
+    if not (begins or one.reset is not None) or stored.kind != "table":
         return
     order = outbox.order_by
-    names = {column.name: name for name, column in describe(definition, engine.store.dialect).columns.items()}
+    names = {column.name: name for name, column in describe(definition, dialect).columns.items()}
     keys, place = [names[name] for name in definition.key], [names.get(name, name) for name in order]
     if not definition.managed and not any(set(keys).issuperset(columns) for columns in unique_keys(stored)):
         listed = ", ".join(definition.key)

@@ -86,6 +86,7 @@ class TaskCare:
             CursorInvalid: `after` is not what a page has given.
             DeclarationError: The filter has a function of rows that cannot be translated.
         """
+        _check_filter(where)
         calls = _calls(ctx)
         return calls.answer(self._records(calls, where, limit, after, order))
 
@@ -98,6 +99,7 @@ class TaskCare:
 
         It reads all records of the tasks; `list` tells of what is to be done without that.
         """
+        _check_filter(where)
         calls = _calls(ctx)
         return calls.answer(self._count(calls, where))
 
@@ -257,6 +259,7 @@ class TaskCare:
         return await pieces_of(calls, self._own_tasks(), where)
 
     def _change(self, ctx: Any, verb: Verb, where: _Where, *, everything: bool) -> Any:
+        _check_filter(where)
         where.check_meant(verb, everything=everything)
         where, calls = meant(verb, where), _calls(ctx)
 
@@ -323,6 +326,11 @@ class TaskCare:
 
     async def _resume(self, calls: JobCalls, name: str) -> int:
         return (await resume(calls, name)).runs
+
+
+def _check_filter(given: object) -> None:
+    if not isinstance(given, TaskFilter):
+        raise ValueInvalid(f"Rows of tasks are picked by a TaskFilter, not {given!r}.", fix="Write TaskFilter(task=…).")
 
 
 async def _nothing(done: Coroutine[Any, Any, str]) -> None:

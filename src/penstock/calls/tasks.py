@@ -338,6 +338,14 @@ def _definition(table: Any, handler: Any) -> TableDefinition:
     return definition_of(table)
 
 
+async def check_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
+    """Refuse tasks whose changes cannot be captured, before anything of a program is written."""
+    if len(tasks):
+        known = {row.plan.name: row for row in await engine.store.tasks.list()}
+        ours = [one for one in tasks if _may_declare(one, known.get(one.task.name))]
+        await engine.store.interests.check([one.interest(engine.store.dialect) for one in ours], engine.clock.now())
+
+
 async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     """Make the tasks of a program known: the reader of planners first, then what is captured, then the tasks."""
     store, now = engine.store, engine.clock.now()

@@ -142,7 +142,7 @@ class Outbox:
             ("order_by", self.order_by),
         ):
             if not isinstance(columns, tuple):
-                self._refuse(f"{word} is a tuple of fields, not {columns!r}")
+                self._refuse(f"{word} is a tuple of fields, not a {type(columns).__name__}")
             for column in columns:
                 if column not in names:
                     self._refuse(f"{word}: {self.source} has no field {column!r}")

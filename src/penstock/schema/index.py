@@ -28,6 +28,11 @@ class Index:
     def __init__(self, *columns: str, unique: bool = False) -> None:
         if not columns:
             raise DeclarationError("An Index needs at least one column.", fix='Write Index("column", …).')
+        if not all(isinstance(column, str) for column in columns):
+            raise DeclarationError(
+                f"Index{columns!r}: columns are given by their names, one after another.",
+                fix='Write Index("shop", "day").',
+            )
         if len(set(columns)) != len(columns):
             raise DeclarationError(f"Index{columns!r} names a column twice.")
         self.columns = columns

@@ -73,9 +73,9 @@ class OlderRows:
         self._standing = standing
         self._sent = sent
 
-    async def captured(self, row: OutboxRow) -> Captured:
-        """What was captured since the reader moved last, as far as it is read at once."""
-        batch = await self._store.changes.read(self._standing.position, _AT_ONCE, row.interests)
+    async def captured(self, row: OutboxRow, start: Position) -> Captured:
+        """What was captured since, as far as it is read at once."""
+        batch = await self._store.changes.read(start, _AT_ONCE, row.interests)
         if not batch.changes:
             return Captured([], batch.position, batch.complete)
         source = await self._store.interests.source(row.interests[-1])  # before a connection is held
@@ -85,12 +85,19 @@ class OlderRows:
         finally:
             await session.rollback()
 
-    async def page(self, row: OutboxRow, limit: int) -> Page | None:
-        """The next rows; None if more was captured than is read at once, or the table is not there."""
+    async def page(self, row: OutboxRow, start: Position, limit: int) -> Page | None:
+        """The next rows; None if more was captured than is read at once, or the table is not there.
+
+        Args:
+            row: The outbox.
+            start: Up to where it is known what was captured. It was just read, as what comes since has to be read soon:
+                a session has no time for a reader that is far behind.
+            limit: How many rows.
+        """
         source = await self._store.interests.source(row.interests[-1])
         session = await self._store.begin_read()
         try:
-            batch = await self._store.changes.read(self._standing.position, _AT_ONCE, row.interests, session)
+            batch = await self._store.changes.read(start, _AT_ONCE, row.interests, session)
             if source is None or not batch.complete:
                 return None
             captured = await self._captured(session, row, batch, source)
@@ -103,15 +110,18 @@ class OlderRows:
         finally:
             await session.rollback()
         known |= {one.change.key for one in captured.put if one.change.kind in _covering(left) and one.change.key}
-        items, left = self._items(row, rows, known, left)
+        items, left = self._items(row, batch, rows, known, left)
         return Page(row.plan.name, items, left, len(rows) < limit, captured)
 
     # ----- steps
 
-    def _items(self, row: OutboxRow, rows: Sequence[Row], known: set[str], left: Older) -> tuple[list[Item], Older]:
+    def _items(
+        self, row: OutboxRow, batch: Batch, rows: Sequence[Row], known: set[str], left: Older
+    ) -> tuple[list[Item], Older]:
         """Rows that are no messages by themselves, as they were inserted or changed since, are passed over.
 
-        The one that has failed keeps its number; should it be gone, no other one gets that.
+        With the others the reader moves past what was captured until they were read, which is put aside by then. The
+        one that has failed keeps its number; should it be gone, no other one gets that.
         """
         now, items, trouble = self._clock.now(), list[Item](), self._standing.trouble
         failed = left.failed if trouble is None or trouble.seq >= 0 else (trouble.seq, trouble.key)
@@ -124,7 +134,8 @@ class OlderRows:
                 left, failed = left.reached(failed[0]), None
             left = left.counted(at, None if failed is None else failed[0])
             failed, change.seq = None, left.number
-            items.append(Item(change, key_of(self._messages, change), backfill=left.text()))
+            number = len(batch.changes)
+            items.append(Item(change, key_of(self._messages, change), batch, number, backfill=left.text()))
         return items, left if failed is None else left.reached(failed[0])
 
     async def _known(self, session: OpenTransaction, row: OutboxRow, left: Older, keys: Sequence[str]) -> set[str]:
@@ -145,14 +156,15 @@ class OlderRows:
             handed = await self._handed(session, row, batch, source, left)
         put = []
         for change in batch.changes:
-            kind = self._messages.meant(change)
+            kind, turned = self._messages.meant(change), False
             if handed is not None and kind in {"enter", "change"} and change.key is not None:
-                kind = "enter" if change.key not in handed else kind
+                turned = kind == "change" and change.key not in handed
+                kind = "enter" if turned else kind
                 handed.add(change.key)
             elif self._messages.kind(change) is None:
                 continue
             meant = replace(change, kind=kind or change.kind)
-            put.append(Aside(meant, key_of(self._messages, meant), "waiting"))
+            put.append(Aside(meant, key_of(self._messages, meant), "waiting", turned=turned))
         return Captured(put, batch.position, batch.complete)
 
     async def _handed(

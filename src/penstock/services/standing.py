@@ -47,8 +47,8 @@ class Item:
     Attributes:
         change: The change that it is.
         key: By which it is ordered.
-        batch: What it was read with; None if it was not read of the feed.
-        number: How many of that are done with it.
+        batch: What was read of the feed with it; None if nothing was.
+        number: How many changes of that are done with it.
         backfill: What is left of older rows then; None if that does not change.
         aside: How it was put aside; None if it was not.
     """
@@ -89,6 +89,7 @@ class Standing:
         position: Where its reader is.
         trouble: What is known of the next message, if it has failed.
         keys: The keys of which messages are put aside, so that those that come are too.
+        turned: The numbers of messages that were put aside as inserts, and come no more as the changes they were.
         waits: Whether some of those may be handed over now.
         retry_at: When the next of those is tried again that has failed.
         moved_at: When it was written last.
@@ -105,6 +106,7 @@ class Standing:
         self.position = Position()
         self.trouble: Trouble | None = None
         self.keys: set[str] = set()
+        self.turned: set[int] = set()
         self.waits = True
         self.retry_at: datetime | None = None
         self.moved_at = 0.0
@@ -132,6 +134,7 @@ class Standing:
             return None
         self.row, self.lease, self.position, self.trouble = row, lease, position, row.trouble
         self.keys = await self._store.outboxes.kept_keys(row.id)
+        self.turned = await self._store.outboxes.turned(row.id)
         self.retry_at = await self._store.outboxes.next_retry(row.id)
         self.waits, self.moved_at = True, self._clock.monotonic()
         log_event("outbox.started", outbox=self._outbox.name, lease=lease)

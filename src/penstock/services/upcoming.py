@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from penstock.calls.deliveries import Messages
 from penstock.calls.run import Runner
+from penstock.changes.position import Position
 from penstock.observe.logs import event as log_event
 from penstock.services.olderrows import Captured, OlderRows, key_of
 from penstock.services.reading import ReadSize
@@ -52,7 +53,7 @@ class Upcoming:
         self._largest = largest
         self._buffer: deque[Item] = deque()
         self._end = standing.position
-        self._after: Batch | None = None
+        self._after: Position | None = None
         self._size = ReadSize(_AT_ONCE)
         self._older_rows = OlderRows(runner, messages, standing, sent)
 
@@ -100,26 +101,30 @@ class Upcoming:
 
     # ----- steps
 
+    @property
+    def _read_to(self) -> Position:
+        """Up to where all that was captured is known, though the reader may not have moved there yet."""
+        return self._standing.position if self._after is None else self._after
+
     async def _read(self, row: OutboxRow) -> None:
         """Read on in the change feed."""
         looks, complete = 0, False
         while not self._buffer and not complete and looks < _LOOKS:
-            start = self._standing.position if self._after is None else self._after.position
-            self._after = batch = await self._store.changes.read(start, self._size.number, row.interests)
+            batch = await self._store.changes.read(self._read_to, self._size.number, row.interests)
             self._size.adapt(batch)
             self._buffer.extend(self._items(batch))
-            looks, complete = looks + 1, batch.complete
+            self._after, looks, complete = batch.position, looks + 1, batch.complete
         if self._buffer or self._after is None:
             self._after = None  # the last of them leads there
         elif self._clock.monotonic() - self._standing.moved_at >= _MOVE_EVERY:
-            await self._standing.write(self._standing.step(after=self._after.position))
+            await self._standing.write(self._standing.step(after=self._after))
 
     def _items(self, batch: Batch) -> list[Item]:
         """The messages of a batch; what else was captured is passed by with the message before it."""
         found = [
             Item(change, key_of(self._messages, change), batch, number)
             for number, change in enumerate(batch.changes, 1)
-            if self._messages.kind(change) is not None
+            if change.seq not in self._standing.turned and self._messages.kind(change) is not None
         ]
         if found:
             found[-1].number = len(batch.changes)
@@ -159,31 +164,36 @@ class Upcoming:
                 pass
             if self._standing.row is None or self._standing.row.backfill is None:
                 return []
-            page = await self._older_rows.page(self._standing.row, min(_ROWS_AT_ONCE, self._largest()))
+            most = min(_ROWS_AT_ONCE, self._largest())
+            page = await self._older_rows.page(self._standing.row, self._read_to, most)
             if page is None or not await self._write_aside(page.aside):
                 continue
             if page.items:
                 return page.items
             if page.ended:
                 log_event("outbox.backfilled", outbox=page.outbox, rows=page.left.count)
-                await self._standing.write(self._standing.step(filled=True))
+                await self._standing.write(self._standing.step(after=page.aside.position, filled=True))
                 return await self.next()
-            await self._standing.write(self._standing.step(backfill=page.left.text()))
+            await self._standing.write(self._standing.step(after=page.aside.position, backfill=page.left.text()))
         return []
 
     async def _put_aside(self) -> bool:
         """Put aside what was captured since; whether there is more."""
-        self.forget()
+        self._buffer.clear()
         if self._standing.row is None:
             return False
-        captured = await self._older_rows.captured(self._standing.row)
+        captured = await self._older_rows.captured(self._standing.row, self._read_to)
         return await self._write_aside(captured) and not captured.complete
 
     async def _write_aside(self, captured: Captured) -> bool:
-        """Write down what is put aside; False if nothing is known any more."""
-        if not captured.put and captured.complete:
+        """Write down what is put aside; False if nothing is known any more.
+
+        Where there is nothing to put, the reader moves with the rows that are handed over; if none are, now and then.
+        """
+        standing, self._after = self._standing, captured.position
+        late = self._clock.monotonic() - standing.moved_at >= _MOVE_EVERY
+        if not captured.put and captured.complete and not late:
             return True
-        standing = self._standing
         return await standing.write(standing.step(after=captured.position, put=captured.put, trouble=standing.trouble))
 
 

@@ -62,12 +62,22 @@ class Interests(Protocol):
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""
 
+    async def check(self, interests: Sequence[Interest], now: datetime) -> None:
+        """Refuse what `declare` would refuse, without changing anything; what is in order takes no lock.
+
+        Where others hold locks on a table, it is not tried out what its database says to the SQL.
+
+        Raises:
+            DeclarationError: See `declare`.
+        """
+
     async def declare(
         self, interests: Sequence[Interest], now: datetime, *, replaces: Sequence[int] = ()
     ) -> builtins.list[int]:
         """Have changes captured from now on, and mend what is amiss; the numbers of the interests, in their order.
 
-        Those that it `replaces`, by their numbers, are captured no more from the very transaction on that captures it.
+        Those that it `replaces`, by their numbers, are captured no more from the very transaction on that captures the
+        one of their name.
 
         Those that are declared and in order are left alone, and no lock is taken for them. One that was captured before
         and was not in order is told of as ``lost``, in the transaction that makes its triggers anew.

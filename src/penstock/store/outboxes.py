@@ -111,12 +111,15 @@ class Aside:
         state: ``waiting`` for others to be delivered; ``halted``, as it has failed, and those of its key wait for it;
             ``parked``, as it has failed, and nobody waits for it.
         trouble: What is known of it, if it has failed.
+        turned: Whether it was turned into an insert: its row was still to be handed over when it was changed, and of
+            that change alone the feed tells.
     """
 
     change: CapturedChange
     key: str
     state: AsideState
     trouble: Trouble | None = None
+    turned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +188,9 @@ class Outboxes(Protocol):
     async def kept_keys(self, outbox: int) -> set[str]:
         """The keys of which messages wait or have failed, those parked left out."""
 
+    async def turned(self, outbox: int) -> set[int]:
+        """The numbers of messages aside that were turned into inserts."""
+
     async def put_keys(
         self, session: OpenTransaction, outbox: int, keys: Sequence[str], kinds: Sequence[str]
     ) -> set[str]:
@@ -233,8 +239,8 @@ class Outboxes(Protocol):
             at: The position; None for where the feed ends.
             backfill: What is left of older rows; `KEPT` for what was left of them.
             now: The time.
-            forgets: Which messages that are put aside are forgotten: those that are read ``"again"``; with
-                ``"pending"`` all but those parked; or ``"all"``.
+            forgets: Which messages that are put aside are forgotten: those that are read ``"again"``, which those that
+                were turned are not; with ``"pending"`` all but those parked; or ``"all"``.
             session: The transaction; by default one of its own.
 
         Raises:

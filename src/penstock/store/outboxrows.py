@@ -13,7 +13,7 @@ from penstock.store.outboxes import Aside, OutboxPlan, OutboxRow, Step
 
 ASIDE = (
     "seqs", "keys", "states", "interests", "kinds", "row_keys", "befores", "afters", "changed_ats", "attempts",
-    "failed_ats", "retry_ats", "errors", "tracebacks", "deaths", "used_up",
+    "failed_ats", "retry_ats", "errors", "tracebacks", "deaths", "used_up", "turned",
 )  # fmt: skip
 
 
@@ -83,16 +83,16 @@ def aside_values(one: Aside) -> tuple[Any, ...]:
     )  # fmt: skip
     return (
         change.seq, one.key, one.state, change.interest, change.kind, change.key, change.before, change.after,
-        change.changed_at, *known,
+        change.changed_at, *known, one.turned,
     )  # fmt: skip
 
 
 def aside_of(row: Sequence[Any], changed_at: datetime, failed_at: datetime | None, retry_at: datetime | None) -> Aside:
     """A message that is put aside from its row, with what stores write in ways of their own."""
     seq, interest, kind, row_key, before, after, _changed_at, key, state, attempts, _failed, _retry, *known = row
+    error, trace, deaths, used_up, turned = known
     trouble = None
     if failed_at is not None:
-        error, trace, deaths, used_up = known
         trouble = Trouble(
             seq=seq,
             attempts=attempts,
@@ -103,4 +103,5 @@ def aside_of(row: Sequence[Any], changed_at: datetime, failed_at: datetime | Non
             halted=bool(used_up),
             deaths=deaths,
         )
-    return Aside(CapturedChange(seq, interest, kind, row_key, before, after, changed_at), key, state, trouble)
+    change = CapturedChange(seq, interest, kind, row_key, before, after, changed_at)
+    return Aside(change, key, state, trouble, bool(turned))

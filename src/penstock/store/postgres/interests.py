@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.changes.interest import Interest
-from penstock.errors import DataError, DeclarationError, PenstockError
+from penstock.errors import Conflict, DatabaseBusy, DataError, DeclarationError, PenstockError
 from penstock.store.changes import InterestRow, Source, State
 from penstock.store.contract import Change, OpenTransaction, SchemaLock, Statement
 from penstock.store.interestrows import Known, check_columns, known_state
@@ -45,6 +45,15 @@ class PostgresInterests:
                 known = await self._known()
         return [known[one.name, one.digest].id for one in interests]
 
+    async def check(self, interests: Sequence[Interest], now: datetime) -> None:
+        """Refuse what `declare` would refuse, without changing anything."""
+        known = await self._known()
+        wanted = [one for one in interests if _state(known.get((one.name, one.digest))) != "ok"]
+        if wanted:
+            async with self._catalog.lock():  # whoever makes the same functions has them first
+                for one in wanted:
+                    await self._try_out(one, now)
+
     async def declare(
         self, interests: Sequence[Interest], now: datetime, *, replaces: Sequence[int] = ()
     ) -> builtins.list[int]:
@@ -52,9 +61,9 @@ class PostgresInterests:
         known = await self._known()
         if replaces or any(_state(known.get((one.name, one.digest))) != "ok" for one in interests):
             async with self._catalog.lock() as lock:
+                known = await self._known()
                 for interest in interests:
-                    await self._declare(lock, interest, now, replaces)
-            known = await self._known()
+                    await self._declare(lock, interest, now, replaces, known)
         return [known[one.name, one.digest].id for one in interests]
 
     async def mend(self, id_: int) -> bool:
@@ -65,13 +74,13 @@ class PostgresInterests:
             held = self._queries["hold"]
             if not await session.fetch(held.statement, held.args({"id": id_})):
                 return False
-            one = await self._one(session, id_)
+            one = await self._one(id_, session)
             if one.installed is None or _state(one) == "ok":  # whoever has added it declares it
                 return False
             for statement in await self._statements(one):
                 await session.execute(Statement(statement))
             installed = self._queries["installed"]
-            text = json.dumps(_installed(one := await self._one(session, id_), _columns(one)))
+            text = json.dumps(_installed(one := await self._one(id_, session), _columns(one)))
             await session.execute(installed.statement, installed.args({"id": id_, "installed": text}))
             await session.commit()
         except DataError as error:
@@ -111,16 +120,20 @@ class PostgresInterests:
 
     # ----- steps
 
-    async def _declare(self, lock: SchemaLock, interest: Interest, now: datetime, replaces: Sequence[int]) -> None:
+    async def _declare(
+        self,
+        lock: SchemaLock,
+        interest: Interest,
+        now: datetime,
+        replaces: Sequence[int],
+        known: dict[tuple[str, str], Known],
+    ) -> None:
         identity = interest.name, interest.digest
         added = await self._run("add", **_added(interest, now))
-        known = await self._known()
-        one, left = known[identity], {other.id: other for other in known.values()}
-        gone = tuple(
-            statement
-            for number in replaces
-            for statement in (_FORGOTTEN.format(number), *_dropped(number), *_each_dropped(number, left))
-        )
+        if not added and identity not in known:  # another program has added it just now
+            known |= await self._known()
+        one = known[identity] = await self._one(added[0][0] if added else known[identity].id)
+        gone = _replaced(interest, replaces, known)
         if _state(one) == "ok":
             if gone:
                 await lock.apply(Change(interest.table, gone))
@@ -131,7 +144,7 @@ class PostgresInterests:
             if added:  # nothing is left of what could not be declared
                 await self._run("remove", id=one.id)
             raise
-        one = (await self._known())[identity]
+        one = known[identity] = await self._one(one.id)
         installed = json.dumps(_installed(one, _columns(one)))
         await self._run("installed", id=one.id, installed=installed)
 
@@ -146,19 +159,38 @@ class PostgresInterests:
         try:
             await lock.apply(Change(interest.table, statements))
         except DataError as error:
-            raise DeclarationError(
-                f"Interest {interest.name}: PostgreSQL refuses the triggers of {interest.table}: {error.what}",
-                fix="Use expressions of one row: no subqueries, and columns that it has.",
-            ) from error
+            raise _refused(interest, error) from error
+
+    async def _try_out(self, interest: Interest, now: datetime) -> None:
+        """Make triggers, and undo that."""
+        add = self._queries["add_for_trial"]
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            await session.execute(_IMPATIENT)
+            added = await session.fetch(add.statement, add.args(_added(interest, now)))
+            identity = interest.name, interest.digest
+            number = added[0][0] if added else (await self._known())[identity].id
+            for statement in await self._statements(await self._one(number, session)):
+                await session.execute(Statement(statement))
+        except DataError as error:
+            raise _refused(interest, error) from error
+        except (DatabaseBusy, Conflict):  # whoever declares it waits for these locks
+            return
+        finally:
+            await session.rollback()
 
     async def _known(self) -> dict[tuple[str, str], Known]:
-        found = map(_known, await self._run("list"))
+        found = map(_known, await self._run("list", id=None))
         return {(one.interest.name, one.interest.digest): one for one in found}
 
-    async def _one(self, session: PostgresSession, id_: int) -> Known:
-        """An interest that is there, as a transaction sees it."""
-        rows = await session.fetch(self._queries["list"].statement)
-        return next(one for one in map(_known, rows) if one.id == id_)
+    async def _one(self, id_: int, session: PostgresSession | None = None) -> Known:
+        """An interest that is there, as a transaction sees it, or now."""
+        query, values = self._queries["list"], {"id": id_}
+        if session is None:
+            (row,) = await self._run("list", **values)
+        else:
+            (row,) = await session.fetch(query.statement, query.args(values))
+        return _known(row)
 
     async def _run(self, query_name: str, /, **values: Any) -> Sequence[Any]:
         return await run(self._connections, self._queries[query_name], values)
@@ -169,6 +201,24 @@ def _added(interest: Interest, now: datetime) -> dict[str, Any]:
     return {
         "name": interest.name, "digest": interest.digest, "source": source, "spec": interest.text(), "now": now
     }  # fmt: skip
+
+
+def _refused(interest: Interest, error: DataError) -> DeclarationError:
+    return DeclarationError(
+        f"Interest {interest.name}: PostgreSQL refuses the triggers of {interest.table}: {error.what}",
+        fix="Use expressions of one row: no subqueries, and columns that it has.",
+    )
+
+
+def _replaced(interest: Interest, replaces: Sequence[int], known: dict[tuple[str, str], Known]) -> tuple[str, ...]:
+    """What lets those of its name that it replaces be captured no more; they are not known any more then."""
+    found: list[str] = []
+    for identity, old in list(known.items()):
+        if old.id in replaces and old.interest.name == interest.name:
+            left = {one.id: one for one in known.values()}
+            found += _FORGOTTEN.format(old.id), *_dropped(old.id), *_each_dropped(old.id, left)
+            del known[identity]
+    return tuple(found)
 
 
 def _dropped(number: int) -> tuple[str, ...]:

@@ -29,14 +29,14 @@ class PostgresOutboxes:
 
     async def declare(self, plan: OutboxPlan, backfill: str | None, now: datetime) -> OutboxRow:
         """Make an outbox known."""
-        known = await self._find(plan.name)
-        if known is None:
+        known = await self._list(plan.name)
+        if not known:
             await self._run("add", **plan_values(plan), backfill=backfill, now=now)
-        elif known.plan != plan:  # who finds all as it is needs no right to write
+        elif known[0].plan != plan:  # who finds all as it is needs no right to write
             await self._run("declare", **plan_values(plan), now=now)
         else:
-            return known
-        return await self._found(plan.name)
+            return known[0]
+        return (await self._list(plan.name))[0]
 
     async def capture(self, outbox: int, interests: Sequence[int], meaning: str | None = None) -> None:
         """Have its messages read under these numbers too, and judged by this meaning."""
@@ -59,7 +59,7 @@ class PostgresOutboxes:
 
     async def list(self) -> builtins.list[OutboxRow]:
         """All outboxes by name."""
-        return [outbox_of(row, row[7], row[8], row[9], row[14], row[17]) for row in await self._run("list")]
+        return await self._list(None)
 
     async def advance(self, step: Step, now: datetime, session: Session | None = None) -> bool:
         """Write what a step says, in a transaction."""
@@ -92,6 +92,10 @@ class PostgresOutboxes:
     async def kept_keys(self, outbox: int) -> set[str]:
         """The keys of which messages wait or have failed, those parked left out."""
         return {row[0] for row in await self._run("kept_keys", outbox=outbox)}
+
+    async def turned(self, outbox: int) -> set[int]:
+        """The numbers of messages aside that were turned into inserts."""
+        return {row[0] for row in await self._run("turned", outbox=outbox)}
 
     async def put_keys(
         self, session: OpenTransaction, outbox: int, keys: Sequence[str], kinds: Sequence[str]
@@ -212,11 +216,9 @@ class PostgresOutboxes:
             await self._fetch(session, "forget_aside", outbox=outbox, parked=forgets == "all")
         return True
 
-    async def _find(self, name: str) -> OutboxRow | None:
-        return next((row for row in await self.list() if row.plan.name == name), None)
-
-    async def _found(self, name: str) -> OutboxRow:
-        return next(row for row in await self.list() if row.plan.name == name)
+    async def _list(self, name: str | None) -> builtins.list[OutboxRow]:
+        rows = await self._run("list", name=name)
+        return [outbox_of(row, row[7], row[8], row[9], row[14], row[17]) for row in rows]
 
     async def _fetch(self, session: OpenTransaction, query_name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[query_name]

@@ -41,11 +41,25 @@ class SqliteInterests:
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Give interests their numbers, without capturing anything yet."""
-        async with writing(self._begin_write) as session:
-            for one in interests:
-                await self._fetch(session, "add", **_added(one, now))
+        async with reading(self._begin_read) as session:
             known = await self._known(session)
+        if any((one.name, one.digest) not in known for one in interests):
+            async with writing(self._begin_write) as session:
+                for one in interests:
+                    await self._fetch(session, "add", **_added(one, now))
+                known = await self._known(session)
         return [known[one.name, one.digest].id for one in interests]
+
+    async def check(self, interests: Sequence[Interest], now: datetime) -> None:
+        """Refuse what `declare` would refuse, without changing anything."""
+        async with reading(self._begin_read) as session:
+            known = await self._known(session)
+        if any(_state(known.get((one.name, one.digest))) != "ok" for one in interests):
+            session = await self._begin_write()
+            try:
+                await self._declare(session, interests, now)
+            finally:
+                await session.rollback()
 
     async def declare(
         self, interests: Sequence[Interest], now: datetime, *, replaces: Sequence[int] = ()
@@ -58,9 +72,7 @@ class SqliteInterests:
                 for number in replaces:
                     await _drop_triggers(session, number)
                     await self._fetch(session, "remove", id=number)
-                for interest in interests:
-                    await self._declare(session, interest, now)
-                known = await self._known(session)
+                known = await self._declare(session, interests, now)
         return [known[one.name, one.digest].id for one in interests]
 
     async def mend(self, id_: int) -> bool:
@@ -103,12 +115,17 @@ class SqliteInterests:
 
     # ----- steps
 
-    async def _declare(self, session: Session, interest: Interest, now: datetime) -> None:
-        await self._fetch(session, "add", **_added(interest, now))
-        identity = interest.name, interest.digest
-        one = (await self._known(session))[identity]
-        if _state(one) != "ok":
-            await self._install(session, one)
+    async def _declare(
+        self, session: Session, interests: Sequence[Interest], now: datetime
+    ) -> dict[tuple[str, str], Known]:
+        for interest in interests:
+            await self._fetch(session, "add", **_added(interest, now))
+        known = await self._known(session)
+        for interest in interests:
+            one = known[interest.name, interest.digest]
+            if _state(one) != "ok":
+                await self._install(session, one)
+        return known
 
     async def _install(self, session: Session, one: Known) -> None:
         """Make triggers; if there were some before, changes may have been missed since, and readers are told."""
@@ -121,13 +138,14 @@ class SqliteInterests:
             await session.execute(Statement(statement))
         if one.installed is not None:
             await session.execute(Statement(lost(one.id)))
-        installed = json.dumps(_installed((await self._known(session))[interest.name, interest.digest]))
+        (one,) = (await self._known(session, one.id)).values()
+        installed = json.dumps(_installed(one))
         await self._fetch(session, "installed", id=one.id, installed=installed)
 
-    async def _known(self, session: OpenTransaction) -> dict[tuple[str, str], Known]:
+    async def _known(self, session: OpenTransaction, id_: int | None = None) -> dict[tuple[str, str], Known]:
         found = [
             Known(number, Interest.parse(spec), datetime.fromisoformat(declared_at), _json(installed), _there(there))
-            for number, spec, declared_at, installed, there in await self._fetch(session, "list")
+            for number, spec, declared_at, installed, there in await self._fetch(session, "list", id=id_)
         ]
         return {(one.interest.name, one.interest.digest): one for one in found}
 

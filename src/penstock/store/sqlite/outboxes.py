@@ -34,15 +34,15 @@ class SqliteOutboxes:
 
     async def declare(self, plan: OutboxPlan, backfill: str | None, now: datetime) -> OutboxRow:
         """Make an outbox known."""
-        known = await self._find(plan.name)
-        if known is not None and known.plan == plan:  # who finds all as it is takes no lock
-            return known
+        known = await self._list(plan.name)
+        if known and known[0].plan == plan:  # who finds all as it is takes no lock
+            return known[0]
         values = plan_values(plan) | {"keep_for": plan.keep_for.total_seconds(), "now": encode_datetime(now)}
         async with writing(self._begin_write) as session:
             await self._execute(session, "add", **values, backfill=backfill)
-            if known is not None:
+            if known:
                 await self._execute(session, "declare", **values)
-        return next(row for row in await self.list() if row.plan.name == plan.name)
+        return (await self._list(plan.name))[0]
 
     async def capture(self, outbox: int, interests: Sequence[int], meaning: str | None = None) -> None:
         """Have its messages read under these numbers too, and judged by this meaning."""
@@ -70,17 +70,7 @@ class SqliteOutboxes:
 
     async def list(self) -> builtins.list[OutboxRow]:
         """All outboxes by name."""
-        return [
-            outbox_of(
-                row,
-                timedelta(seconds=row[7]),
-                json.loads(row[8]),
-                _time(row[9]),
-                json.loads(row[14]),
-                _time_or_none(row[17]),
-            )
-            for row in await self._read("list")
-        ]
+        return await self._list(None)
 
     async def advance(self, step: Step, now: datetime, session: Session | None = None) -> bool:
         """Write what a step says, in a transaction."""
@@ -110,6 +100,10 @@ class SqliteOutboxes:
     async def kept_keys(self, outbox: int) -> set[str]:
         """The keys of which messages wait or have failed, those parked left out."""
         return {row[0] for row in await self._read("kept_keys", outbox=outbox)}
+
+    async def turned(self, outbox: int) -> set[int]:
+        """The numbers of messages aside that were turned into inserts."""
+        return {row[0] for row in await self._read("turned", outbox=outbox)}
 
     async def put_keys(
         self, session: OpenTransaction, outbox: int, keys: Sequence[str], kinds: Sequence[str]
@@ -237,8 +231,18 @@ class SqliteOutboxes:
             await self._execute(session, "forget_aside", outbox=outbox, parked=forgets == "all")
         return True
 
-    async def _find(self, name: str) -> OutboxRow | None:
-        return next((row for row in await self.list() if row.plan.name == name), None)
+    async def _list(self, name: str | None) -> builtins.list[OutboxRow]:
+        return [
+            outbox_of(
+                row,
+                timedelta(seconds=row[7]),
+                json.loads(row[8]),
+                _time(row[9]),
+                json.loads(row[14]),
+                _time_or_none(row[17]),
+            )
+            for row in await self._read("list", name=name)
+        ]
 
     async def _fetch(self, session: OpenTransaction, query_name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[query_name]

@@ -252,26 +252,6 @@ class Interests(Suite):
         assert await each_of(spellings) == frozenset()
 
     @story
-    async def test_what_cannot_be_captured_is_refused_at_the_door(self, bench: Bench) -> None:
-        await bench.writing(plainly("create view viewed as select * from conformance_note"))
-        refused = [
-            note("no table", table="no_such_table"),
-            note("no key", key=["nothing"]),
-            note("no column", after=["id", "nothing"]),
-            note("no column in its condition", matches='{row}."nothing" = 1'),
-            note("no column in a watch", watches=['{row}."nothing"']),
-            note("no function", matches='no_such_function({row}."id")'),
-            note("no SQL", matches='{row}."id" ='),
-            note("a view", table="viewed"),
-        ]
-        for interest in refused:
-            with pytest.raises(DeclarationError) as caught:
-                await declare(bench, interest)
-            assert interest.name in str(caught.value)
-        assert await bench.store.interests.list() == [], "nothing is left of them"
-        await run(bench, insert("a", 1), change("a", 2), delete("a"))
-
-    @story
     async def test_triggers_that_are_gone_are_noticed_and_mended(self, bench: Bench) -> None:
         (number,) = await declare(bench, note("all"))
         on = " on conformance_note" if bench.store.dialect.schemas else ""

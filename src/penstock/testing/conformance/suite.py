@@ -7,6 +7,7 @@ from penstock.testing.conformance.cancels import Cancels
 from penstock.testing.conformance.catalog import Catalog
 from penstock.testing.conformance.changes import Changes
 from penstock.testing.conformance.crons import Crons
+from penstock.testing.conformance.declaring import Declaring
 from penstock.testing.conformance.gatemachine import GatesInAnyOrder
 from penstock.testing.conformance.gates import Gates
 from penstock.testing.conformance.interests import Interests
@@ -48,6 +49,7 @@ class StoreSuite(
     Rates,
     Crons,
     Interests,
+    Declaring,
     Mending,
     Sources,
     Changes,

@@ -478,7 +478,8 @@ create table penstock.outbox (
 );
 
 -- Messages that are not next any more and not delivered either: they wait behind another one of their key, or for rows that
--- are older, or have failed. Written and read by relays, and by whoever retries or skips one.
+-- are older, or have failed. Written and read by relays, and by whoever retries or skips one. What was turned is an insert,
+-- and a mere change in the feed.
 create table penstock.outbox_message (
     outbox integer not null references penstock.outbox (id) on delete cascade,
     seq bigint not null,
@@ -497,6 +498,7 @@ create table penstock.outbox_message (
     traceback text,
     deaths integer not null default 0,
     used_up boolean not null default false,
+    turned boolean not null default false,
     primary key (outbox, seq)
 );
 create index outbox_message_state on penstock.outbox_message (outbox, state, seq);

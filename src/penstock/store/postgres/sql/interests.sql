@@ -3,6 +3,11 @@ insert into penstock.interest (name, digest, source, spec, declared_at)
 values (:name, :digest, :source, :spec, :now)
 on conflict (name, digest) do nothing returning id;
 
+-- add_for_trial: the same in a transaction that is undone, without using up a number (PostgreSQL only: SQLite gives it back).
+insert into penstock.interest (id, name, digest, source, spec, declared_at) overriding system value
+values (0, :name, :digest, :source, :spec, :now)
+on conflict (name, digest) do nothing returning id;
+
 -- installed: remember the triggers of an interest, and the columns that they read, as they are now.
 update penstock.interest set installed = :installed where id = :id;
 
@@ -12,7 +17,7 @@ select id from penstock.interest where id = :id for update;
 -- remove: forget an interest.
 delete from penstock.interest where id = :id;
 
--- list: all interests, with what is there of each, as JSON: its table, triggers, columns and partitions.
+-- list: all interests, or one, with what is there of each, as JSON: its table, triggers, columns and partitions.
 -- Differs: SQLite has no partitions, and its triggers cannot be switched off.
 -- Unbounded: it reads them all.
 select i.id, i.spec, i.declared_at, i.installed,
@@ -39,7 +44,7 @@ select i.id, i.spec, i.declared_at, i.installed,
                 'change_' || i.id || '_truncate'
             )))
         from pg_class c where c.oid = to_regclass(i.source)) as found
-from penstock.interest i order by i.id;
+from penstock.interest i where :id::integer is null or i.id = :id order by i.id;
 
 -- each_of: those of some tables of which each change counts: there is a function that says so.
 -- Differs: it is named by the table as the catalog knows it, so that one table is one, however programs spell it.

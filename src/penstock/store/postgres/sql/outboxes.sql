@@ -35,11 +35,11 @@ select penstock.current_slot(), pg_current_xact_id()::text::bigint, -t.id, clock
 from penstock.topic t where t.name = :topic
 returning seq;
 
--- list: all outboxes by name.
+-- list: all outboxes by name, or the one that has it.
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
        trouble, delivered, delivered_at, rate, meanings
-from penstock.outbox order by name;
+from penstock.outbox where :name::text is null or name = :name order by name;
 
 -- advance: write how an outbox stands, and move its reader on; nothing if others have changed or taken either.
 -- Differs: one statement for both. An update in WITH is done whatever becomes of the rest, so it asks by itself.
@@ -63,13 +63,13 @@ returning id;
 -- put: put messages aside, or write anew what is known of those that are.
 -- Differs: one statement for any number of messages.
 insert into penstock.outbox_message (outbox, seq, key, state, interest, kind, row_key, before, after, changed_at, attempts,
-    failed_at, retry_at, error, traceback, deaths, used_up)
+    failed_at, retry_at, error, traceback, deaths, used_up, turned)
 select :outbox, t.*
 from unnest(
     :seqs::bigint[], :keys::text[], :states::text[], :interests::integer[], :kinds::text[], :row_keys::text[],
     :befores::text[], :afters::text[], :changed_ats::timestamptz[], :attempts::integer[], :failed_ats::timestamptz[],
     :retry_ats::timestamptz[], :errors::text[], :tracebacks::text[],
-    :deaths::integer[], :used_up::boolean[]
+    :deaths::integer[], :used_up::boolean[], :turned::boolean[]
 ) as t
 on conflict (outbox, seq) do update set
     state = excluded.state, attempts = excluded.attempts, failed_at = excluded.failed_at, retry_at = excluded.retry_at,
@@ -80,7 +80,8 @@ on conflict (outbox, seq) do update set
 delete from penstock.outbox_message where outbox = :outbox and seq = any(:seqs::bigint[]);
 
 -- waiting: messages that wait, of keys of which none has failed, in their order.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback, deaths, used_up
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
+       deaths, used_up, turned
 from penstock.outbox_message w
 where w.outbox = :outbox and w.state = 'waiting' and not exists (
     select from penstock.outbox_message h where h.outbox = w.outbox and left(h.key, 500) = left(w.key, 500) and h.key = w.key
@@ -89,7 +90,8 @@ where w.outbox = :outbox and w.state = 'waiting' and not exists (
 order by w.seq limit :limit;
 
 -- failed: messages that keep those of their key waiting, and are to be tried again by now.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback, deaths, used_up
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
+       deaths, used_up, turned
 from penstock.outbox_message where outbox = :outbox and state = 'halted' and retry_at <= :now order by seq limit :limit;
 
 -- next_retry: when the next of these is to be tried again.
@@ -99,6 +101,10 @@ select min(retry_at) from penstock.outbox_message where outbox = :outbox and sta
 -- Unbounded: it reads all that is put aside.
 select distinct key from penstock.outbox_message where outbox = :outbox and state in ('waiting', 'halted');
 
+-- turned: the messages aside of which the feed tells as of mere changes.
+-- Unbounded: it reads all that is put aside.
+select seq from penstock.outbox_message where outbox = :outbox and turned;
+
 -- put_keys: of rows with these keys those of which a change of these kinds was put aside.
 -- Differs: keys and kinds are arrays.
 select distinct row_key from penstock.outbox_message
@@ -107,7 +113,8 @@ where outbox = :outbox and left(row_key, 500) in (select left(k, 500) from unnes
 
 -- aside: messages that are put aside, in their order.
 -- Differs: the states are an array.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback, deaths, used_up
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
+       deaths, used_up, turned
 from penstock.outbox_message
 where outbox = :outbox and state = any(:states::text[]) and (:after::bigint is null or seq > :after) order by seq limit :limit;
 
@@ -204,15 +211,13 @@ returning id, interests;
 -- put_reader: put the reader of an outbox elsewhere, and take it from who reads it.
 update penstock.change_reader set position = :position, lease = null, moved_at = :now where name = :reader;
 
--- forget_unread: forget messages aside that are read again from a position on, but for rows that come by their changes
--- while older ones are handed over in an order: of these nobody could tell again that they were not passed yet.
+-- forget_unread: forget messages aside that are read again from a position on, but for those that were turned: the feed does
+-- not tell of them.
 -- Differs: on SQLite numbers say it all.
-delete from penstock.outbox_message m where m.outbox = :outbox and ((m.seq < 0 and :older::boolean) or m.seq in (
+delete from penstock.outbox_message m where m.outbox = :outbox and ((m.seq < 0 and :older::boolean) or not m.turned and m.seq in (
     select c.seq from penstock.change c
     where c.interest = any(:interests::integer[]) and (c.xid >= :seen_end or c.xid = any(:seen_open::bigint[]))
       and (c.seq > :last or c.xid >= :batch_end or c.xid = any(:batch_open::bigint[]))
-)) and not (m.kind = 'enter' and exists (
-    select from penstock.outbox o where o.id = m.outbox and o.backfill::jsonb -> 'order' <> '[]'
 ));
 
 -- forget_aside: forget messages aside, those parked too if they are meant.

@@ -422,7 +422,8 @@ create table penstock_outbox (
 ) strict;
 
 -- Messages that are not next any more and not delivered either: they wait behind another one of their key, or for rows that
--- are older, or have failed. Written and read by relays, and by whoever retries or skips one.
+-- are older, or have failed. Written and read by relays, and by whoever retries or skips one. What was turned is an insert,
+-- and a mere change in the feed.
 create table penstock_outbox_message (
     outbox integer not null references penstock_outbox (id) on delete cascade,
     seq integer not null,
@@ -441,6 +442,7 @@ create table penstock_outbox_message (
     traceback text,
     deaths integer not null default 0,
     used_up integer not null default 0,
+    turned integer not null default 0,
     primary key (outbox, seq)
 ) strict, without rowid;
 create index penstock_outbox_message_state on penstock_outbox_message (outbox, state, seq);

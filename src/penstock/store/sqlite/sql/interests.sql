@@ -15,7 +15,7 @@ delete from penstock_interest where id = :id;
 select t.value from penstock_interest i cross join json_each(:tables) t on t.value = i.source collate nocase
 where i.installed is not null and i.spec ->> 'each';
 
--- list: all interests, with what is there of each, as JSON: its table, triggers and columns.
+-- list: all interests, or one, with what is there of each, as JSON: its table, triggers and columns.
 -- Differs: SQLite has no partitions, and its triggers cannot be switched off.
 -- Unbounded: it reads them all.
 select i.id, i.spec, i.declared_at, i.installed,
@@ -30,4 +30,4 @@ select i.id, i.spec, i.declared_at, i.installed,
                     'penstock_change_' || i.id || '_delete'
                 )))
         from sqlite_schema s where s.name = i.source collate nocase and s.type in ('table', 'view')) as found
-from penstock_interest i order by i.id;
+from penstock_interest i where :id is null or i.id = :id order by i.id;

@@ -39,11 +39,11 @@ select -t.id, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'message', :key, :payloa
 from penstock_topic t where t.name = :topic
 returning seq;
 
--- list: all outboxes by name.
+-- list: all outboxes by name, or the one that has it.
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
        trouble, delivered, delivered_at, rate, meanings
-from penstock_outbox order by name;
+from penstock_outbox where :name is null or name = :name order by name;
 
 -- advance: write how an outbox stands, if others have not changed it.
 -- Differs: its reader is moved by another statement.
@@ -61,9 +61,9 @@ returning id;
 -- put: put a message aside, or write anew what is known of one that is.
 -- Differs: one statement for each message.
 insert into penstock_outbox_message (outbox, seq, key, state, interest, kind, row_key, before, after, changed_at, attempts,
-    failed_at, retry_at, error, traceback, deaths, used_up)
+    failed_at, retry_at, error, traceback, deaths, used_up, turned)
 values (:outbox, :seqs, :keys, :states, :interests, :kinds, :row_keys, :befores, :afters, :changed_ats, :attempts, :failed_ats,
-    :retry_ats, :errors, :tracebacks, :deaths, :used_up)
+    :retry_ats, :errors, :tracebacks, :deaths, :used_up, :turned)
 on conflict (outbox, seq) do update set
     state = excluded.state, attempts = excluded.attempts, failed_at = excluded.failed_at, retry_at = excluded.retry_at,
     error = excluded.error, traceback = excluded.traceback, deaths = excluded.deaths, used_up = excluded.used_up;
@@ -73,7 +73,8 @@ on conflict (outbox, seq) do update set
 delete from penstock_outbox_message where outbox = :outbox and seq in (select value from json_each(:seqs));
 
 -- waiting: messages that wait, of keys of which none has failed, in their order.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback, deaths, used_up
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
+       deaths, used_up, turned
 from penstock_outbox_message w
 where w.outbox = :outbox and w.state = 'waiting' and not exists (
     select 1 from penstock_outbox_message h where h.outbox = w.outbox and h.key = w.key and h.state = 'halted'
@@ -81,7 +82,8 @@ where w.outbox = :outbox and w.state = 'waiting' and not exists (
 order by w.seq limit :limit;
 
 -- failed: messages that keep those of their key waiting, and are to be tried again by now.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback, deaths, used_up
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
+       deaths, used_up, turned
 from penstock_outbox_message where outbox = :outbox and state = 'halted' and retry_at <= :now order by seq limit :limit;
 
 -- next_retry: when the next of these is to be tried again.
@@ -91,6 +93,10 @@ select min(retry_at) from penstock_outbox_message where outbox = :outbox and sta
 -- Unbounded: it reads all that is put aside.
 select distinct key from penstock_outbox_message where outbox = :outbox and state in ('waiting', 'halted');
 
+-- turned: the messages aside of which the feed tells as of mere changes.
+-- Unbounded: it reads all that is put aside.
+select seq from penstock_outbox_message where outbox = :outbox and turned;
+
 -- put_keys: of rows with these keys those of which a change of these kinds was put aside.
 -- Differs: keys and kinds are JSON.
 select distinct row_key from penstock_outbox_message
@@ -98,7 +104,8 @@ where outbox = :outbox and row_key in (select value from json_each(:keys)) and k
 
 -- aside: messages that are put aside, in their order.
 -- Differs: the states are JSON.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback, deaths, used_up
+select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
+       deaths, used_up, turned
 from penstock_outbox_message
 where outbox = :outbox and state in (select value from json_each(:states)) and (:after is null or seq > :after)
 order by seq limit :limit;
@@ -184,14 +191,12 @@ returning id, interests;
 -- put_reader: put the reader of an outbox elsewhere, and take it from who reads it.
 update penstock_change_reader set position = :position, lease = null, moved_at = :now where name = :reader;
 
--- forget_unread: forget messages aside that are read again from a position on, but for rows that come by their changes
--- while older ones are handed over in an order: of these nobody could tell again that they were not passed yet.
+-- forget_unread: forget messages aside that are read again from a position on, but for those that were turned: the feed does
+-- not tell of them.
 -- Differs: numbers say it all.
-delete from penstock_outbox_message where outbox = :outbox and (seq < 0 and :older or seq in (
+delete from penstock_outbox_message where outbox = :outbox and (seq < 0 and :older or not turned and seq in (
     select c.seq from penstock_change c
     where c.seq > :high and c.interest in (select value from json_each(:interests))
-)) and not (kind = 'enter' and exists (
-    select 1 from penstock_outbox o where o.id = :outbox and json_extract(o.backfill, '$.order') <> '[]'
 ));
 
 -- forget_aside: forget messages aside, those parked too if they are meant.

@@ -1,0 +1,203 @@
+"""What is put aside while rows are handed over that are older than their outbox, and how far the feed is read then."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from stage.outboxes import OutboxStage, aside, drain, failing, outbox_row, states
+from stage.reactive import Stage
+
+from penstock import Index, Retry, Table
+from penstock.app import Backend
+from penstock.changes.position import Position
+from penstock.store.changes import Batch
+from penstock.testing import TestApp
+
+NEVER = Retry(max_attempts=1)
+COUNT = 9
+
+
+class Item(Table, name="item"):
+    note: str = ""
+    value: int = 0
+
+    by_value = Index("value")
+
+
+class Other(Table, name="other"):
+    note: str = ""
+
+
+def staged(**options: Any) -> OutboxStage:
+    stage = OutboxStage(Item)
+    stage.outbox(Item, **{"order_by": "value", "batch": 1, "retry": NEVER, **options})
+    return stage
+
+
+async def rows_before(url: str, count: int = COUNT) -> list[Any]:
+    """Rows that are there before any outbox is; their ids."""
+    stage = Stage(Item)
+    async with stage.open(url) as test:
+        return await stage.insert(test, *[Item(note=str(one), value=one) for one in range(count)])
+
+
+async def pieces(test: TestApp, count: int = 1) -> None:
+    """Hand over that many pieces."""
+    await test.relay.tick()
+    for _ in range(count):
+        await test.relay.lines[0].tick()
+
+
+# ----- rows that come by their changes
+
+
+@pytest.mark.parametrize("on", [("insert",), ("insert", "update")])
+@pytest.mark.parametrize(("policy", "state"), [("park", "parked"), ("halt_key", "halted")])
+async def test_a_row_that_came_by_its_change_and_failed_stays_aside_wherever_the_outbox_is_moved(
+    database_url: str, policy: Any, state: str, on: tuple[str, ...]
+) -> None:
+    ids = await rows_before(database_url)
+    stage = staged(on_failure=policy, on=on)
+    stage.fails = failing(lambda: ValueError("no"), "7")
+    async with stage.open(database_url) as test:
+        await pieces(test, 4)
+        await stage.patch(test, Item, ids[7], value=-100)
+        await drain(test)
+        assert (await outbox_row(test)).backfill is None
+        (before,) = await aside(test)
+        assert (before.state, before.change.kind, before.turned) == (state, "enter", True)
+        for _ in range(2):
+            await stage.app.outboxes.move(test, "send", "beginning")
+            await drain(test)
+            assert await aside(test) == [before]
+        assert Counter(stage.texts()) == Counter(str(one) for one in range(COUNT) if one != 7)
+        stage.fails = lambda _message: None
+        await stage.app.outboxes.retry(test, "send")
+        await drain(test, timedelta(seconds=2))
+        assert (stage.texts(), await aside(test)) == (["7"], [])
+
+
+@pytest.mark.parametrize("on", [("insert",), ("insert", "update")])
+async def test_rows_that_came_by_their_changes_and_wait_are_handed_over_once_though_the_outbox_is_moved(
+    database_url: str, on: tuple[str, ...]
+) -> None:
+    ids = await rows_before(database_url)
+    stage = staged(on=on)
+    stage.fails = failing(lambda: ValueError("no"), "new")
+    async with stage.open(database_url) as test:
+        await pieces(test, 4)
+        await stage.insert(test, Item(note="new", value=-1))
+        for one in (5, 8):
+            await stage.patch(test, Item, ids[one], value=-100)
+        await drain(test)
+        assert ((await outbox_row(test)).backfill, await states(test)) == (None, ["waiting"] * 3)
+        await stage.app.outboxes.move(test, "send", "beginning")
+        assert [one.change.kind for one in await aside(test)] == ["enter"] * 2, "the new one is read again"
+        stage.fails = lambda _message: None
+        await stage.app.outboxes.retry(test, "send")
+        await drain(test, timedelta(seconds=2))
+        assert Counter(stage.texts()) == Counter([*map(str, range(COUNT)), "new"])
+        assert len({one.id for one in stage.got}) == len(stage.got)
+
+
+async def test_the_end_passes_rows_by_that_came_by_their_changes(database_url: str) -> None:
+    ids = await rows_before(database_url)
+    stage = staged()
+    stage.fails = failing(lambda: ValueError("no"), "8")
+    async with stage.open(database_url) as test:
+        await pieces(test, 4)
+        for one in (8, 5):
+            await stage.patch(test, Item, ids[one], value=-100)
+        await drain(test)
+        assert await states(test) == ["waiting"] * 2
+        await stage.app.outboxes.move(test, "send", "end")
+        stage.fails = lambda _message: None
+        await drain(test, timedelta(seconds=2))
+        assert (await aside(test), {"5", "8"} & {*stage.texts()}) == ([], set())
+
+
+# ----- what other tables capture meanwhile
+
+
+def beside(**options: Any) -> OutboxStage:
+    """An outbox that hands over rows, and another one whose table is written to meanwhile."""
+    stage = OutboxStage(Item, Other)
+    stage.outbox(Item, **{"batch": 1, "retry": NEVER, **options})
+    stage.outbox(Other, "second", start="end")
+    return stage
+
+
+async def unread(test: Backend) -> int:
+    """How much of all that was captured its reader has still before it."""
+    changes = test.engine.store.changes
+    (reader,) = [one for one in await changes.readers() if one.name == "outbox:send"]
+    return (await changes.lag(reader.position, 1000)).rows
+
+
+@pytest.mark.parametrize("options", [{}, {"order_by": "value"}, {"batch": None, "mutation": True}])
+async def test_the_reader_moves_with_the_rows_that_are_handed_over(database_url: str, options: Any) -> None:
+    await rows_before(database_url, 300)
+    stage = beside(**options)
+    async with stage.open(database_url) as test:
+        await pieces(test)
+        for _ in range(2):
+            await stage.insert(test, *[Other(note=str(one)) for one in range(5)])
+            assert await unread(test) == 5
+            await pieces(test)
+            assert await unread(test) == 0
+        assert (await outbox_row(test)).backfill is not None
+
+
+async def test_the_reader_moves_past_rows_that_are_no_messages_and_at_their_end(database_url: str) -> None:
+    await rows_before(database_url)
+    stage = beside(filter=lambda item: item.value < 0)
+    async with stage.open(database_url) as test:
+        await stage.insert(test, Other(note="a"))
+        await drain(test)
+        assert ((await outbox_row(test)).backfill, await unread(test)) == (None, 0)
+
+
+async def test_an_outbox_whose_older_row_fails_keeps_nothing_of_other_tables(database_url: str) -> None:
+    await rows_before(database_url)
+    stage = beside(retry=Retry(max_attempts=2, initial_backoff=1, max_backoff=2))
+    stage.fails = failing(lambda: ValueError("no"), "0")
+    async with stage.open(database_url) as test:
+        await pieces(test)
+        await stage.insert(test, Other(note="a"), Other(note="b"))
+        for _ in range(3):
+            await drain(test, timedelta(seconds=10))
+        assert (await outbox_row(test)).trouble is not None
+        assert await unread(test) == 0
+        stage.fails = lambda _message: None
+        await drain(test, timedelta(seconds=10))
+        assert [text for text in stage.texts() if text.isdigit()] == [str(one) for one in range(COUNT)]
+
+
+async def test_what_was_captured_is_looked_at_once(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a session there is no time for much of it: there is read on from where was just looked."""
+    await rows_before(database_url)
+    stage = beside(retry=Retry(max_attempts=2, initial_backoff=1, max_backoff=2))
+    stage.fails = failing(lambda: ValueError("no"), "3")
+    async with stage.open(database_url) as test:
+        await pieces(test, 2)
+        changes = test.engine.store.changes
+        read, looks = changes.read, list[tuple[Position, Batch]]()
+
+        async def spied(position: Position, *args: Any) -> Batch:
+            with monkeypatch.context() as within:  # on SQLite it calls itself
+                within.setattr(changes, "read", read)
+                batch = await read(position, *args)
+            looks.append((position, batch))
+            return batch
+
+        monkeypatch.setattr(changes, "read", spied)
+        for _ in range(4):
+            await stage.insert(test, Other(note="a"))
+            test.clock.advance(timedelta(seconds=10))
+            await pieces(test)
+        assert len(looks) == 8, "one for what is put aside, and one with the rows"
+        assert all(start == before.position for (_, before), (start, _) in pairwise(looks))

@@ -1,0 +1,137 @@
+"""What cannot be captured is refused before anything is written, and whoever starts reads what is there once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from stage.outboxes import OutboxStage, drain, outbox_row, run_sql, sql
+from stage.reactive import Stage
+
+from penstock import DeclarationError, MutationCtx, MutationTaskCtx, Table
+
+MAKE = "create table noted (number integer primary key, note text not null)"
+ALL = (
+    MAKE,
+    "create view viewed as select number, note from noted",
+    "create table bare (number integer not null, note text not null)",
+)
+WRITTEN = ("outbox", "change_reader", "interest", "task", "cron", "function", "pool", "topic")
+
+
+class Noted(Table, source="noted", key=("number",), managed=False):
+    number: int
+    note: str
+
+
+class Viewed(Table, source="viewed", key=("number",), managed=False):
+    number: int
+    note: str
+
+
+class Bare(Table, source="bare", key=("number",), managed=False):
+    number: int
+    note: str
+
+
+async def written(url: str) -> dict[str, list[Any]]:
+    """All that is written of what programs declare."""
+    async with Stage().open(url) as test:
+        schema = "penstock_" if url.startswith("sqlite") else "penstock."
+        return {name: await sql(test, f"select * from {schema}{name} order by 1") for name in WRITTEN}
+
+
+def busy() -> OutboxStage:
+    """An app that declares something of everything, of which nothing is wrong."""
+    stage = OutboxStage(Noted)
+    stage.outbox(Noted, "first")
+    stage.outbox("topic", "second")
+    stage.app.workpool("pool", max_parallelism=3)
+
+    @stage.app.cron(timedelta(hours=1))
+    async def tick(ctx: MutationCtx) -> None:
+        """Nothing."""
+
+    @stage.app.reactive_task(Noted)
+    async def note(ctx: MutationTaskCtx[Noted]) -> None:
+        """Nothing."""
+
+    return stage
+
+
+@pytest.mark.parametrize("what", ["outbox", "task"])
+async def test_a_view_is_refused_and_nothing_is_left(database_url: str, what: str) -> None:
+    await run_sql(database_url, *ALL)
+    before, stage = await written(database_url), busy()
+    if what == "outbox":
+        stage.outbox(Viewed)
+    else:
+
+        @stage.app.reactive_task(Viewed)
+        async def view(ctx: MutationTaskCtx[Viewed]) -> None:
+            """Nothing."""
+
+    with pytest.raises(DeclarationError, match="viewed is a view"):
+        async with stage.open(database_url):
+            pass
+    assert await written(database_url) == before
+
+
+async def test_rows_that_are_not_told_apart_are_refused_and_nothing_is_left(database_url: str) -> None:
+    await run_sql(database_url, *ALL)
+    before, stage = await written(database_url), busy()
+    stage.outbox(Bare)
+    with pytest.raises(DeclarationError, match="not told apart"):
+        async with stage.open(database_url):
+            pass
+    assert await written(database_url) == before
+
+
+async def test_what_is_declared_anew_and_refused_leaves_what_was_declared(database_url: str) -> None:
+    await run_sql(database_url, MAKE)
+    first, second = OutboxStage(Noted), OutboxStage(Noted)
+    first.outbox(Noted)
+    second.outbox(Noted, on=("insert", "update"))
+    async with first.open(database_url) as test:
+        await drain(test)
+        row = await outbox_row(test)
+    before = await written(database_url)
+    await run_sql(database_url, "drop table noted", "create view noted as select 1 as number, 'a' as note")
+    with pytest.raises(DeclarationError, match="noted is a view"):
+        async with second.open(database_url):
+            pass
+    await run_sql(database_url, "drop view noted", MAKE)
+    assert await written(database_url) == before
+    async with first.open(database_url, clock=test.clock) as test:
+        assert await outbox_row(test) == row
+
+
+@pytest.mark.parametrize("number", [1, 9])
+async def test_the_lists_of_what_is_there_are_read_once_however_many_outboxes_there_are(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    await run_sql(database_url, MAKE)
+    stage, read = OutboxStage(Noted), Counter[str]()
+    for one in range(number):
+        stage.outbox(Noted, f"o{one}")
+    async with stage.open(database_url) as test:
+        store = test.engine.store
+
+        def count(owner: object, name: str) -> None:
+            method: Callable[..., Awaitable[Any]] = getattr(owner, name)
+
+            async def counted(*args: Any) -> Any:
+                read[name] += 1
+                return await method(*args)
+
+            monkeypatch.setattr(owner, name, counted)
+
+        for owner in (store.outboxes, store.interests):
+            count(owner, "list")
+        count(store.changes, "readers")
+        count(store.catalog, "stored_tables")
+        await test.declare([])
+    assert read == {"list": 3, "readers": 1, "stored_tables": 1}
