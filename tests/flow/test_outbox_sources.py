@@ -73,6 +73,19 @@ async def test_rows_that_nothing_tells_apart_are_not_read(database_url: str, ind
         assert stage.texts() == ["c"]
 
 
+async def test_rows_whose_key_may_be_null_are_not_read(database_url: str) -> None:
+    await run_sql(
+        database_url,
+        "create table legacy (number integer unique, note text not null)",
+        "insert into legacy values (1, 'a'), (null, 'b'), (null, 'c')",
+    )
+    stage = OutboxStage(Legacy)
+    stage.outbox(Legacy)
+    with pytest.raises(DeclarationError, match="several rows of legacy may have the same"):
+        async with stage.open(database_url):
+            pass
+
+
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_what_could_not_be_captured_halts_whatever_the_policy(database_url: str, policy: str) -> None:
     await run_sql(database_url, "create table legacy (number integer primary key, note text not null)")

@@ -168,14 +168,16 @@ def _check_rows(
     order = outbox.order_by
     names = {column.name: name for name, column in describe(definition, dialect).columns.items()}
     keys, place = [names[name] for name in definition.key], [names.get(name, name) for name in order]
-    if not definition.managed and not any(set(keys).issuperset(columns) for columns in unique_keys(stored)):
+    nullable = {name for name, column in stored.columns.items() if column.nullable} - {*stored.key}
+    told_apart = [columns for columns in unique_keys(stored) if not nullable.intersection(columns)]
+    if not definition.managed and not any(set(keys).issuperset(columns) for columns in told_apart):
         listed = ", ".join(definition.key)
         raise DeclarationError(
             f"Outbox {outbox.name!r}: several rows of {definition.name} may have the same ({listed}), so that they are "
             "not told apart.",
-            fix=f'Create a unique index of ({listed}) with the program that owns the table; or declare start="end".',
+            fix=f"Create a unique index of ({listed}), and make them NOT NULL, with the program that owns the table; or "
+            'declare start="end".',
         )
-    nullable = {name for name, column in stored.columns.items() if column.nullable} - {*stored.key}
     if missing := [name for name in place if name in nullable]:
         raise DeclarationError(
             f"Outbox {outbox.name!r}: order_by: {', '.join(missing)} of {definition.name} may be NULL, which has no "
