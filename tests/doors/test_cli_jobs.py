@@ -217,12 +217,13 @@ def test_an_on_complete_that_failed_is_found_shown_and_called_again(mail: Consol
     refused = mail("jobs", "retry", first)
     assert refused.code == 1
     assert "Its on_complete has failed: see --on-complete." in refused.err
-    assert mail.ok("jobs", "retry", "--on-complete", first).err == f"{first} is retried.\n"
+    assert mail.ok("jobs", "retry", "--on-complete", first).err == f"The on_complete of {first} is called again.\n"
     broken.unlink()
-    assert mail.ok("jobs", "retry", "--on-complete", "--pool", "mail").err == "1 job retried, of 1.\n"
+    again = mail.ok("jobs", "retry", "--on-complete", "--pool", "mail").err
+    assert again == "The on_complete of 1 job is called again, of 1.\n"
     work(mail, first, second)
     assert mail.ok("jobs", "list", "--on-complete-error", "", "--json").json["jobs"] == []
     refused = mail("jobs", "retry", "--on-complete", first)
     assert (refused.code, refused.err) == (
-        1, f"{first} is not retried: its on_complete has not failed for good; it is success.\n",
+        1, f"The on_complete of {first} is not called again: it has not failed for good; the job is success.\n",
     )  # fmt: skip
