@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ from stage.terminal import END_OF_FILE, ENTER, INTERRUPT, Terminal
 from penstock import App, TaskFilter
 from penstock.clock import SystemClock
 from penstock.testing import TestApp, TestClock
+from penstock.wire.outgoing import Format, encode_result
 
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
@@ -278,3 +280,23 @@ def test_the_error_of_a_call_does_not_steer_the_terminal(noisy_shop: Console) ->
     assert failed.code == 1
     assert noisy.SHOWN in failed.err
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", failed.err)
+
+
+def test_json_is_the_same_as_that_of_the_server(shop: Console, database_url: str) -> None:
+    found = shop.ok("--app", "stage.mailroom", "outbox", "--json").json["outboxes"]
+    expected = json.loads(encode_result(list(outboxes(database_url).values()), Format.CLEAN))
+    for name in ("keep_for", "delivered_at", "retry_at", "spec", "error"):
+        assert [one[name] for one in found] == [one[name] for one in expected], name
+    assert found[0]["keep_for"] == "PT0S"
+    assert found[0]["delivered_at"].endswith("Z")
+
+
+def test_states_are_counted_in_one_order(shop: Console, database_url: str) -> None:
+    async def vary(test: TestApp) -> None:
+        await desk.app.tasks.skip(test, TaskFilter(task="ship"), everything=True)
+        await test.run_mutation(desk.put, ["d", "e"])
+        await test.plan()
+
+    on(desk.app, database_url, vary)
+    counts = shop.ok(*DELETE[:2], "tasks", "records", "--count", "--json").json["counts"]
+    assert list(counts) == ["pending", "skipped"]

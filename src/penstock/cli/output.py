@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 import click
+from pydantic_core import to_jsonable_python
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -140,16 +141,14 @@ def print_json(value: Any, *, pretty: bool = False) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON says it: times in ISO form, lengths of time in seconds, objects by their fields."""
+    """A value as JSON says it, and the server does: times and lengths of time in ISO form, objects by their fields."""
     match value:
         case Mapping():
             return {name: plain(one) for name, one in value.items()}
         case list() | tuple():
             return [plain(one) for one in value]
-        case datetime():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
+        case datetime() | timedelta():
+            return to_jsonable_python(value)
         case Enum():
             return value.value
     known = fields(value) if is_dataclass(value) else None
