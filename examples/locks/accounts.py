@@ -5,7 +5,8 @@ balance, and writes a new one. So two payments at once would each write over wha
 account keeps them apart, on all machines; different accounts do not wait for each other. Which lock it takes, a run
 knows from what is watched; the payment is read once it has the lock, as it is then. The lock's number goes to the bank
 too, which refuses one that is lower than what it has seen: whoever has lost the lock, and does not know it yet, changes
-nothing. Run it with ``python accounts.py``, on a SQLite file of its own, or on DATABASE_URL.
+nothing. Run it with ``python accounts.py``, on a SQLite file of its own, or on an empty database that DATABASE_URL
+names. It needs httpx: ``pip install 'penstock[client]'``.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from datetime import timedelta
 import httpx
 from bank import served
 
-from penstock import App, Id, LockLost, MutationCtx, Table, TaskCtx
+from penstock import App, Id, LockLost, MutationCtx, QueryCtx, Table, TaskCtx
 
 ACCOUNTS, PAYMENTS = 3, 30
 
@@ -71,6 +72,12 @@ async def mark_paid(ctx: MutationCtx, payment: Id[Payment], key: str, fence: int
     await ctx.db.patch(Payment, payment, status="paid")
 
 
+@app.query
+async def are_paid(ctx: QueryCtx, payments: list[Id[Payment]]) -> bool:
+    found = [await ctx.db.get(Payment, payment) for payment in payments]
+    return all(payment is not None and payment.status == "paid" for payment in found)
+
+
 @app.internal_mutation
 async def mark_late(ctx: MutationCtx, key: str, fence: int) -> None:
     await ctx.check_fence(key, fence)
@@ -85,10 +92,11 @@ async def main() -> None:
             app.open(database) as elsewhere,
         ):
             banks.append(client)
-            for number in range(PAYMENTS):
-                await backend.run_mutation(order, f"account {number % ACCOUNTS}", 10)
+            ordered = [
+                await backend.run_mutation(order, f"account {number % ACCOUNTS}", 10) for number in range(PAYMENTS)
+            ]
             async with asyncio.timeout(60):
-                while (await backend.job_counts()).get("success", 0) < PAYMENTS:
+                while not await backend.run_query(are_paid, ordered):
                     await asyncio.sleep(0.02)
             balances = {f"account {number}": await balance_of(f"account {number}") for number in range(ACCOUNTS)}
             print(f"{PAYMENTS} payments of 10 were made: {balances}.")

@@ -3,7 +3,7 @@
 A batch is published at once. JetStream leaves out an id that it has seen within its window, and takes a message only
 behind the one that comes before it in the batch: if one is refused, so are those after it. Copy `Stream` and
 `to_jetstream`. Run it with ``python jetstream.py``, with a ``nats-server -js`` on this machine or NATS_URL, on a SQLite
-file of its own, or on DATABASE_URL.
+file of its own, or on an empty database that DATABASE_URL names. It needs ``pip install nats-py``.
 """
 
 import asyncio

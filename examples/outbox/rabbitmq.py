@@ -3,7 +3,7 @@
 A message counts as handed over when RabbitMQ has confirmed it, which it does once it is on the disk. Bookings of many
 customers are under way at once, of one customer one at a time: so if RabbitMQ refuses one, none goes past it. Copy
 `Publisher` and `to_queue`. Run it with ``python rabbitmq.py``, with a RabbitMQ on this machine or AMQP_URL, on a SQLite
-file of its own, or on DATABASE_URL.
+file of its own, or on an empty database that DATABASE_URL names. It needs ``pip install aio-pika``.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 The handler is a mutation, so each entry counts exactly once: what it adds, and how far the outbox has come, are one
 transaction. Entries that were written before the outbox was declared are counted first. What was counted is then made
 wrong by a mistake, and anew with ``penstock outbox rebuild``, while entries are still written. Run it with ``python
-readmodel.py``, on a SQLite file of its own, or on DATABASE_URL.
+readmodel.py``, on a SQLite file of its own, or on an empty database that DATABASE_URL names.
 """
 
 import asyncio

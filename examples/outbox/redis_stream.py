@@ -2,7 +2,8 @@
 
 A script adds a batch, and writes down beside the stream which ids it has added, in one step. So what is handed over
 again is left out, for a day. Copy `ADD` and `to_stream`. Run it with ``python redis_stream.py``, with a Redis on this
-machine or REDIS_URL, on a SQLite file of its own, or on DATABASE_URL.
+machine or REDIS_URL, on a SQLite file of its own, or on an empty database that DATABASE_URL names. It needs ``pip
+install redis``.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 A run that fails waits longer each time. A change of its row lets it begin anew: what is sent is the row as it is, not
 what it was. Customers who leave are told as well, with what was known of them. Run it with ``python crm.py``, on a
-SQLite file of its own, or on DATABASE_URL.
+SQLite file of its own, or on an empty database that DATABASE_URL names.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """Orders that are paid go to an ERP system, and go again when something of them changes that it keeps.
 
 Nobody calls the ERP when an order is written: the task says which orders it is about, and what of them matters. It is
-the same whether this program writes them, an old one, or somebody in psql. The ERP is called after the commit, with
-the order as it is then; many changes in a short time are one call. Run it with ``python erp.py``, on a SQLite file of
-its own, or on DATABASE_URL.
+the same whether this program writes them, an old one, or somebody in psql. The ERP is called after the commit, with the
+order as it is then; many changes in a short time are one call. Run it with ``python erp.py``, on a SQLite file of its
+own, or on an empty database that DATABASE_URL names.
 """
 
 import asyncio

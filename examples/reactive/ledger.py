@@ -3,7 +3,7 @@
 The bank is called outside of any transaction, and knows a transfer that it has seen. What it says is entered in a
 ledger that is a plain table, on a connection of the program's own; and with the same commit the run is completed. If
 the program dies between the two, or its transaction is rolled back, neither counts, and the run is made again. Run it
-with ``python ledger.py``, on a SQLite file of its own, or on DATABASE_URL.
+with ``python ledger.py``, on a SQLite file of its own, or on an empty database that DATABASE_URL names.
 """
 
 import asyncio

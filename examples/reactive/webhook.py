@@ -1,8 +1,8 @@
 """Webhooks to a receiver that says 429 when it is called too often: then nobody calls it for as long as it asks.
 
 ``throttle_all`` holds all runs of the task, on all machines; ``defer_current`` puts this one off, and no attempt is
-used. Meanwhile rows go on changing, and what is sent in the end is how they are then. Run it with
-``python webhook.py``, on a SQLite file of its own, or on DATABASE_URL.
+used. Meanwhile rows go on changing, and what is sent in the end is how they are then. Run it with ``python
+webhook.py``, on a SQLite file of its own, or on an empty database that DATABASE_URL names.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """Sign-up e-mails beside weather scraping: what is urgent does not wait behind what is plenty.
 
 Each kind of work has a pool of its own, so that the forecasts of hundreds of cities do not hold up an e-mail that
-somebody waits for. Run it with ``python signups.py``, on a SQLite file of its own, or on DATABASE_URL.
+somebody waits for. Run it with ``python signups.py``, on a SQLite file of its own, or on an empty database that
+DATABASE_URL names.
 """
 
 import asyncio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ _LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _NAMED = re.compile(r"`(?P<line>(?:penstock|make) [^`]+)`")
+_SAID = re.compile(r"\bpenstock (?P<words>[a-z]+(?: [a-z]+)?)\b")
+_PROSE = {"before", "can", "cannot", "knows", "makes", "needs", "server", "where", "without", "what", "does"}
 _SHELLS = {"console", "sh", "bash"}
 
 
@@ -67,6 +70,36 @@ def test_every_command_that_the_text_names_exists(pages: list[Path], root: Path)
                 assert_exists(words, f"{page.name}: {found['line']}")
 
 
+def test_every_command_that_a_message_names_exists(root: Path) -> None:
+    named = [
+        (found["words"].split(), file.name)
+        for file in sorted((root / "src").rglob("*.py"))
+        for text in messages(file)
+        for found in _SAID.finditer(text)
+    ]
+    assert len(named) > 30
+    for words, where in named:
+        if words[0] not in _PROSE:
+            assert not is_unknown(words), f"{where}: penstock {' '.join(words)}"
+
+
+def messages(file: Path) -> Iterator[str]:
+    """The texts of a file that are no docstrings."""
+    nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield node.value
+
+
+def is_unknown(words: list[str]) -> bool:
+    """Whether there is no such command; the second word may go on with the sentence."""
+    command = commands.get_command(click.Context(commands), words[0])
+    if not isinstance(command, click.Group) or len(words) == 1:
+        return command is None
+    return words[1] not in {*command.commands, *_PROSE}
+
+
 def assert_exists(words: list[str], where: str) -> None:
     """A command that is named in passing: its words and options exist, though arguments may be left out."""
     command: click.Command = commands
@@ -102,6 +135,8 @@ def test_these_checks_would_notice() -> None:
             parse(line)
     with pytest.raises(AssertionError):
         assert_exists(["serve", "--wings"], "here")
+    assert is_unknown(["tables"])
+    assert is_unknown(["jobs", "fly"])
 
 
 def test_every_link_leads_somewhere(pages: list[Path]) -> None:

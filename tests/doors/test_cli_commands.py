@@ -306,8 +306,8 @@ def test_the_gates_of_pools_are_shown(console: Console) -> None:
     console.ok("run", "fill")
     rows = {row["name"]: row for row in console.ok("pools", "--json").json["pools"]}
     assert [rows["tenants"][word] for word in ("ready", "waiting", "key_parallelism", "group")] == [9, 9, 2, "outside"]
-    assert rows["api"]["rate_limit"] == {"kind": "TokenBucket", "rate": 600, "period": 60.0, "capacity": 20}
-    assert rows["api"]["key_rate_limit"]["start"] == "1970-01-01T00:00:00+00:00"
+    assert rows["api"]["rate_limit"] == {"kind": "TokenBucket", "rate": 600, "period": "PT1M", "capacity": 20}
+    assert rows["api"]["key_rate_limit"]["start"] == "1970-01-01T00:00:00Z"
     assert "keys" not in rows["api"]
     counts, limits = console.ok("pools").out.split("\n\n")
     assert counts.splitlines()[-1].split() == ["tenants", "20", "0", "9", "9", "0", "0"]

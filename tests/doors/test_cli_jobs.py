@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -217,12 +218,41 @@ def test_an_on_complete_that_failed_is_found_shown_and_called_again(mail: Consol
     refused = mail("jobs", "retry", first)
     assert refused.code == 1
     assert "Its on_complete has failed: see --on-complete." in refused.err
-    assert mail.ok("jobs", "retry", "--on-complete", first).err == f"{first} is retried.\n"
+    assert mail.ok("jobs", "retry", "--on-complete", first).err == f"The on_complete of {first} is called again.\n"
     broken.unlink()
-    assert mail.ok("jobs", "retry", "--on-complete", "--pool", "mail").err == "1 job retried, of 1.\n"
+    again = mail.ok("jobs", "retry", "--on-complete", "--pool", "mail").err
+    assert again == "The on_complete of 1 job is called again, of 1.\n"
     work(mail, first, second)
     assert mail.ok("jobs", "list", "--on-complete-error", "", "--json").json["jobs"] == []
     refused = mail("jobs", "retry", "--on-complete", first)
     assert (refused.code, refused.err) == (
-        1, f"{first} is not retried: its on_complete has not failed for good; it is success.\n",
+        1, f"The on_complete of {first} is not called again: it has not failed for good; the job is success.\n",
     )  # fmt: skip
+
+
+def test_what_a_cancel_and_a_retry_cannot_do_is_not_offered(mail: Console) -> None:
+    assert "--on-complete-error" not in mail.ok("jobs", "cancel", "--help").out
+    assert mail("jobs", "cancel", "--on-complete-error", "x").code == 2
+    offered = " ".join(mail.ok("jobs", "retry", "--help").out.split())
+    assert "success and skipped go with --on-complete only" in offered
+    assert "cannot be retried" in mail("jobs", "retry", "--state", "success").err
+    assert mail.ok("jobs", "retry", "--on-complete", "--state", "success").err == "There are no such jobs.\n"
+
+
+def test_a_job_that_has_ended_but_for_its_on_complete_is_not_canceled(
+    mail: Console,
+) -> None:
+    """It would run all the same, so nobody is told otherwise."""
+    mail.write("mail.py", PROGRAM.replace("on_complete_retry=Retry(2, 0.0)", "on_complete_retry=Retry(2, 3600.0)"))
+    mail.write("open", "")
+    mail.write("broken", "")
+    (job,) = enqueue(mail, 1)
+    with mail.start("worker", PYTHONUNBUFFERED="1", PENSTOCK_LOG_LEVEL="info") as worker:
+        worker.wait_for("callback broke")
+        worker.tell(signal.SIGTERM)
+        worker.end()
+    refused = mail.ok("jobs", "cancel", job)
+    assert refused.err == f"{job} is not canceled: it has ended but for its on_complete, which runs all the same.\n"
+    assert mail.ok("jobs", "cancel", job, "--json").json["jobs"] == [
+        {"id": job, "state": "completing", "requested": False}
+    ]

@@ -104,3 +104,95 @@ def test_a_plan_makes_nothing_known(invoices: Console) -> None:
 def test_an_outbox_that_cannot_be_is_refused(invoices: Console) -> None:
     invoices.write("invoices.py", PROGRAM.replace('name="ledger", start="end"', 'name="x", order_by="nothing"'))
     assert "no field 'nothing'" in invoices("migrate").err
+
+
+MORE = """
+from datetime import timedelta
+
+from penstock import MutationCtx
+
+work = app.workpool("work", max_parallelism=2)
+
+
+@app.cron(timedelta(hours=1), name="sweep")
+@app.internal_mutation
+async def sweep(ctx: MutationCtx) -> None: ...
+"""
+TOLD = [
+    "new: pool work",
+    "new: cron sweep",
+    "new: task bill",
+    "new: triggers on table invoice_of_cli, for task:bill",
+    "new: outbox ledger",
+    "new: triggers on table invoice_of_cli, for outbox:ledger",
+    "new: outbox news",
+]
+
+
+def told(lines: str) -> list[str]:
+    """What a report or a plan says beside SQL."""
+    found = [line.removeprefix("-- ") for line in lines.splitlines()]
+    return [line for line in found if line.startswith(("new: ", "changed: ", "mended: "))]
+
+
+def test_it_tells_what_it_makes_known_and_which_tables_get_triggers(invoices: Console) -> None:
+    invoices.write("invoices.py", PROGRAM + MORE)
+    assert told(invoices.ok("migrate", "--plan").out) == TOLD, "though penstock's own tables may not be there"
+    invoices.write("invoices.py", PROGRAM.partition("@app")[0])
+    invoices.ok("migrate")
+    invoices.write("invoices.py", PROGRAM + MORE)
+    plan = invoices.ok("migrate", "--plan")
+    assert (told(plan.out), "nothing to do" in plan.err) == (TOLD, False)
+    data = invoices.ok("migrate", "--plan", "--json").json
+    assert data["declared"][0] == {"noun": "pool", "name": "work", "change": "new"}
+    assert data["captured"][1] == {"table": "invoice_of_cli", "for": "outbox:ledger", "change": "new"}
+    assert told(invoices.ok("migrate").out) == TOLD
+    assert "there is nothing to do" in invoices.ok("migrate", "--plan").err
+    again = invoices.ok("migrate")
+    assert (again.out, "there was nothing to do" in again.err) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ("max_parallelism=2", "max_parallelism=2, ageing=timedelta(minutes=1)", ["changed: pool work"]),
+        ("hours=1", "hours=2", ["changed: cron sweep"]),
+        ('name="bill", ', 'name="bill", version=2, ', ["changed: task bill"]),
+        ('"insert", "delete"', '"insert",', [
+            "changed: outbox ledger", "changed: triggers on table invoice_of_cli, for outbox:ledger"
+        ]),
+    ],
+)  # fmt: skip
+def test_it_tells_what_is_declared_otherwise_than_before(
+    invoices: Console, old: str, new: str, changes: list[str]
+) -> None:
+    program = PROGRAM + MORE
+    invoices.write("invoices.py", program)
+    invoices.ok("migrate")
+    assert old in program
+    invoices.write("invoices.py", program.replace(old, new))
+    assert told(invoices.ok("migrate", "--plan").out) == changes
+    assert told(invoices.ok("migrate").out) == changes
+
+
+def test_it_leaves_alone_what_a_later_release_declares(invoices: Console) -> None:
+    later = PROGRAM.replace('name="bill", ', 'name="bill", version=2, ').replace(
+        'start="end", ', 'start="end", version=2, '
+    )
+    invoices.write("invoices.py", later)
+    invoices.ok("migrate")
+    invoices.write("invoices.py", PROGRAM.replace('"insert", "delete"', '"insert",'))
+    assert told(invoices.ok("migrate", "--plan").out) == []
+
+
+def test_it_tells_of_triggers_that_it_mends(invoices: Console, database_url: str) -> None:
+    invoices.ok("migrate")
+    drop = "alter table invoice_of_cli disable trigger all"
+    if database_url.startswith("sqlite"):
+        drop = "drop trigger penstock_change_1_insert"
+    asyncio.run(run_sql(database_url, drop))
+    plan = told(invoices.ok("migrate", "--plan").out)
+    assert plan
+    assert all(line.startswith("mended: triggers on table invoice_of_cli, for ") for line in plan)
+    assert told(invoices.ok("migrate").out) == plan
+    assert "there is nothing to do" in invoices.ok("migrate", "--plan").err

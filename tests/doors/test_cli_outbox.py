@@ -206,6 +206,27 @@ def test_messages_are_retried_and_skipped(books: Console, database_url: str) -> 
     assert (found["old"]["delivered"], found["old"]["parked"]) == (4, 0)
 
 
+def test_what_cannot_be_done_is_refused_before_anybody_is_asked(books: Console) -> None:
+    for command, refusal in (
+        (("rebuild", "ledger"), "Outbox ledger declares no reset"),
+        (("rebuild", "old"), "Outbox old is not declared by this program"),
+        (("move", "ledger", "--to", '{"seen": 1}'), "is no position"),
+        (("skip", "ledger", "123456", "--reason", "x"), "has no message 123456 that has failed"),
+    ):
+        refused = books("outbox", *command)
+        assert refused.code == 1, command
+        assert refusal in refused.err
+        assert "no terminal on which to ask" not in refused.err
+        assert "cleared" not in refused.err
+
+
+def test_older_rows_are_told_of_without_messages(books: Console) -> None:
+    books.ok("outbox", "rebuild", "count", "--yes")
+    asked = books("outbox", "drop", "count").err
+    assert "count has rows that were there before it to hand over, and never will." in asked
+    assert "no messages" not in asked
+
+
 def test_an_outbox_is_paused_moved_rebuilt_and_dropped(books: Console, database_url: str) -> None:
     books.ok("outbox", "pause", "ledger")
     assert "paused" in books.ok("outbox", "show", "ledger").out

@@ -85,7 +85,7 @@ def test_tasks_are_shown_retried_and_explained(shop: Console) -> None:
     two = shop.ok("tasks", "records", "ship", "--order", "key", "--after", one["next"], "--json").json
     assert {record["key"] for record in [*one["records"], *two["records"]]} == {first, second, easy}
     assert "amount" not in str(two), "what was captured is not shown"
-    assert "state        failed" in shop.ok("tasks", "show", "ship", first).out
+    assert "state             failed" in shop.ok("tasks", "show", "ship", first).out
     explained = shop.ok("tasks", "explain", "ship", first).out
     assert "failed at" in explained
     assert "no way for a" in explained

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from stage import desk, mailroom
+from stage import desk, mailroom, noisy
 from stage.terminal import END_OF_FILE, ENTER, INTERRUPT, Terminal
 
 from penstock import App, TaskFilter
 from penstock.clock import SystemClock
 from penstock.testing import TestApp, TestClock
+from penstock.wire.outgoing import Format, encode_result
 
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
@@ -44,10 +47,16 @@ def _clean() -> Iterator[None]:
 
 
 @pytest.fixture
-def shop(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
-    """Where programs of the stage are found, with letters that have failed, and orders that wait."""
+def stage(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+    """Where programs of the stage are found."""
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    return console
+
+
+@pytest.fixture
+def shop(stage: Console, database_url: str) -> Console:
+    """The same, with letters that have failed, and orders that wait."""
 
     async def order(test: TestApp) -> None:
         await test.run_mutation(desk.put, ["a", "b", "c"])
@@ -55,7 +64,7 @@ def shop(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -
 
     on(mailroom.app, database_url, mailroom.put_and_fail)
     on(desk.app, database_url, order)
-    return console
+    return stage
 
 
 def on(app: App, url: str, work: Callable[[TestApp], Awaitable[Any]]) -> Any:
@@ -188,7 +197,7 @@ def test_nobody_is_asked_who_cannot_see_the_question(shop: Console, database_url
 
 def test_a_list_is_readable_on_any_terminal(shop: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names stay whole: the widest columns are folded, and where that is not enough the terminal wraps the lines."""
-    for columns, whole, ruled in (("60", True, False), ("104", False, True), ("200", True, True)):
+    for columns, whole, ruled in (("60", True, False), ("94", False, True), ("200", True, True)):
         monkeypatch.setenv("COLUMNS", columns)
         with Terminal(shop.folder, "--app", "stage.mailroom", "outbox") as terminal:
             assert terminal.end() == 0
@@ -196,3 +205,98 @@ def test_a_list_is_readable_on_any_terminal(shop: Console, monkeypatch: pytest.M
         for name in mailroom.NAMES:
             assert any(line.startswith(f"{name} ") for line in lines), (columns, terminal.shown)
         assert ("letter_of_mailroom" in terminal.shown, "───" in terminal.shown) == (whole, ruled), terminal.shown
+
+
+@pytest.fixture
+def noisy_shop(stage: Console, database_url: str) -> Console:
+    """The same, with a job, a task and an outbox that have failed with errors that would steer a terminal."""
+    on(noisy.app, database_url, noisy.put_and_fail)
+    return stage
+
+
+def on_terminal(shop: Console, *arguments: str) -> str:
+    with Terminal(shop.folder, "--app", "stage.noisy", *arguments) as terminal:
+        assert terminal.end() == 0, terminal.shown
+        return terminal.shown
+
+
+LISTS = {
+    ("jobs", "list", "--pool", noisy.pool.name): ("id", 7),
+    ("tasks", "records", "read"): ("task", 7),
+    ("outbox", "messages", "notes"): ("number", 8),
+}
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 140])
+def test_a_list_shows_its_errors_on_any_terminal(
+    noisy_shop: Console, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are folded or left out for their sake, and it is said how many were."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command, (first, number) in LISTS.items():
+        shown = on_terminal(noisy_shop, *command)
+        headers = next(line for line in shown.splitlines() if "error" in line)
+        assert first in headers
+        assert "ConnectionError" in shown, (columns, shown)
+        left_out = number - len(re.findall(r"[a-z]+(?: [a-z]+)*", re.sub(r"\x1b\[\d*m", "", headers)))
+        told = re.search(r"^(\d+) columns? more; see all with --json\.$", shown, re.MULTILINE)
+        assert (0 if told is None else int(told[1])) == left_out, (columns, shown)
+        assert all(len(re.sub(r"\x1b\[\d*m", "", line)) <= columns for line in shown.splitlines()[:4]), shown
+
+
+def test_ids_are_whole_though_they_are_folded(noisy_shop: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    (job,) = noisy_shop.ok("--app", "stage.noisy", *next(iter(LISTS)), "--json").json["jobs"]
+    lines = on_terminal(noisy_shop, *next(iter(LISTS))).splitlines()
+    assert "".join(line.split()[0] for line in lines[3:6]) == job["id"]
+
+
+def test_errors_do_not_steer_the_terminal_and_their_lines_are_indented(noisy_shop: Console) -> None:
+    program = ("--app", "stage.noisy")
+    (job,) = noisy_shop.ok(*program, *next(iter(LISTS)), "--json").json["jobs"]
+    (record,) = noisy_shop.ok(*program, "tasks", "records", "read", "--json").json["records"]
+    assert noisy.ERROR in job["error"], "JSON has them as they are"
+    shown = {
+        command: noisy_shop(*program, *command)
+        for command in (
+            *LISTS,
+            ("jobs", "show", job["id"]),
+            ("jobs", "wait", job["id"]),
+            ("tasks", "show", "read", record["key"]),
+            ("tasks", "explain", "read", record["key"]),
+            ("outbox", "show", "notes"),
+            ("data", "note_of_noisy"),
+        )
+    }
+    for command, result in shown.items():
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", result.out + result.err), command
+        assert noisy.SHOWN in result.out, (command, result.out)
+        if "show" in command:
+            assert re.search(r"^ {18}second line\n {18}third line$", result.out, re.MULTILINE), result.out
+
+
+def test_the_error_of_a_call_does_not_steer_the_terminal(noisy_shop: Console) -> None:
+    failed = noisy_shop("--app", "stage.noisy", "run", "send", "to=x")
+    assert failed.code == 1
+    assert noisy.SHOWN in failed.err
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", failed.err)
+
+
+def test_json_is_the_same_as_that_of_the_server(shop: Console, database_url: str) -> None:
+    found = shop.ok("--app", "stage.mailroom", "outbox", "--json").json["outboxes"]
+    expected = json.loads(encode_result(list(outboxes(database_url).values()), Format.CLEAN))
+    for name in ("keep_for", "delivered_at", "retry_at", "spec", "error"):
+        assert [one[name] for one in found] == [one[name] for one in expected], name
+    assert found[0]["keep_for"] == "PT0S"
+    assert found[0]["delivered_at"].endswith("Z")
+
+
+def test_states_are_counted_in_one_order(shop: Console, database_url: str) -> None:
+    async def vary(test: TestApp) -> None:
+        await desk.app.tasks.skip(test, TaskFilter(task="ship"), everything=True)
+        await test.run_mutation(desk.put, ["d", "e"])
+        await test.plan()
+
+    on(desk.app, database_url, vary)
+    counts = shop.ok(*DELETE[:2], "tasks", "records", "--count", "--json").json["counts"]
+    assert list(counts) == ["pending", "skipped"]

@@ -74,7 +74,7 @@ async def test_workers_are_those_that_run_jobs(database_url: str) -> None:
         worker = make_worker(test)
         await worker.tick()
         seen = await look(test)
-        assert [one["lease"] for one in as_data(seen)["workers"]] == [worker.lease]
+        assert [one.lease for one in as_data(seen)["workers"]] == [worker.lease]
         assert "  1 worker  " in written(seen)
         await worker.kill()
 

@@ -112,7 +112,7 @@ def test_rows_of_tasks_are_called_by_arrays(orders: Console) -> None:
     assert tuple(first["key"]) in ROWS
     assert key in orders.ok("tasks", "records", "ship", "--key", key).out
     shown = orders.ok("tasks", "show", "ship", key).out
-    assert f"key          {key}" in shown
+    assert f"key               {key}" in shown
     assert orders.ok("tasks", "show", "ship", key, "--json").json["key"] == first["key"]
     assert "no way for (9, 'ů,')" in orders.ok("tasks", "explain", "ship", '[9, "ů,"]').out
     assert "1 row retried" in orders.ok("tasks", "retry", "ship", "--key", '[8, "b\\"b"]').err

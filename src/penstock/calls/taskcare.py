@@ -17,7 +17,7 @@ from penstock.calls.taskchanges import Verb, change_rows, meant, pause, pieces_o
 from penstock.calls.taskpieces import Pieces
 from penstock.calls.taskviews import TaskExplanation, TaskPage, TaskRecord, TaskStatus
 from penstock.errors import ValueInvalid
-from penstock.reactive.filter import ANYTHING, GONE, TaskFilter
+from penstock.reactive.filter import ANYTHING, GONE, STATES, TaskFilter
 from penstock.reactive.task import ReactiveTask
 from penstock.store.contract import Session
 
@@ -316,7 +316,8 @@ class TaskCare:
             async for piece in pieces.each():
                 found.update(one.state or "lost" for one in piece)
                 found[GONE] += sum(one.gone is not None for one in piece)
-        return {state: number for state, number in found.items() if number}
+        states = (*STATES, *sorted(found.keys() - {*STATES}))
+        return {state: found[state] for state in states if found[state]}
 
     async def _find(self, calls: JobCalls, task: str, key: Any) -> TaskRecord | None:
         pieces = await self._pieces(calls, TaskFilter(task=task, key=key))

@@ -16,7 +16,7 @@ from penstock.app import App, Backend
 from penstock.cli.documents import Documents
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.output import counted, print_json, print_table, readable_time, say
+from penstock.cli.output import counted, print_json, print_rows, print_table, readable_time, say
 from penstock.cli.tables import count_rows, find_table, statements_of
 from penstock.errors import ValueInvalid
 from penstock.schema.fields import Kind
@@ -119,9 +119,7 @@ def _show_rows(statements: TableStatements, documents: list[dict[str, Any]], lim
     headers = list(documents[0])
     numbers = {column.name for column in statements.definition.columns if column.kind in _NUMBERS}
     rows = [[_cell(name, value) for name, value in document.items()] for document in documents]
-    left_out = print_table(headers, rows, right=numbers, whole=False)
-    if left_out:
-        say(f"{counted(left_out, 'column')} more; see all with --jsonl.")
+    print_rows(headers, rows, right=numbers, all_with="--jsonl")
     if len(rows) == limit:
         say(f"{counted(limit, 'row')} shown; see more with --limit.")
 

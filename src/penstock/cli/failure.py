@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import click
 
 import penstock
+from penstock.cli.visible import visible
 from penstock.errors import PenstockError
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
@@ -50,7 +51,7 @@ def show_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
     if as_json:
         click.echo(json.dumps({"error": _facts(shown)}, default=str, ensure_ascii=False), err=True)
     elif debug:
-        click.echo("".join(TracebackException.from_exception(shown).format()), err=True, nl=False)
+        click.echo(visible("".join(TracebackException.from_exception(shown).format())), err=True, nl=False)
     elif isinstance(shown, click.UsageError):
         shown.show(sys.stderr)
     elif isinstance(shown, click.ClickException):
@@ -59,17 +60,17 @@ def show_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
         where = place_of(shown) if shown is not error else ""
         say_error(shown.what, shown.fix, where)
     else:
-        click.echo(program_traceback(shown), err=True, nl=False)
+        click.echo(visible(program_traceback(shown)), err=True, nl=False)
     return code
 
 
 def say_error(what: str, fix: str = "", where: str = "") -> None:
     """Print what went wrong, and what to do next."""
-    click.echo(f"{style('error:', fg='red', bold=True)} {style(what, fg='red')}", err=True)
+    click.echo(f"{style('error:', fg='red', bold=True)} {style(visible(what), fg='red')}", err=True)
     if where:
         click.echo(f"   {style('at', dim=True)}  {where}", err=True)
     if fix:
-        click.echo(f"  {style('fix:', bold=True)} {fix}", err=True)
+        click.echo(f"  {style('fix:', bold=True)} {visible(fix)}", err=True)
 
 
 def style(text: str, to: TextIO | None = None, **how: Any) -> str:

@@ -56,14 +56,18 @@ class Moment(click.ParamType[datetime]):
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def filter_options(states: Sequence[str]) -> Callable[[F], F]:
+def filter_options(
+    states: Sequence[str], of_state: str = "Only jobs in this state.", *, ended: bool = True
+) -> Callable[[F], F]:
     """The options that tell jobs apart; the command takes them as keyword arguments.
 
     Args:
         states: The states there are to choose from.
+        of_state: What is said of that option.
+        ended: Whether there are options that only jobs meet that have ended.
     """
-    options = (
-        click.option("--state", type=click.Choice(states), help="Only jobs in this state."),
+    options = [
+        click.option("--state", type=click.Choice(states), help=of_state),
         click.option("--pool", help="Only jobs of this pool; default for those of the scheduler."),
         click.option("--function", help="Only jobs of this function, with or without its module."),
         click.option("--name", help="Only jobs that are called so."),
@@ -77,12 +81,10 @@ def filter_options(states: Sequence[str]) -> Callable[[F], F]:
             help="Only jobs that ended since, or were enqueued if they have not.",
         ),
         click.option("--before", type=Moment(), metavar="WHEN", help="The same time, but earlier than this."),
-        click.option(
-            "--on-complete-error",
-            metavar="TEXT",
-            help="Only jobs whose on_complete has failed for good, with an error that contains this; '' for any.",
-        ),
-    )
+    ]
+    if ended:
+        told = "Only jobs whose on_complete has failed for good, with an error that contains this; '' for any."
+        options.append(click.option("--on-complete-error", metavar="TEXT", help=told))
 
     def decorate(command: F) -> F:
         for option in reversed(options):

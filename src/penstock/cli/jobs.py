@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
-from penstock.app import App
+from penstock.app import Backend
 from penstock.cli.jobchanges import cancel, known_job, retry, wait
 from penstock.cli.jobfilter import check_pool, filter_options, read_filter
-from penstock.cli.opening import complete, open_app, open_backend
+from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.output import plain, print_json, print_table, readable_time
-from penstock.jobs.filter import JobFilter
+from penstock.cli.output import plain, print_field, print_fields, print_json, print_rows, readable_time
 from penstock.jobs.job import Attempt, JobStatus
 from penstock.jobs.states import JobState
 from penstock.store.retryrows import retry_parts
@@ -22,7 +21,6 @@ from penstock.values import decode_json
 
 _STATES = [state.value for state in JobState]
 _SHOWN = 60
-_LABEL = 17
 _limit = click.option(
     "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many to list."
 )
@@ -56,15 +54,13 @@ def list_jobs(options: Options, /, limit: int, **given: Any) -> None:
 @pass_options
 def show(options: Options, job: str) -> None:
     """Show all that is known of a job: its options, its result, and each attempt that failed, with its traceback."""
-    status = complete(_find(open_app(options), options, job))
+    status = with_backend(open_app(options), options, lambda backend: known_job(backend, job))
     if options.json:
         print_json(_as_data(status))
         return
-    for name, value in _as_data(status).items():
-        if name not in {"attempts", "options", "on_complete_attempts"} and value is not None:
-            _show_field(name, value)
-    for name, value in _options_of(status).items():
-        _show_field(name, value)
+    hidden = {"attempts", "options", "on_complete_attempts"}
+    print_fields({name: value for name, value in _as_data(status).items() if name not in hidden})
+    print_fields(_options_of(status))
     for number, attempt in enumerate(status.attempts, 1):
         _show_attempt(attempt, last=number == len(status.attempts) and status.traceback is not None)
     for attempt in status.on_complete_attempts:
@@ -77,25 +73,20 @@ for _command in (retry, cancel, wait):
 
 def _list(options: Options, limit: int, given: dict[str, Any]) -> None:
     app = open_app(options)
-    counts, jobs = complete(_look(app, options, read_filter(app, given), limit))
+    where = read_filter(app, given)
+
+    async def look(backend: Backend) -> tuple[Mapping[str, int], list[JobStatus]]:
+        await check_pool(backend, where)
+        return await backend.job_counts(), await backend.jobs(None, limit, where=where)
+
+    counts, jobs = with_backend(app, options, look)
     if options.json:
         print_json({"counts": dict(counts), "jobs": [_as_data(job) for job in jobs]})
         return
     click.echo(", ".join(f"{count:,} {place}" for place, count in counts.items()) or "no jobs")
     if jobs:
         headers = ("id", "function", "state", "attempt", "pool", "run at", "error or arguments")
-        print_table(headers, [_row(job) for job in jobs], right=("attempt",), whole=False)
-
-
-async def _look(app: App, options: Options, where: JobFilter, limit: int) -> tuple[Mapping[str, int], list[JobStatus]]:
-    async with open_backend(app, options) as backend:
-        await check_pool(backend, where)
-        return await backend.job_counts(), await backend.jobs(None, limit, where=where)
-
-
-async def _find(app: App, options: Options, job: str) -> JobStatus:
-    async with open_backend(app, options) as backend:
-        return await known_job(backend, job)
+        print_rows(headers, [_row(job) for job in jobs], right=("attempt",), needed=headers[-1])
 
 
 # ----- what is shown
@@ -108,21 +99,13 @@ def _row(job: JobStatus) -> tuple[str, ...]:
     return (job.id, job.function, job.state.value, str(job.attempt), job.pool, readable_time(job.run_at), shown)
 
 
-def _show_field(name: str, value: Any) -> None:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    first, *more = text.rstrip().split("\n")
-    click.echo(f"{name.replace('_', ' '):{_LABEL}} {first}".rstrip())
-    for line in more:
-        click.echo(f"{'':{_LABEL}} {line}".rstrip())
-
-
 def _show_attempt(attempt: Attempt, what: str = "attempt", *, last: bool) -> None:
     took = (attempt.ended_at - attempt.started_at).total_seconds()
-    _show_field(f"{what} {attempt.number}", f"{attempt.what} {readable_time(attempt.ended_at)} after {took:,.3g} s")
+    print_field(f"{what} {attempt.number}", f"{attempt.what} {readable_time(attempt.ended_at)} after {took:,.3g} s")
     if attempt.error is not None:
-        _show_field("", attempt.error)
+        print_field("", attempt.error)
     if attempt.traceback is not None and not last:  # that of the last one stands above, whole
-        _show_field("", attempt.traceback)
+        print_field("", attempt.traceback)
 
 
 def _options_of(job: JobStatus) -> dict[str, Any]:

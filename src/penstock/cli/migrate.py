@@ -1,12 +1,17 @@
-"""``penstock migrate``: makes the database fit the tables of the app, or says what it would do."""
+"""``penstock migrate``: makes the database fit the tables of the app, or says what it would do.
+
+Owns how that is told. Leaves what the database learns beside its tables to `declared`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from penstock.app import App, Backend
+from penstock.cli.declared import News, news_for
 from penstock.cli.opening import complete, open_app, shown_url
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, say
@@ -16,28 +21,32 @@ from penstock.store.migrate import Plan, push
 
 
 @click.command("migrate")
-@click.option("--plan", "only_plan", is_flag=True, help="Print the SQL that would run, and change nothing.")
+@click.option("--plan", "only_plan", is_flag=True, help="Print what would be done, and change nothing.")
 @json_option()
 @pass_options
 def command(options: Options, only_plan: bool) -> None:
     """Make the database fit the tables of the app.
 
     Adds tables, columns, indexes and checks, and makes pools, crons, reactive tasks and outboxes known: changes are
-    captured for these from then on. Whatever would lose or break data is refused before anything is changed.
+    captured for these from then on, by triggers on their tables. Whatever would lose or break data is refused before
+    anything is changed.
+
+    --plan prints the SQL for the tables, and in comments what would be made known, and which tables would get triggers.
+    The SQL of the triggers is not printed: run penstock migrate for these, as the SQL alone is not all.
     """
     app = open_app(options)
     config = app.config(database=options.database)
-    plan = complete(_migrate(app, config, apply=not only_plan))
+    plan, news = complete(_migrate(app, config, apply=not only_plan))
     if options.json:
-        print_json(_as_data(plan, applied=not only_plan))
+        print_json(_as_data(plan, news, applied=not only_plan))
     elif only_plan:
-        _print_script(plan)
+        _print_script(plan, news)
     else:
-        _report(plan, shown_url(config.database))
+        _report(plan, news, shown_url(config.database))
 
 
-async def _migrate(app: App, config: Config, *, apply: bool) -> Plan:
-    """Push, or only plan: a plan asks without opening the store, which would create a SQLite file."""
+async def _migrate(app: App, config: Config, *, apply: bool) -> tuple[Plan, list[News]]:
+    """Push and declare, or only plan: a plan does not open a store that is new, which would create a SQLite file."""
     backend = Backend(app, config, SystemClock())
     store = backend.engine.store
     definitions, crons = app.definitions(), app.crons.plans(backend.job_calls)
@@ -45,37 +54,53 @@ async def _migrate(app: App, config: Config, *, apply: bool) -> Plan:
         if apply:
             await store.open()
         plan = await push(store, definitions, apply=apply)
+        known = apply or not plan.migrations
+        if known and not apply:
+            await store.open()
+        news = await news_for(backend, crons, known=known)
         if apply:
             await backend.declare(crons)
-        return plan
+        return plan, news
     finally:
         await store.close()
 
 
-def _print_script(plan: Plan) -> None:
-    """The plan as a script that does the same."""
+def _print_script(plan: Plan, news: Sequence[News]) -> None:
+    """The plan as a script that does the same, as far as SQL that anybody may run can do it."""
     for name, sql in plan.migrations:
         click.echo(f"-- penstock's own tables: {name}\n{sql.strip()}\n")
     for statement in plan.sql:
         click.echo(f"{statement.rstrip().rstrip(';')};")
     for remark in _remarks(plan):
         click.echo(f"-- {remark}")
-    if plan.empty:
+    if news:
+        click.echo("-- Beside this SQL, penstock migrate does what follows, and so does the program when it starts:")
+    for one in news:
+        click.echo(f"-- {_told(one)}")
+    if plan.empty and not news:
         say("The database fits; there is nothing to do.")
 
 
-def _report(plan: Plan, url: str) -> None:
+def _report(plan: Plan, news: Sequence[News], url: str) -> None:
     for name, _sql in plan.migrations:
         click.echo(f"applied penstock's own {name}")
     for statement in plan.sql:
         click.echo(" ".join(statement.split()) + ";")
+    for one in news:
+        click.echo(_told(one))
     for remark in _remarks(plan):
         say(f"note: {remark}")
-    if plan.empty:
+    if plan.empty and not news:
         say(f"{url} fits; there was nothing to do.")
     else:
-        done = counted(len(plan.migrations) + len(plan.sql), "change")
+        done = counted(len(plan.migrations) + len(plan.sql) + len(news), "change")
         say(f"{url} fits now: {done} made.")
+
+
+def _told(one: News) -> str:
+    """Such as ``new: outbox news``, or ``changed: triggers on table booking, for task:confirm``."""
+    thing = f"triggers on table {one.table}, for" if one.noun == "capture" else one.noun
+    return f"{one.what}: {thing} {one.name}"
 
 
 def _remarks(plan: Plan) -> list[str]:
@@ -86,11 +111,15 @@ def _remarks(plan: Plan) -> list[str]:
     return [*plan.notes, *redundant]
 
 
-def _as_data(plan: Plan, *, applied: bool) -> dict[str, Any]:
+def _as_data(plan: Plan, news: Sequence[News], *, applied: bool) -> dict[str, Any]:
     return {
         "applied": applied,
         "migrations": [name for name, _sql in plan.migrations],
         "sql": list(plan.sql),
+        "declared": [{"noun": one.noun, "name": one.name, "change": one.what} for one in news if one.noun != "capture"],
+        "captured": [
+            {"table": one.table, "for": one.name, "change": one.what} for one in news if one.noun == "capture"
+        ],
         "notes": list(plan.notes),
         "redundant": [
             {"table": table, "index": index.name, "covered_by": other.name} for table, index, other in plan.redundant

@@ -16,9 +16,7 @@ from penstock.calls.outboxviews import OutboxMessage, OutboxPage, OutboxStatus
 from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.outboxchanges import drop, move, pause, rebuild, resume, retry, skip
-from penstock.cli.output import counted, plain, print_json, print_list, print_table, readable_time, say
-
-_LABEL = 14
+from penstock.cli.output import counted, plain, print_fields, print_json, print_list, print_rows, readable_time, say
 
 
 @click.group("outbox", invoke_without_command=True)
@@ -53,8 +51,7 @@ def show(options: Options, outbox: str) -> None:
     if options.json:
         print_json({"outbox": status, "messages": found})
         return
-    for name, value in _facts(status).items():
-        click.echo(f"{name:{_LABEL}} {value}")
+    print_fields(_facts(status))
     for message in found:
         click.echo()
         _show_message(message)
@@ -93,7 +90,7 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
         click.echo("no such messages")
         return
     headers = ("number", "state", "kind", "key", "written", "attempts", "again at", "error")
-    print_table(headers, [_message_row(one) for one in page.messages], right=("number", "attempts"), whole=False)
+    print_rows(headers, [_message_row(one) for one in page.messages], right=headers[::5], needed=headers[-1])
     if page.next is not None:
         say(f"There are more: --after {page.next}")
 
@@ -128,14 +125,14 @@ def _state(one: OutboxStatus) -> str:
     return ", ".join(said)
 
 
-def _facts(one: OutboxStatus) -> dict[str, str]:
-    facts: dict[str, Any] = {
+def _facts(one: OutboxStatus) -> dict[str, Any]:
+    return {
         "outbox": one.name,
         "state": _state(one) or "well",
         "source": one.source,
         "handler": f"{one.handler}, {_article(one.kind)}, version {one.version}",
         "declared": ", ".join(f"{name}={_word(value)}" for name, value in one.spec.items() if value not in (None, [])),
-        "kept for": one.keep_for or None,
+        "kept for": str(one.keep_for) if one.keep_for else None,
         "read by": one.read_by or "nobody",
         "messages": f"{_counted(one.messages)} to be delivered, {_length(one.seconds)} behind" if one.messages else "0",
         "waiting": f"{one.waiting:,} of these, for others" if one.waiting else None,
@@ -146,7 +143,6 @@ def _facts(one: OutboxStatus) -> dict[str, str]:
         "again at": None if one.retry_at is None else readable_time(one.retry_at),
         "position": one.position,
     }
-    return {name: str(value) for name, value in facts.items() if value is not None}
 
 
 def _advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> str | None:
@@ -181,15 +177,11 @@ def _show_message(one: OutboxMessage) -> None:
         "written": None if one.written_at is None else readable_time(one.written_at),
         "attempts": f"{one.attempts}, the first one at {readable_time(one.failed_at)}" if one.failed_at else None,
         "again at": "not by itself" if one.retry_at is None else readable_time(one.retry_at),
-        "content": None if one.content is None else _word(one.content),
+        "content": one.content,
+        "error": None if one.traceback else one.error,
+        "traceback": one.traceback,
     }
-    for name, value in facts.items():
-        if value is not None:
-            click.echo(f"{name:{_LABEL}} {value}")
-    if one.traceback:
-        click.echo(f"\n{one.traceback.rstrip()}")
-    elif one.error:
-        click.echo(f"\n{one.error}")
+    print_fields(facts)
 
 
 def _message_row(one: OutboxMessage) -> tuple[str, ...]:

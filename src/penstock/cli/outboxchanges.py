@@ -9,6 +9,8 @@ import click
 from penstock.app import App, Backend
 from penstock.calls.outboxlooks import outbox_of
 from penstock.calls.outboxviews import OutboxStatus, read_place
+from penstock.calls.rebuilding import reset_of
+from penstock.changes.position import Position
 from penstock.cli.asking import confirm
 from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, pass_options
@@ -55,6 +57,7 @@ def skip(options: Options, outbox: str, number: int, reason: str, yes: bool) -> 
 
     async def do(backend: Backend) -> None:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
+        await _expect_failed(app, backend, name, number)
         confirm(f"Pass message {number} of {name} by, for good?", sure=yes)
         await app.outboxes.skip(backend, name, number, reason)
 
@@ -121,6 +124,7 @@ def rebuild(options: Options, outbox: str, yes: bool) -> None:
 
     async def do(backend: Backend) -> None:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
+        reset_of(app.outboxes.find(name), name)  # what cannot be is refused before anybody is asked
         confirm(
             f"Rebuild {name}?",
             f"What {name} has written is cleared, and is incomplete until all rows are sent.",
@@ -161,14 +165,26 @@ async def _status(app: App, backend: Backend, name: str) -> OutboxStatus:
     return next(one for one in await app.outboxes.list(backend) if one.name == name)
 
 
+async def _expect_failed(app: App, backend: Backend, name: str, number: int) -> None:
+    """Refuse a message that has not failed, before anybody is asked."""
+    next_one = await app.outboxes.messages(backend, name, states=("failing",), limit=1)
+    aside = await app.outboxes.messages(backend, name, states=("halted", "parked"), limit=1, after=number - 1)
+    if number not in {one.number for one in (*next_one.messages, *aside.messages)}:
+        raise DataError(f"Outbox {name} has no message {number} that has failed.", fix="See penstock outbox messages.")
+
+
 def _left(one: OutboxStatus) -> str:
-    rows = " and rows that were there before it" if one.older_rows is not None else ""
-    return f"{counted(one.messages, 'message') if one.messages else 'no messages'}{rows}"
+    messages = [counted(one.messages, "message")] if one.messages else []
+    rows = ["rows that were there before it"] if one.older_rows is not None else []
+    return " and ".join([*messages, *rows]) or "no messages"
 
 
 def _place(to: str) -> str | datetime:
     """Where to, as `app.outboxes.move` takes it."""
     try:
-        return read_place(to)
+        place = read_place(to)
     except ValueInvalid as error:
         raise click.UsageError(f"--to {error}") from error
+    if isinstance(place, str) and place not in {"beginning", "end"}:
+        Position.parse(place)  # what is none is refused before anybody is asked
+    return place

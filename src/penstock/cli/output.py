@@ -1,28 +1,33 @@
-"""What commands print: tables for people, JSON for programs.
+"""What commands print: tables and fields for people, JSON for programs.
 
-Owns the look of both. On a terminal a table fits its width; elsewhere it is plain text, as wide as its content.
+Owns the look of these. On a terminal a table fits its width; elsewhere it is plain text, as wide as its content.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, TypeVar
 
 import click
+from pydantic_core import to_jsonable_python
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.visible import visible, visible_line
+
 T = TypeVar("T")
 
 _WIDEST_CELL, _NARROWEST_CELL = 40, 12
-_GAP = 3  # between columns
-_UNSEEN = str.maketrans({"\n": "⏎", "\r": "", "\t": " ", "\x1b": "␛"})
+_NARROWEST_FOLDED, _NARROWEST_NEEDED = 10, 16  # in rows; a date is 10 wide
+_MOST_LINES = 3  # of a folded cell in rows
+_GAP = 2  # between columns
+_LABEL = 17
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -30,38 +35,57 @@ def make_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False)
 
 
-def print_table(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = (), whole: bool = True
-) -> int:
-    """Print a table; how many of its columns found no room.
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> None:
+    """Print a table with all of its columns, the widest folded if need be, or in lines that the terminal wraps.
 
     Args:
         headers: Names of the columns.
         rows: Cells.
         right: Columns of numbers.
-        whole: Whether all columns are shown, the widest folded if need be, or in lines that the terminal wraps; if not,
-            as many as fit, with long cells cut off.
     """
-    cells = [[cell.translate(_UNSEEN) for cell in row] for row in rows]
-    console = make_console()
-    fit = _folded if whole else _fitting
-    widths = list(fit(headers, cells, console.width)) if console.is_terminal else []
-    if not console.is_terminal or (whole and len(widths) < len(headers)):
+    cells, console = _one_line_each(rows), make_console()
+    widths = _folded(headers, cells, console.width) if console.is_terminal else []
+    if widths:
+        console.print(_table(dict(zip(headers, widths, strict=True)), headers, cells, right, folded=headers))
+    else:
         _print_plainly(headers, cells, right)
-        return 0
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for header, width in zip(headers, widths, strict=False):
-        table.add_column(
-            header,
-            justify="right" if header in right else "left",
-            no_wrap=not whole or header in right,
-            overflow="fold" if whole else "ellipsis",
-            max_width=width,
-        )
-    for row in cells:
-        table.add_row(*map(Text, row[: len(widths)]))
-    console.print(table)
-    return len(headers) - len(widths)
+
+
+def print_rows(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Collection[str] = (),
+    needed: str | None = None,
+    all_with: str = "--json",
+) -> None:
+    """Print what there may be much of: as many columns as find room, and how many did not. Long cells are cut off.
+
+    Args:
+        headers: Names of the columns.
+        rows: Cells.
+        right: Columns of numbers.
+        needed: The column that finds room before the others do, but for the first. For its sake they are folded, which
+            leaves their cells whole.
+        all_with: The option that shows all.
+    """
+    cells, console = _one_line_each(rows), make_console()
+    if not console.is_terminal:
+        _print_plainly(headers, cells, right)
+        return
+    longest = {header: max(map(len, (header, *column))) for header, *column in zip(headers, *cells, strict=True)}
+    if needed is None:
+        widths, folded = _fitting(longest, console.width), list[str]()
+    else:
+        widths = _making_room(longest, console.width, right, needed)
+        folded = [one for one, width in widths.items() if one not in {*right, needed} and width < longest[one]]
+    if folded and needed is not None:
+        most, place = widths[needed] * _MOST_LINES, headers.index(needed)
+        cells = [[*row[:place], _cut(row[place], most), *row[place + 1 :]] for row in cells]
+        folded.append(needed)
+    console.print(_table(widths, headers, cells, right, folded=folded))
+    if left_out := len(headers) - len(widths):
+        say(f"{counted(left_out, 'column')} more; see all with {all_with}.")
 
 
 def print_list(
@@ -91,22 +115,40 @@ def print_list(
         print_table(headers, [row(one) for one in found], right=right)
 
 
+def print_fields(fields: Mapping[str, Any]) -> None:
+    """Print what is known of one thing, a line each, but nothing of what is None. What has several lines is indented.
+
+    Args:
+        fields: Texts, or values that JSON can say, by what they are called; an empty name goes on with the one before.
+    """
+    for name, value in fields.items():
+        if value is not None:
+            print_field(name, value)
+
+
+def print_field(name: str, value: Any) -> None:
+    """Print one of these."""
+    text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False, default=str)
+    first, *more = visible(text.rstrip()).split("\n")
+    click.echo(f"{name.replace('_', ' '):{_LABEL}} {first}".rstrip())
+    for line in more:
+        click.echo(f"{'':{_LABEL}} {line}".rstrip())
+
+
 def print_json(value: Any, *, pretty: bool = False) -> None:
     """Print a value as JSON: on one line, or readably."""
     click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2 if pretty else None, default=str))
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON says it: times in ISO form, lengths of time in seconds, objects by their fields."""
+    """A value as JSON says it, and the server does: times and lengths of time in ISO form, objects by their fields."""
     match value:
         case Mapping():
             return {name: plain(one) for name, one in value.items()}
         case list() | tuple():
             return [plain(one) for one in value]
-        case datetime():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
+        case datetime() | timedelta():
+            return to_jsonable_python(value)
         case Enum():
             return value.value
     known = fields(value) if is_dataclass(value) else None
@@ -128,6 +170,37 @@ def readable_time(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def _one_line_each(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[visible_line(cell) for cell in row] for row in rows]
+
+
+def _cut(cell: str, most: int | None) -> str:
+    return cell if most is None or len(cell) <= most else f"{cell[: most - 1]}…"
+
+
+def _table(
+    widths: Mapping[str, int],
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Collection[str],
+    *,
+    folded: Collection[str],
+) -> Table:
+    """The columns that have a width; cells of those that are not folded are cut off."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
+    for header, width in widths.items():
+        table.add_column(
+            header,
+            justify="right" if header in right else "left",
+            no_wrap=header not in folded or header in right,
+            overflow="fold" if header in folded else "ellipsis",
+            max_width=width,
+        )
+    for row in rows:
+        table.add_row(*(Text(cell) for header, cell in zip(headers, row, strict=True) if header in widths))
+    return table
+
+
 def _print_plainly(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]) -> None:
     """A table as lines of text, in columns."""
     widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
@@ -142,7 +215,7 @@ def _print_plainly(headers: Sequence[str], rows: Sequence[Sequence[str]], right:
 def _folded(headers: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
     """The widths of all columns if the widest of them are folded; nothing if there is no room for that."""
     widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
-    while sum(widths) + _GAP * (len(widths) - 1) > room:
+    while _total(widths) > room:
         widest = max(range(len(widths)), key=widths.__getitem__)
         if widths[widest] <= _NARROWEST_CELL:
             return []
@@ -150,13 +223,37 @@ def _folded(headers: Sequence[str], rows: Sequence[Sequence[str]], room: int) ->
     return widths
 
 
-def _fitting(headers: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> Iterator[int]:
+def _fitting(longest: Mapping[str, int], room: int) -> dict[str, int]:
     """The widths of the columns for which a terminal has room; the last of them may be cut short."""
-    for header, *cells in zip(headers, *rows, strict=True):
-        width = min(max(map(len, (header, *cells))), _WIDEST_CELL)
+    found: dict[str, int] = {}
+    for header, long in longest.items():
+        width = min(long, _WIDEST_CELL)
         if width > room:
             if room >= _NARROWEST_CELL:
-                yield room
-            return
-        yield width
+                found[header] = room
+            break
+        found[header] = width
         room -= width + _GAP
+    return found
+
+
+def _making_room(longest: Mapping[str, int], room: int, right: Collection[str], needed: str) -> dict[str, int]:
+    """The widths of the columns for which a terminal has room if texts are folded to make some for one of them.
+
+    Where that is not enough the last ones are left out, but never the first one.
+    """
+    least = {one: long if one in right else min(long, _NARROWEST_FOLDED) for one, long in longest.items()}
+    least[needed] = min(longest[needed], _NARROWEST_NEEDED)
+    shown = list(longest)
+    while _total(least[one] for one in shown) > room and (others := [one for one in shown[1:] if one != needed]):
+        shown.remove(others[-1])
+    widths = {one: min(longest[one], _WIDEST_CELL) for one in shown}
+    while _total(widths.values()) > room and (wide := [one for one in shown if widths[one] > least[one]]):
+        widths[max(wide, key=lambda one: widths[one] / (2 if one == needed else 1))] -= 1
+    widths[needed] += max(0, min(longest[needed] - widths[needed], room - _total(widths.values())))
+    return widths
+
+
+def _total(widths: Iterable[int]) -> int:
+    """The width of a table."""
+    return sum(width + _GAP for width in widths) - _GAP

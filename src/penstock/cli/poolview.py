@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import click
 
-from penstock.cli.output import print_table, say
+from penstock.cli.output import plain, print_table, say
 from penstock.pools.rates import RateLimit, TokenBucket, capacity
 from penstock.store.pools import KeyRow, PoolRow
 
@@ -115,13 +115,13 @@ def _counted(number: int) -> str:
 def _data(pool: PoolSeen) -> dict[str, Any]:
     row, keys = pool.row, pool.keys
     rates = {word: _rate_data(getattr(row, word)) for word in ("rate_limit", "key_rate_limit")}
-    waiting = {} if keys is None else {"keys": [{**asdict(one), "key": one.key or None} for one in keys]}
-    return {**asdict(row), **rates, **waiting}
+    waiting = {} if keys is None else {"keys": [{**plain(one), "key": one.key or None} for one in keys]}
+    return {**plain(row), **rates, **waiting}
 
 
 def _rate_data(policy: RateLimit | None) -> dict[str, Any] | None:
     if policy is None:
         return None
-    period = policy.period.total_seconds()
-    given = {"kind": type(policy).__name__, "rate": policy.rate, "period": period, "capacity": capacity(policy)}
-    return given if isinstance(policy, TokenBucket) else {**given, "start": policy.start.isoformat()}
+    hidden = {"max_reserved"}  # it is of those who reserve, which jobs do not
+    known = {name: value for name, value in plain(policy).items() if name not in hidden}
+    return {"kind": type(policy).__name__, **known, "capacity": capacity(policy)}

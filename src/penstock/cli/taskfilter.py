@@ -76,4 +76,4 @@ def _table(app: App, name: str | None) -> type[Table] | None:
     for definition in app.definitions():
         if definition.name == name:
             return definition.table
-    raise click.UsageError(f"This program declares no table {name!r}. See penstock tables.")
+    raise click.UsageError(f"This program declares no table {name!r}. See penstock data.")

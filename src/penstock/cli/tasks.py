@@ -11,12 +11,11 @@ from penstock.app import Backend
 from penstock.calls.taskviews import TaskPage, TaskRecord, TaskStatus, key_text
 from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.output import counted, plain, print_json, print_list, print_table, readable_time, say
+from penstock.cli.output import counted, plain, print_fields, print_json, print_list, print_rows, readable_time, say
 from penstock.cli.taskchanges import cancel, delete, pause, reconcile, resume, retry, skip
 from penstock.cli.taskfilter import read_task_filter, task_filter_options
+from penstock.cli.visible import visible
 from penstock.errors import DataError
-
-_LABEL = 12
 
 
 @click.group("tasks", invoke_without_command=True)
@@ -76,7 +75,7 @@ def records(
         click.echo("no rows")
         return
     headers = ("task", "key", "state", "attempt", "run at", "change", "error")
-    print_table(headers, [_record_row(record) for record in page.records], right=("attempt",), whole=False)
+    print_rows(headers, [_record_row(record) for record in page.records], right=("attempt",), needed=headers[-1])
     if page.next is not None:
         say(f"There are more: --after '{page.next}'")
 
@@ -98,9 +97,7 @@ def show(options: Options, task: str, key: str) -> None:
     if options.json:
         print_json(record)
         return
-    for name, value in plain(replace(record, key=key_text(record.key))).items():
-        if value is not None:
-            click.echo(f"{name.replace('_', ' '):{_LABEL}} {value}")
+    print_fields(plain(replace(record, key=key_text(record.key))))
 
 
 @command.command("explain")
@@ -118,7 +115,7 @@ def explain(options: Options, task: str, key: str) -> None:
     if options.json:
         print_json(plain(found) | {"job": None if found.record is None else found.record.job})
     else:
-        click.echo(str(found))
+        click.echo(visible(str(found)))
 
 
 for _command in (retry, cancel, skip, delete, pause, resume, reconcile):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -87,12 +87,7 @@ def pools_of(seen: Look) -> list[PoolNow]:
 
 def as_data(seen: Look) -> dict[str, Any]:
     """A moment, for programs."""
-    workers = [
-        {**asdict(worker), "started_at": worker.started_at.isoformat(), "expires_at": worker.expires_at.isoformat()}
-        for worker in seen.workers
-    ]
-    pools = [asdict(pool) for pool in pools_of(seen)]
-    return {"now": seen.now.isoformat(), "window": seen.window, "pools": pools, "workers": workers}
+    return {"now": seen.now, "window": seen.window, "pools": pools_of(seen), "workers": seen.workers}
 
 
 def draw(seen: Look) -> Group:

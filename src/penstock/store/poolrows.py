@@ -59,7 +59,8 @@ def views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Membe
 
 def pool_row_of(row: Sequence[Any]) -> PoolRow:
     """How a pool stands as seen from outside, from a row of the query `list`."""
-    name, declared, limit, paused, granted, ready, scheduled, running, waiting, of_key, rate, key_rate, group = row
+    name, declared, limit, paused, granted, ready, scheduled, running, waiting, *rest = row
+    of_key, rate, key_rate, group, ageing = rest
     return PoolRow(
         name=name,
         declared=declared,
@@ -74,6 +75,7 @@ def pool_row_of(row: Sequence[Any]) -> PoolRow:
         rate_limit=rate_of(rate),
         key_rate_limit=rate_of(key_rate),
         group=group,
+        ageing=None if ageing is None else ageing * _TICK,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.pools.pool import PoolDefinition
@@ -82,6 +82,7 @@ class PoolRow:
         rate_limit: How many jobs start in a time; None for any number.
         key_rate_limit: How many of one concurrency key do.
         group: Name of the pools that lend it what they do not use.
+        ageing: How long one of its jobs waits until it is as urgent as one of the next higher priority; None for ever.
     """
 
     name: str
@@ -97,6 +98,7 @@ class PoolRow:
     rate_limit: RateLimit | None = None
     key_rate_limit: RateLimit | None = None
     group: str | None = None
+    ageing: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)

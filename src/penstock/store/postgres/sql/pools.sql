@@ -124,7 +124,7 @@ select p.name, p.declared, p.max_parallelism, p.paused,
        (select count(*) from penstock.scheduled_job j where not j.waiting and j.pool = p.name),
        (select count(*) from penstock.running_job j where j.pool = p.name),
        (select count(*) from penstock.scheduled_job j where j.waiting and j.pool = p.name),
-       p.key_parallelism, p.rate_limit, p.key_rate_limit, p.pool_group
+       p.key_parallelism, p.rate_limit, p.key_rate_limit, p.pool_group, p.ageing
 from penstock.pool p order by p.name;
 
 -- waiting: the keys whose jobs wait at the gate of a pool, in order: of each, how many wait and how many run.
