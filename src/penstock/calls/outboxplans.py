@@ -175,7 +175,7 @@ def _check_rows(
         raise DeclarationError(
             f"Outbox {outbox.name!r}: several rows of {definition.name} may have the same ({listed}), so that they are "
             "not told apart.",
-            fix=f"Create a unique index of ({listed}), and make them NOT NULL, with the program that owns the table; or "
+            fix=f"Create a unique index of ({listed}), all of them NOT NULL, with the program that owns the table; or "
             'declare start="end".',
         )
     if missing := [name for name in place if name in nullable]:
