@@ -28,6 +28,7 @@ from penstock import (
     Retry,
     Success,
     Table,
+    TaskFilter,
     WorkId,
     WorkResult,
 )
@@ -147,6 +148,29 @@ async def test_a_broken_job_is_canceled_with_others(
             )
         told_of = [one["job"] for one in events(caplog, "job.broken")]
         assert told_of == ([works[1]] if options == NO_TASK else [])
+
+
+@pytest.mark.parametrize("number", ["[1]", '"one"', "1.5", "true"])
+async def test_a_broken_job_of_a_task_is_kept_with_those_of_tasks_that_have_failed(
+    database_url: str, number: str
+) -> None:
+    """They are kept for ever, and counted by their task."""
+    async with TestApp(app, database_url) as backend:
+        works = [await mail.enqueue(backend, send, number) for number in range(3)]
+        options = f'{{"task": {number}, "keep": 1e300}}'
+        change(database_url, "update {table}ready_job set options = {mark} where id = {mark}", works[1], options)
+        await backend.run_until_idle(raise_errors=False)
+        assert [await mail.status(backend, works[number]) for number in (0, 2)] == [
+            Finished(Success(0)),
+            Finished(Success(2)),
+        ]
+        backend.clock.advance(timedelta(days=100))
+        broken = await mail.status(backend, works[1])
+        assert isinstance(broken, Finished)
+        assert isinstance(broken.result, Failed)
+        failed = TaskFilter(state="failed")
+        assert (await app.tasks.count(backend, failed), (await app.tasks.records(backend, failed)).records) == ({}, [])
+        assert await app.tasks.list(backend) == []
 
 
 async def test_a_broken_job_frees_its_key(database_url: str) -> None:
