@@ -130,6 +130,14 @@ def test_every_behaviour_has_a_test_or_a_reason(
     assert not unknown, "acceptance.toml names tests that are not there"
 
 
+def test_a_test_that_is_named_is_in_one_file(
+    sections: list[Section], by_id: dict[str, list[str]], files: dict[str, list[str]]
+) -> None:
+    items = [item for section in sections for item in section.items]
+    named = {name for item in items for name in named_for(item, by_id, files)}
+    assert not {name: files[name] for name in named if len(files[name]) > 1}, "the page could link only one of them"
+
+
 def test_no_test_bears_an_id_that_is_not_listed(sections: list[Section], by_id: dict[str, list[str]]) -> None:
     known = {item.id for section in sections for item in section.items}
     prefixes = {re.sub(r"\d+", "", one) for one in known}

@@ -228,7 +228,7 @@ async def test_rows_are_retried_canceled_skipped_and_forgotten(database_url: str
         assert await admin.counts() == {}
 
 
-async def test_rows_are_named_by_a_condition_on_them(database_url: str) -> None:
+async def test_tm16_rows_are_named_by_a_condition_over_http(database_url: str) -> None:
     failing.update(("a", "b"))
     async with desk(database_url) as admin:
         first, second, third = await admin.orders("a", "b", "c")

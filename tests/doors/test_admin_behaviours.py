@@ -80,3 +80,36 @@ async def test_dl2_a_retry_by_hand_is_told(database_url: str, caplog: pytest.Log
         await admin.post("tasks/retry", task="ship", error="nothing like it")
         told = [vars(one)["facts"] for one in caplog.records if vars(one).get("event") == "task.retried"]
         assert told == [{"task": "ship", "rows": 1}, {"task": "ship", "rows": 0}]
+
+
+async def test_api1_no_answer_holds_what_was_captured(database_url: str) -> None:
+    furtive, amount = "furtive", 987_654_321_987  # ids have no u
+    async with desk(database_url) as admin:
+        (order,) = await admin.orders(furtive, amount=amount)
+        row = {"task": "ship", "key": order}
+        told = await admin.http.get("/admin/tasks/explain", params=row)
+        assert str(amount) in told.text, "it was captured, and is told to whoever asks why"
+        answers = [
+            *[await admin.http.get(f"/admin/tasks{path}") for path in ("", "/records", "/records?order=due", "/count")],
+            await admin.http.get("/admin/tasks/show", params=row),
+            await admin.http.get("/admin/tasks/show", params={**row, "task": "note"}),
+            *[
+                await admin.http.post(f"/admin/tasks/{verb}", json=row)
+                for verb in ("cancel", "retry", "skip", "delete")
+            ],
+        ]
+        for answer in answers:
+            assert answer.status_code == 200, answer.text
+            assert furtive not in answer.text
+            assert str(amount) not in answer.text
+
+
+async def test_api3_a_list_is_in_the_order_of_keys_and_fifty_at_a_time_by_default(database_url: str) -> None:
+    async with desk(database_url) as admin:
+        orders = await admin.orders(*map(str, range(60)))
+        page = await admin.get("tasks/records", task="ship")
+        assert [one["key"] for one in page["records"]] == sorted(orders)[:50]
+        assert page == await admin.get("tasks/records", task="ship", order="key", limit=50)
+        rest = await admin.get("tasks/records", task="ship", after=page["next"])
+        assert [one["key"] for one in rest["records"]] == sorted(orders)[50:]
+        assert rest["next"] is None

@@ -76,7 +76,9 @@ async def standing(backend: TestApp) -> list[Any]:
         ("outboxes", "", 404, "NotFound"),
     ],
 )
-async def test_questions_that_cannot_be_taken(sqlite_url: str, path: str, query: str, status: int, code: str) -> None:
+async def test_questions_about_outboxes_that_cannot_be_taken(
+    sqlite_url: str, path: str, query: str, status: int, code: str
+) -> None:
     async with desk(sqlite_url, app) as admin:
         message = refused(await admin.http.get(f"/admin/{path}?{query}"), status, code)
         if "limit=1001" in query:
@@ -93,7 +95,7 @@ async def test_pages_after_any_number(database_url: str) -> None:
             assert (len(page["messages"]), page["next"]) == (count, None), after
 
 
-async def test_changes_that_cannot_be_taken(database_url: str) -> None:
+async def test_changes_of_outboxes_that_cannot_be_taken(database_url: str) -> None:
     of_all: list[tuple[Any, int, str]] = [
         (b"", 400, "BadJson"),
         (b"{", 400, "BadJson"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -15,21 +16,47 @@ from stage.guests import sqlite_file
 from stage.told import events
 from stage.waits import until
 
-from penstock import ActionCtx, App, Failed, Finished, MutationCtx, QueryCtx, Retry, Success, Table, WorkId, WorkResult
+from penstock import (
+    ActionCtx,
+    App,
+    Canceled,
+    CircuitBreaker,
+    Failed,
+    Finished,
+    MutationCtx,
+    QueryCtx,
+    Retry,
+    Success,
+    Table,
+    TaskFilter,
+    WorkId,
+    WorkResult,
+)
+from penstock.calls.holds import Holds
 from penstock.errors import ConfigError, DeclarationError, Snooze, ValueInvalid
-from penstock.jobs.job import JobId, job_uuid
+from penstock.jobs.job import NO_OPTIONS, Job, JobId, Outcome, job_uuid
+from penstock.jobs.states import JobEvent
 from penstock.testing import TestApp
 
 app = App()
 mail = app.workpool("mail", max_parallelism=20)
 
-BROKEN = [
-    '{"keep": 1e300}',
-    '{"keep": "until spring"}',
-    '{"keep": [1]}',
-    '{"keep": -1e300}',
-    '{"task": 1}',  # whose arguments are none of a task's
+KEPT = ['{"keep": 1e300}', '{"keep": "until spring"}', '{"keep": [1]}']
+GONE = ['{"keep": -1e300}']
+NO_TASK = '{"task": 1}'  # whose arguments are none of a task's
+OF_NO_USE = [
+    '{"task": [1]}',
+    '{"task": "1"}',
+    '{"task": true}',
+    '{"name": 5}',
+    '{"timeout": "a day"}',
+    '{"context": [1]}',
+    '{"concurrency_key": 5}',
+    '{"key": {"a": 1}}',
+    '{"until_start": "yes"}',
+    '{"trace": 5, "task": null}',
 ]
+BROKEN = [*KEPT, *GONE, NO_TASK, *OF_NO_USE]
 
 
 class Told(Table):
@@ -78,7 +105,9 @@ def change(url: str, statement: str, job: JobId, *values: str) -> None:
 
 
 @pytest.mark.parametrize("options", BROKEN)
-async def test_a_broken_job_is_settled_with_others(database_url: str, options: str) -> None:
+async def test_a_broken_job_is_settled_with_others(
+    database_url: str, options: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with TestApp(app, database_url) as backend:
         pool = mail.with_options(on_complete=tell)
         works = [await pool.enqueue(backend, send, number) for number in range(4)]
@@ -87,16 +116,89 @@ async def test_a_broken_job_is_settled_with_others(database_url: str, options: s
         for number in (0, 2, 3):
             assert await mail.status(backend, works[number]) == Finished(Success(number))
         broken = await mail.status(backend, works[1])
-        if options == '{"task": 1}':
+        fails = options == NO_TASK or options in OF_NO_USE
+        assert sorted(await backend.run_query(told)) == ["failed" if fails else "success", *["success"] * 3]
+        if fails:
             assert isinstance(broken, Finished)
             assert isinstance(broken.result, Failed)
             assert broken.result.error.startswith("JobBroken: ")
-            assert sorted(await backend.run_query(told)) == ["failed", "success", "success", "success"]
-        elif "-1" not in options:
+            assert [one["job"] for one in events(caplog, "job.broken")] == [works[1]]
+        elif options in GONE:
+            assert broken is None, "its time was over at once"
+        else:
             assert broken == Finished(Success(1))
             backend.clock.advance(timedelta(days=2))
             assert await mail.status(backend, works[0]) is None, "its day is over"
             assert await mail.status(backend, works[1]) == Finished(Success(1)), "kept for ever"
+
+
+@pytest.mark.parametrize("options", [*KEPT, *GONE, NO_TASK, *OF_NO_USE[:1]])
+async def test_a_broken_job_is_canceled_with_others(
+    database_url: str, options: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with TestApp(app, database_url) as backend:
+        works = [await mail.enqueue(backend, send, number) for number in range(3)]
+        change(database_url, "update {table}ready_job set options = {mark} where id = {mark}", works[1], options)
+        for work in works:
+            await mail.cancel(backend, work)
+        await backend.run_until_idle()
+        for work in works:
+            assert await mail.status(backend, work) == (
+                None if work == works[1] and options in GONE else Finished(Canceled())
+            )
+        told_of = [one["job"] for one in events(caplog, "job.broken")]
+        assert told_of == ([works[1]] if options == NO_TASK else [])
+
+
+@pytest.mark.parametrize("number", ["[1]", '"one"', "1.5", "true"])
+async def test_a_broken_job_of_a_task_is_kept_with_those_of_tasks_that_have_failed(
+    database_url: str, number: str
+) -> None:
+    """They are kept for ever, and counted by their task."""
+    async with TestApp(app, database_url) as backend:
+        works = [await mail.enqueue(backend, send, number) for number in range(3)]
+        options = f'{{"task": {number}, "keep": 1e300}}'
+        change(database_url, "update {table}ready_job set options = {mark} where id = {mark}", works[1], options)
+        await backend.run_until_idle(raise_errors=False)
+        assert [await mail.status(backend, works[number]) for number in (0, 2)] == [
+            Finished(Success(0)),
+            Finished(Success(2)),
+        ]
+        backend.clock.advance(timedelta(days=100))
+        broken = await mail.status(backend, works[1])
+        assert isinstance(broken, Finished)
+        assert isinstance(broken.result, Failed)
+        failed = TaskFilter(state="failed")
+        assert (await app.tasks.count(backend, failed), (await app.tasks.records(backend, failed)).records) == ({}, [])
+        assert await app.tasks.list(backend) == []
+
+
+async def test_a_broken_job_frees_its_key(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        pool = mail.with_options(key="only one")
+        work = await pool.enqueue(backend, send, 1)
+        change(database_url, "update {table}scheduled_job set options = {mark} where id = {mark}", work, '{"key": 5}')
+        await backend.run_until_idle(raise_errors=False)
+        ended = await mail.status(backend, work)
+        assert isinstance(ended, Finished)
+        assert isinstance(ended.result, Failed)
+        again = await pool.enqueue(backend, send, 2)
+        await backend.run_until_idle()
+        assert await mail.status(backend, again) == Finished(Success(2))
+
+
+async def test_a_broken_job_says_nothing_of_the_run_that_a_circuit_breaker_tries() -> None:
+    now, holds = datetime(2030, 1, 1, tzinfo=UTC), Holds()
+    holds.watch(1, "task", CircuitBreaker(failures=1, within=timedelta(minutes=1), open_for=timedelta(minutes=1)))
+    holds.hold(1, now + timedelta(seconds=1), local=True)
+    assert holds.begin(1, "[1]", now) is not None
+    now += timedelta(seconds=2)
+    assert holds.begin(1, "[1]", now) is None, "it is tried"
+    common: dict[str, Any] = dict.fromkeys(("run_at", "enqueued_at", "started_at"), now)
+    common |= {"pool": "default", "priority": 0, "options": NO_OPTIONS, "on_complete": None, "ending": None}
+    broken = Job(UUID(int=1), "f", "action", "{}", attempt=1, **common)
+    holds.ended(1, broken, Outcome(JobEvent.HANDED_BACK), now)
+    assert holds.begin(1, "[2]", now) is not None, "another one is still tried"
 
 
 async def test_a_broken_job_of_a_worker_that_died_is_taken_over_with_others(
@@ -122,7 +224,7 @@ async def test_a_broken_job_of_a_worker_that_died_is_taken_over_with_others(
             for end in ends
             if isinstance(end, Finished) and hasattr(end.result, "error")
         ]
-        assert lost == ["WorkerLost", "WorkerLost", "WorkerLost", "JobBroken"]
+        assert lost == [*["WorkerLost"] * 3, "JobBroken", *["WorkerLost"] * len(OF_NO_USE)]
         assert ends[3] is None, "its time was over at once"
         assert len(events(caplog, "job.broken")) == 1
 

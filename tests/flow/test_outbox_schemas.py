@@ -142,13 +142,14 @@ async def test_a_column_that_has_another_name_fails_messages_from_before_and_say
     assert [one["key"] for one in told] == ["[1]", "[2]"]
 
 
+@pytest.mark.parametrize("on", [("insert",), ("insert", "update")])
 async def test_a_captured_column_that_is_renamed_or_dropped_under_a_running_program(
-    database_url: str, caplog: pytest.LogCaptureFixture
+    database_url: str, on: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     """PostgreSQL cannot capture what is written then, and says so; SQLite renames it in triggers, and drops nothing."""
     postgres = database_url.startswith("postgres")
     await run_sql(database_url, MAKE)
-    stage = staged(Legacy, on_failure="park")
+    stage = staged(Legacy, on_failure="park", on=on)
     async with stage.open(database_url) as test:
         await drain(test)
         await run_sql(database_url, insert(1))

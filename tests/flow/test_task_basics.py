@@ -396,6 +396,28 @@ async def test_rp5_a_change_leaves_attempts_alone_if_that_is_asked_for(database_
         assert [one.number for one in kept.attempts] == [1, 2, 3, 1], "after its last attempt a change begins anew"
 
 
+async def test_rp5_a_change_leaves_alone_since_when_a_row_fails_if_that_is_asked_for(database_url: str) -> None:
+    stage, policy = Stage(), Retry.fixed(timedelta(seconds=10), max_duration=MINUTE)
+    stage.task(Order, "kept", retry=policy, reset_retries_on_data_change=False)
+    stage.task(Order, "reset", retry=policy)
+    stage.error = ConnectionError("away")
+    async with stage.open(database_url) as test:
+        begun = test.clock.now()
+        (order,) = await stage.insert(test, Order())
+        await test.run_until_idle(advance=False, raise_errors=False)
+        for amount in range(1, 6):
+            job = await record_job(test, order, "kept")
+            assert job.state is JobState.PENDING, "it fails for a minute at most"
+            await stage.patch(test, Order, order, amount=amount)
+            await test.plan()
+            test.clock.advance(timedelta(seconds=15))
+            await test.run_until_idle(advance=False, raise_errors=False)
+        kept, reset = [await record_job(test, order, name) for name in ("kept", "reset")]
+        assert (kept.state, reset.state) == (JobState.FAILED, JobState.PENDING)
+        assert [one.failing_since for one in kept.attempts] == [begun] * 6
+        assert [one.failing_since for one in reset.attempts] == [one.ended_at for one in reset.attempts]
+
+
 async def test_rd1_without_a_policy_there_are_five_attempts(database_url: str) -> None:
     stage = Stage()
     stage.task(Order)

@@ -304,7 +304,7 @@ async def test_f24_an_empty_filter_changes_nothing(database_url: str) -> None:
         assert await app.tasks.retry(it.backend, TaskFilter(), everything=True) == 2
 
 
-async def test_tm9_api3_records_of_several_tables_are_listed_by_their_next_run(database_url: str) -> None:
+async def test_tm9_records_of_several_tables_are_listed_by_their_next_run(database_url: str) -> None:
     failing.add("late")
     async with house(database_url) as it:
         (late,) = await it.orders("late")
@@ -322,6 +322,19 @@ async def test_tm9_api3_records_of_several_tables_are_listed_by_their_next_run(d
             piece = await app.tasks.records(it.backend, order="due", limit=1, after=after)
             found, after = [*found, *piece.records], piece.next
         assert found == page.records
+
+
+async def test_api3_lists_are_in_the_order_of_keys_and_fifty_at_a_time_by_default(database_url: str) -> None:
+    async with house(database_url) as it:
+        orders = await it.orders(*map(str, range(60)))
+        await it.plan()
+        page = await app.tasks.records(it.backend, TaskFilter(task="ship"))
+        assert [one.key for one in page.records] == sorted(orders)[:50]
+        rest = await app.tasks.records(it.backend, TaskFilter(task="ship"), after=page.next)
+        assert [one.key for one in rest.records] == sorted(orders)[50:]
+        assert rest.next is None
+        named = await app.tasks.records(it.backend, TaskFilter(task="ship"), order="key", limit=50)
+        assert named == page
 
 
 async def test_api2_pages_go_on_where_the_last_ended(database_url: str) -> None:
@@ -425,10 +438,18 @@ async def test_rows_need_their_table_and_what_can_be_translated(database_url: st
 
 async def test_api1_lists_do_not_show_what_was_captured(database_url: str) -> None:
     async with house(database_url) as it:
-        await it.orders("a", amount=777)
+        (order,) = await it.orders("a furtive name", amount=987_654_321_987)  # ids have no u
         await it.plan()
-        assert "777" not in repr(await app.tasks.records(it.backend))
-        assert "777" not in repr(await app.tasks.list(it.backend))
+        for task, value in (("note", "furtive"), ("ship", "987654321987")):
+            (watched,) = (await app.tasks.explain(it.backend, task, order)).watched
+            assert value in (watched.then or ""), "it was captured"
+        for shown in (
+            await app.tasks.records(it.backend),
+            await app.tasks.list(it.backend),
+            await app.tasks.find(it.backend, "ship", order),
+        ):
+            assert "furtive" not in repr(shown)
+            assert "987654321987" not in repr(shown)
 
 
 async def test_a_retry_of_the_job_is_one_of_the_row(database_url: str) -> None:

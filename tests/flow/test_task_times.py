@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta
 from typing import Any
 
-from stage.reactive import Stage, record_of, settle
+import pytest
+from stage.reactive import Stage, lose, record_of, settle, silence
 
 from penstock import ActionCtx, Table, TaskCtx
 from penstock.testing import TestApp, gate
@@ -15,6 +17,7 @@ MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
 class Reminder(Table):
     at: datetime | None = None
+    sooner: datetime | None = None
     state: str = "open"
     note: str = ""
 
@@ -139,6 +142,137 @@ async def test_a_time_outlives_a_restart(database_url: str) -> None:
         await test.run_until(clock.now() + MINUTE)
         assert second.ids() == [row]
     assert first.ids() == []
+
+
+# ----- run_at, where nobody captured what has changed
+
+
+async def patch_unseen(stage: Stage, test: TestApp, row: Any, how: str = "asked", **fields: Any) -> None:
+    """Change a row while nobody captures it, and have all rows looked at."""
+    (interest, *_) = await test.engine.store.interests.list()
+    await silence(test, "reminder")
+    await stage.patch(test, Reminder, row, **fields)
+    if how == "lost":
+        await lose(test, interest.id)
+    else:
+        await stage.app.tasks.reconcile(test, "react")
+    await test.plan()
+
+
+def timed(**options: Any) -> Stage:
+    """A task that runs reminders at a time."""
+    stage = Stage(Reminder)
+    stage.task(Reminder, **{"watch": ("note",), "run_at": "at"} | options)
+    return stage
+
+
+@pytest.mark.parametrize("how", ["lost", "asked"])
+@pytest.mark.parametrize("on", [("enter",), ("enter", "change"), ("enter", "leave")])
+async def test_a_time_that_moved_unseen_is_found(database_url: str, how: str, on: tuple[str, ...]) -> None:
+    stage = timed(on=on)
+    async with stage.open(database_url) as test:
+        begun = test.clock.now()
+        (row,) = await stage.insert(test, Reminder(at=begun + 5 * HOUR))
+        await test.plan()
+        await patch_unseen(stage, test, row, how, at=begun + HOUR)
+        assert await ran_within(stage, test, HOUR - MINUTE) == []
+        await test.run_until(begun + HOUR)
+        assert stage.ids() == [row]
+        assert await ran_within(stage, test, 9 * HOUR) == [], "and once"
+
+
+@pytest.mark.parametrize("on", [("enter",), ("enter", "change")])
+async def test_a_time_that_was_taken_away_unseen_is_found_once(
+    database_url: str, on: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = timed(on=on)
+    async with stage.open(database_url) as test:
+        (row,) = await stage.insert(test, Reminder(at=test.clock.now() + HOUR))
+        await test.plan()
+        await patch_unseen(stage, test, row, at=None)
+        counts = await test.job_counts()
+        assert (counts["skipped"], counts["scheduled"]) == (1, 0)
+        for _ in range(3):
+            await settle(test, 2 * HOUR)
+        assert stage.changes() == []
+        assert not [one for one in caplog.records if one.levelno >= logging.ERROR], "audits find nothing"
+
+
+async def test_a_time_that_is_taken_away_and_given_back_unseen_counts(database_url: str) -> None:
+    stage = timed(on=("enter",))
+    async with stage.open(database_url) as test:
+        at = test.clock.now() + HOUR
+        (row,) = await stage.insert(test, Reminder(at=at))
+        await test.plan()
+        await stage.patch(test, Reminder, row, at=None)
+        await test.plan()
+        assert (await test.job_counts())["scheduled"] == 0
+        await patch_unseen(stage, test, row, "lost", at=at)
+        assert await ran_within(stage, test, HOUR) == ["reconcile"]
+
+
+async def test_of_a_task_that_runs_rows_at_their_time_only_nothing_else_is_found(database_url: str) -> None:
+    stage = timed(on=("enter",))
+    async with stage.open(database_url) as test:
+        (row,) = await stage.insert(test, Reminder(at=test.clock.now() + HOUR))
+        assert await ran_within(stage, test, HOUR) == ["enter"]
+        await patch_unseen(stage, test, row, note="unseen")
+        assert await ran_within(stage, test, HOUR) == []
+
+
+@pytest.mark.parametrize("watch", [("note",), ("note", "at", "sooner")])
+@pytest.mark.parametrize("on", [("enter",), ("enter", "change"), ("enter", "leave")])
+@pytest.mark.parametrize("planned", [True, False])
+@pytest.mark.parametrize("then", ["sooner", None])
+async def test_a_program_that_declares_another_run_at_moves_what_waits(
+    database_url: str, watch: tuple[str, ...], on: tuple[str, ...], *, planned: bool, then: str | None
+) -> None:
+    first, second = timed(watch=watch, on=on), timed(watch=watch, on=on, run_at=then)
+    async with first.open(database_url) as test:
+        begun = test.clock.now()
+        (row,) = await first.insert(test, Reminder(at=begun + 50 * HOUR, sooner=begun + HOUR))
+        if planned:
+            await test.plan()
+    async with second.open(database_url, clock=test.clock) as test:
+        await test.plan()
+        assert await ran_within(second, test, HOUR - MINUTE) == (["reconcile"] if then is None else [])
+        assert await ran_within(second, test, MINUTE) == ([] if then is None else ["reconcile"])
+        assert await ran_within(second, test, 99 * HOUR) == [], "and once"
+        record = await record_of(test, row)
+        assert record is not None
+        assert not record.live
+
+
+async def test_what_has_run_is_left_alone_by_another_run_at(database_url: str) -> None:
+    first, second = timed(watch=("at", "sooner")), timed(watch=("at", "sooner"), run_at="sooner")
+    async with first.open(database_url) as test:
+        await first.insert(test, Reminder(at=test.clock.now(), sooner=test.clock.now() + HOUR))
+        assert await ran_within(first, test, MINUTE) == ["enter"]
+    async with second.open(database_url, clock=test.clock) as test:
+        assert await ran_within(second, test, 2 * HOUR) == []
+
+
+async def test_rows_that_have_no_time_for_another_run_at_wait_for_nothing(database_url: str) -> None:
+    first, second = timed(watch=("at", "sooner")), timed(watch=("at", "sooner"), run_at="sooner")
+    async with first.open(database_url) as test:
+        (row,) = await first.insert(test, Reminder(at=test.clock.now() + HOUR))
+        await test.plan()
+    async with second.open(database_url, clock=test.clock) as test:
+        assert await ran_within(second, test, 2 * HOUR) == []
+        await second.patch(test, Reminder, row, sooner=test.clock.now() + HOUR)
+        assert await ran_within(second, test, HOUR) == ["change"]
+
+
+async def test_another_run_at_is_for_changes_to_come_if_that_is_asked_for(database_url: str) -> None:
+    first, second = timed(), timed(run_at="sooner", reconcile_on_trigger_change=False)
+    async with first.open(database_url) as test:
+        begun = test.clock.now()
+        (row,) = await first.insert(test, Reminder(at=begun + 5 * HOUR, sooner=begun + HOUR))
+        await test.plan()
+    async with second.open(database_url, clock=test.clock) as test:
+        assert await ran_within(second, test, 5 * HOUR - MINUTE) == []
+        await test.run_until(begun + 5 * HOUR)
+        assert second.ids() == [row]
 
 
 async def test_rows_of_a_key_run_in_the_order_of_their_times(database_url: str) -> None:

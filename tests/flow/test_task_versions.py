@@ -55,7 +55,7 @@ async def test_a_narrower_filter_leaves_rows_alone_that_matter_no_more(database_
         assert (record.gone, record.live) == ("left", False)
 
 
-async def test_ev2_ev3_a_higher_version_runs_again_what_it_says(database_url: str) -> None:
+async def test_ev2_ev3_f16_a_higher_version_runs_again_what_it_says(database_url: str) -> None:
     first = version()
     async with first.open(database_url) as test:
         (done,) = await first.insert(test, Print())

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.crons.expression import CronExpression
 from penstock.errors import DeclarationError
+from penstock.jobs.job import NO_OPTIONS
 from penstock.jobs.retry import Retry, wait_after
 from penstock.jobs.waits import LONGEST, Exponential, backoff
 from penstock.store.jobrows import options_of, options_text
@@ -359,6 +360,35 @@ def test_what_cannot_be_read_is_no_policy(form: Any) -> None:
     options = options_of(stored)
     assert (options.retry, options.name, options.unread) == (None, "a", json.dumps({"retry": form}))
     assert json.loads(options_text(options) or "") == json.loads(stored), "nothing of it is lost"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("task", [1]), ("task", True), ("task", 1.0), ("timeout", "x"), ("timeout", False), ("name", 5),
+        ("context", {}), ("key", 5), ("concurrency_key", 5), ("trace", []), ("until_start", 1),
+    ],
+)  # fmt: skip
+def test_options_of_other_types_are_of_no_use_and_are_kept_as_they_are(name: str, value: Any) -> None:
+    stored = {"retry": [3, 0.25, 2.0, None], name: value, "colour": "red"}
+    options = options_of(json.dumps(stored))
+    assert (options.retry, json.loads(options.broken or ""), options.unread) == (
+        Retry(3),
+        {name: value},
+        json.dumps({"colour": "red"}),
+    )
+    assert getattr(options, name) == ("5" if name == "key" else None), "it has a key, which is to be freed"
+    assert json.loads(options_text(options) or "") == stored
+
+
+def test_options_that_say_nothing_are_none() -> None:
+    given = dict.fromkeys(("name", "timeout", "context", "concurrency_key", "key", "until_start", "trace", "task"))
+    assert options_of(json.dumps(given)) == NO_OPTIONS
+
+
+def test_what_databases_take_for_no_json_is_left_to_others() -> None:
+    text = '{"timeout": NaN}'
+    assert json.loads(options_of(text).unread or "") == {"options": text}
 
 
 def test_options_of_another_version_are_kept_as_they_are() -> None:

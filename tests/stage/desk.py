@@ -42,8 +42,8 @@ async def note(ctx: MutationTaskCtx[Order]) -> None:
 
 
 @app.mutation
-async def put(ctx: MutationCtx, names: list[str]) -> list[Id[Order]]:
-    return [await ctx.db.insert(Order(name=name)) for name in names]
+async def put(ctx: MutationCtx, names: list[str], amount: int = 1) -> list[Id[Order]]:
+    return [await ctx.db.insert(Order(name=name, amount=amount)) for name in names]
 
 
 @stranger.mutation
@@ -64,9 +64,9 @@ class Desk:
     async def post(self, path: str, /, **body: Any) -> Any:
         return self._value(await self.http.post(f"/admin/{path}", json=body))
 
-    async def orders(self, *names: str) -> list[Id[Order]]:
+    async def orders(self, *names: str, amount: int = 1) -> list[Id[Order]]:
         """Put orders, and plan their runs."""
-        made = await self.backend.run_mutation(put, list(names))
+        made = await self.backend.run_mutation(put, list(names), amount)
         await self.backend.plan()
         return made
 

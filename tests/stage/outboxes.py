@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from typing import Any
 
@@ -185,15 +185,16 @@ async def relaying(app: App, url: str, clock: TestClock, **settings: Any) -> Asy
 async def run_sql(url: str, *statements: str) -> None:
     """Run statements in one transaction on a connection of another program."""
     if url.startswith("sqlite"):
-        connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
-        connection.execute("begin immediate")
-        for statement in statements:
-            connection.execute(statement)
-        connection.execute("commit")
-        connection.close()
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+            connection.execute("begin immediate")
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute("commit")
         return
     other = await asyncpg.connect(url)
-    async with other.transaction():
-        for statement in statements:
-            await other.execute(statement)
-    await other.close()
+    try:
+        async with other.transaction():
+            for statement in statements:
+                await other.execute(statement)
+    finally:
+        await other.close()

@@ -151,19 +151,35 @@ async def settle(test: TestApp, passing: timedelta = timedelta(0)) -> int:
     return await test.run_until_idle(advance=not passing, raise_errors=False)
 
 
-async def silence(test: TestApp) -> None:
-    """Drop the triggers that capture changes, as someone may by hand."""
+async def silence(test: TestApp, table: str = "item") -> None:
+    """Drop the triggers that capture changes of a table, as someone may by hand."""
     postgres = test.engine.store.dialect.schemas
     session = await test.engine.store.begin_read()
     try:
         found = await session.fetch(
             Statement(
-                "select tgname from pg_trigger where tgrelid = 'item'::regclass and not tgisinternal"
+                f"select tgname from pg_trigger where tgrelid = '{table}'::regclass and not tgisinternal"
                 if postgres
-                else "select name from sqlite_schema where type = 'trigger' and tbl_name = 'item'"
+                else f"select name from sqlite_schema where type = 'trigger' and tbl_name = '{table}'"
             )
         )
     finally:
         await session.rollback()
     assert found
-    await write(test.engine.store, *(f"drop trigger {row[0]}{' on item' * postgres}" for row in found))
+    await write(test.engine.store, *(f"drop trigger {row[0]}{f' on {table}' * postgres}" for row in found))
+
+
+async def lose(test: TestApp, number: int) -> None:
+    """Let the feed tell that it has lost a change of an interest, as its triggers do."""
+    if test.engine.store.dialect.schemas:
+        await write(
+            test.engine.store,
+            "insert into penstock.change (slot, xid, interest, changed_at, kind) values (penstock.current_slot(), "
+            f"pg_current_xact_id()::text::int8, {number}, clock_timestamp(), 'lost')",
+        )
+    else:
+        await write(
+            test.engine.store,
+            "insert into penstock_change (interest, changed_at, kind) "
+            f"values ({number}, '2030-01-01 00:00:00.000000+00:00', 'lost')",
+        )

@@ -139,7 +139,7 @@ class Holds:
         watch = self._watched.get(task)
         if watch is None:
             return
-        tried = watch.trial is not None and mark_of(task, job.args).key == watch.trial
+        tried = watch.trial is not None and _key_of(task, job) == watch.trial
         if outcome is not None and outcome.event is JobEvent.RAISED:
             watch.failed.append(now)
             watch.error = outcome.error
@@ -170,3 +170,11 @@ class Holds:
                 until=until.isoformat(),
                 error=watch.error,
             )
+
+
+def _key_of(task: int, job: Job) -> str | None:
+    """The key of the row of a job; None if it has none, as something past all doors has stored it."""
+    try:
+        return mark_of(task, job.args).key
+    except (ValueError, TypeError):
+        return None

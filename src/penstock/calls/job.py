@@ -33,7 +33,7 @@ from penstock.errors import (
 )
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
-from penstock.jobs.settle import settle, settle_anyhow
+from penstock.jobs.settle import of_no_use, settle, settle_anyhow
 from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.errortext import error_text, message_of, trace_text
 from penstock.observe.logs import event as log_event
@@ -86,6 +86,10 @@ def log_lost(running: Running) -> None:
 async def _attempt(runner: Runner, running: Running) -> Outcome | None:
     """Run a job's function; what became of it, or None if it has settled itself."""
     job, function = running.job, running.function
+    if job.options.broken is not None:
+        error = TypeError(f"its options have values of other types than they take: {job.options.broken}")
+        tell_of_broken(job, error)
+        return of_no_use(error)
     if function is None:
         return _parked(job, f"FunctionNotFound: no function {job.function} is declared in the program of this worker")
     try:

@@ -82,6 +82,7 @@ class Options:
         task: The number of the reactive task that it belongs to; its arguments then begin with those of `Mark`.
         unread: What another version has stored that this one cannot read, as JSON. A worker leaves such a job to those
             that can.
+        broken: What is stored as no version does, as JSON. A worker ends such a job.
     """
 
     retry: Retry | None = None
@@ -96,6 +97,7 @@ class Options:
     trace: str | None = None
     task: int | None = None
     unread: str | None = None
+    broken: str | None = None
 
 
 NO_OPTIONS = Options()

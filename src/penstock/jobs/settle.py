@@ -133,8 +133,13 @@ def settle_anyhow(
         return settle(job, outcome, now, chance, keep)
     except Exception as error:  # noqa: BLE001 - what is stored may be anything
         tell(job, error)
-        text = f"JobBroken: what is stored with this job is of no use: {error_text(error)}"
-        return settle(_bare(job), Outcome(JobEvent.RAISED, error=text, retryable=False), now, chance, keep)
+        return settle(_bare(job), of_no_use(error), now, chance, keep)
+
+
+def of_no_use(error: Exception) -> Outcome:
+    """What becomes of a job of which nothing can be made."""
+    text = f"JobBroken: what is stored with this job is of no use: {error_text(error)}"
+    return Outcome(JobEvent.RAISED, error=text, retryable=False)
 
 
 def cancel_anyhow(job: Job, now: datetime, keep: timedelta, tell: Callable[[Job, Exception], object]) -> Settlement:

@@ -138,7 +138,7 @@ def forgets_at(spec: TaskSpec, gone: Gone | None, now: datetime) -> datetime | N
 
 def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, read: Read) -> RowPlan:
     spec = task.spec
-    runs, at, partition = kind in _heard(spec), _soon(spec, now), None
+    runs, at, partition = kind in heard(spec), _soon(spec, now), None
     if runs and (spec.run_at is not None or spec.partition is not None):
         captured = change.values("after" if change.after is not None else "before")
         if spec.run_at is not None and kind not in _GONE:
@@ -150,7 +150,7 @@ def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, r
         task=task.number,
         key=change.key or "",
         runs=runs,
-        drops=not runs and (kind in _GONE or kind in _heard(spec)),
+        drops=not runs and (kind in _GONE or kind in heard(spec)),
         change=kind,  # type: ignore[arg-type]  # only changes of rows come here
         before=change.before,
         after=change.after,
@@ -164,7 +164,7 @@ def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, r
     )
 
 
-def _heard(spec: TaskSpec) -> tuple[str, ...]:
+def heard(spec: TaskSpec) -> tuple[str, ...]:
     """Which kinds of change a task hears of: one that runs rows at their time hears of each change of that."""
     return spec.on if spec.run_at is None else (*spec.on, "change")
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from penstock.changes.change import read_values
 from penstock.reactive.evaluate import holds, same, watched
-from penstock.reactive.planning import Gone, PlannedTask, Read, RowPlan, due, forgets_at, partition_of, values_of
+from penstock.reactive.planning import Gone, PlannedTask, Read, RowPlan, due, forgets_at, heard, partition_of, values_of
 from penstock.reactive.task import Change, OnVersionChange, kinds_of
 
 Part = Literal["rows", "records"]
@@ -30,6 +30,7 @@ class Reconciling:
         looked: How many were looked at.
         found: How many of them were to be run, or forgotten.
         reprocess: Which rows are run again though nothing of them has changed.
+        retimes: Whether runs that are still to come get another time, as `run_at` is another one.
         audit: Whether nothing should be found, as it is only looked whether all is well.
     """
 
@@ -38,6 +39,7 @@ class Reconciling:
     looked: int = 0
     found: int = 0
     reprocess: OnVersionChange = "none"
+    retimes: bool = False
     audit: bool = False
 
     def text(self) -> str:
@@ -100,7 +102,7 @@ def compare_rows(
     now: datetime,
     read: Read,
 ) -> list[RowPlan]:
-    """Which rows are to be run, as nothing is known of them, or they are not as they were captured last.
+    """What is planned for rows of which nothing is known, or which are not as they were captured last.
 
     Args:
         task: The task.
@@ -110,16 +112,18 @@ def compare_rows(
         now: The time.
         read: The value of a captured column of some kind.
     """
-    plans: list[RowPlan | None] = []
+    plans = list[RowPlan]()
     for row in rows:
         kept = known.get(row.key)
         if row.key in unread or not _is_meant(task, row, read):
             continue
         is_new = kept is None or kept.gone is not None
-        wanted = ("enter" if is_new else "change") in task.spec.on
+        wanted = ("enter" if is_new else "change") in heard(task.spec)
         if wanted and (kept is None or is_new or not _is_as_kept(task, row, kept, read)):
-            plans.append(run_of(task, row, now, read))
-    return [plan for plan in plans if plan is not None]
+            plan = _of_row(task, row, now, read)
+            if plan.runs or kept is not None:
+                plans.append(plan)
+    return plans
 
 
 def compare_records(
@@ -127,7 +131,7 @@ def compare_records(
     kept: Mapping[str, Kept],
     there: Mapping[str, Found],
     exist: AbstractSet[str],
-    reprocess: OnVersionChange,
+    at: Reconciling,
     unread: AbstractSet[str],
     now: datetime,
     read: Read,
@@ -139,12 +143,12 @@ def compare_records(
         kept: Records, by key.
         there: Those of their rows that the task may be about.
         exist: The keys of those that there are at all.
-        reprocess: What is run again.
+        at: What is run again, or at another time.
         unread: As for `compare_rows`.
         now: The time.
         read: As for `compare_rows`.
     """
-    plans: list[RowPlan | None] = []
+    plans = list[RowPlan]()
     for key, record in kept.items():
         row = there.get(key)
         if key in unread:
@@ -152,29 +156,36 @@ def compare_records(
         if row is None or not _is_meant(task, row, read):
             if record.gone is None or (record.gone == "left" and key not in exist):
                 plans.append(_gone(task, key, record, "left" if key in exist else "deleted", now))
-        elif reprocess == "reprocess_all" or (reprocess == "reprocess_failed" and record.state == "failed"):
-            plans.append(run_of(task, row, now, read))
-    return [plan for plan in plans if plan is not None]
+        elif _runs_again(record, at):
+            plan = _of_row(task, row, now, read)
+            if plan.runs or record.state is None:
+                plans.append(plan)
+    return plans
 
 
-def run_of(task: PlannedTask, row: Found, now: datetime, read: Read, change: Change = "reconcile") -> RowPlan | None:
-    """A run of a row as it is now; None if the time for it is not known."""
+def _runs_again(record: Kept, at: Reconciling) -> bool:
+    """Whether a row is planned for though nothing of it has changed."""
+    if at.reprocess == "reprocess_all" or (at.reprocess == "reprocess_failed" and record.state == "failed"):
+        return True
+    return at.retimes and record.state is None
+
+
+def _of_row(task: PlannedTask, row: Found, now: datetime, read: Read) -> RowPlan:
+    """A run of a row as it is now; that there is to be none if the time for it is not known."""
     captured = {} if row.after is None else read_values(row.after)
     at = due(task.spec, captured, now, read)
-    if at is None:
-        return None
     return RowPlan(
         task=task.number,
         key=row.key,
-        runs=True,
-        drops=False,
-        change=change,
+        runs=at is not None,
+        drops=at is None,
+        change="reconcile",
         before=None,
         after=row.after,
         partition=partition_of(task.spec, captured),
         place=0,
         changed_at=now,
-        due_at=at,
+        due_at=at or now,
         latest_at=None,
         gone=None,
         forgets_at=None,
@@ -211,16 +222,15 @@ def _is_meant(task: PlannedTask, row: Found, read: Read) -> bool:
 
 
 def _is_as_kept(task: PlannedTask, row: Found, kept: Kept, read: Read) -> bool:
+    """Whether a row has changed in nothing that the task hears of: what it watches, if it does, and its time."""
     if row.after == kept.after or row.after is None or task.expressions is None:
         return True
-    needed = {*kinds_of(task.expressions), *(() if task.spec.run_at is None else (task.spec.run_at,))}
-    if kept.after is None or not needed <= read_values(kept.after).keys() & read_values(row.after).keys():
-        return False  # rows that are captured whole may have other columns now, which nobody watches
-    if task.spec.run_at is not None and _column(kept.after, task.spec.run_at) != _column(row.after, task.spec.run_at):
+    expressions, run_at = task.expressions if "change" in task.spec.on else (), task.spec.run_at
+    if kept.after is None:
         return False
-    looks = [watched(task.expressions, values_of(task, text, read)) for text in (kept.after, row.after)]
-    return same(*looks)
-
-
-def _column(text: str, name: str) -> object:
-    return read_values(text).get(name)
+    then, now = read_values(kept.after), read_values(row.after)
+    if not {*kinds_of(expressions), *(() if run_at is None else (run_at,))} <= then.keys() & now.keys():
+        return False  # rows that are captured whole may have other columns now, which nobody watches
+    if run_at is not None and then[run_at] != now[run_at]:
+        return False
+    return same(*(watched(expressions, values_of(task, text, read)) for text in (kept.after, row.after)))

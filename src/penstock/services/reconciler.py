@@ -177,7 +177,7 @@ class Reconciler:
         exist = (
             {*there, *(row[0] for row in await session.fetch(source.keys, [_array(absent)]))} if absent else {*there}
         )
-        plans = compare_records(task, kept, there, exist, at.reprocess, unread, now, self._read)
+        plans = compare_records(task, kept, there, exist, at, unread, now, self._read)
         return _Step(plans, len(kept), next(reversed(kept)) if len(kept) == limit else None)
 
 

@@ -86,7 +86,8 @@ class UnderWay:
         """Add jobs that were claimed. They hold their places from now on, and run after `start`."""
         find, batched = self._runner.engine.registry.find, False
         for job in jobs:
-            function = None if job.options.unread is not None else find(job.function)
+            readable = job.options.unread is None and job.options.broken is None
+            function = find(job.function) if readable else None
             running = Running(job, function, lease, self._note, job.ending is None)
             if function is not None and function.batch is not None:
                 batched = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -19,9 +19,17 @@ from penstock.values import decode_json
 
 SLOTS = 16
 LONG_SLOT = -1
-_OPTIONS = tuple(field.name for field in fields(Options) if field.name != "unread")
+_LEFT_OVER = ("unread", "broken")
+_OPTIONS = tuple(field.name for field in fields(Options) if field.name not in _LEFT_OVER)
 _RETRIES = ("retry", "on_complete_retry")
 _TIMES_OF_ENDING = ("finished_at", "started_at", "run_at", "failing_since")
+_NONE = type(None)
+_TAKE: Mapping[str, tuple[type, ...]] = {  # `keep` takes anything: what is no time is for ever
+    **dict.fromkeys(("name", "context", "concurrency_key", "key", "trace"), (str, _NONE)),
+    "timeout": (int, float, _NONE),
+    "until_start": (bool, _NONE),
+    "task": (int, _NONE),
+}
 _SHORT = 500
 _LONGEST_IN_RING = timedelta(days=SLOTS - 3)
 _EPOCH_ORDINAL = datetime(1970, 1, 1).toordinal()  # noqa: DTZ001 - only its day is used
@@ -38,7 +46,10 @@ def options_text(options: Options) -> str | None:
 def _options_text(options: Options) -> str:
     given = {field: value for field in _OPTIONS if (value := getattr(options, field)) is not None}
     given |= {field: retry_form(given[field]) for field in _RETRIES if field in given}
-    return json.dumps(given if options.unread is None else given | json.loads(options.unread))
+    for left in _LEFT_OVER:
+        if (text := getattr(options, left)) is not None:
+            given |= json.loads(text)
+    return json.dumps(given)
 
 
 _common_text = lru_cache(1024)(_options_text)  # those of a pool's jobs are mostly the same
@@ -53,7 +64,7 @@ def options_of(text: str | None) -> Options:
 
 def _options(text: str) -> Options:
     try:
-        given = json.loads(text)
+        given = json.loads(text, parse_constant=_refuse)
     except ValueError:
         given = None
     if not isinstance(given, dict):  # left to whoever can read it, as any other options
@@ -65,7 +76,18 @@ def _options(text: str) -> Options:
                 given[field] = retry_of(given[field])
             except UNREADABLE:
                 unread[field] = given.pop(field)
-    return Options(**given, unread=json.dumps(unread) if unread else None)
+    broken = {name: given.pop(name) for name, types in _TAKE.items() if type(given.get(name)) not in types}
+    if "key" in broken:
+        given["key"] = str(broken["key"])  # for others to have the key that it holds, it has to know that it has one
+    return Options(**given, unread=_text(unread), broken=_text(broken))
+
+
+def _text(left: Mapping[str, Any]) -> str | None:
+    return json.dumps(left) if left else None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON to databases")
 
 
 _few_options = lru_cache(1024)(_options)  # those of a pool's jobs are mostly the same

@@ -95,7 +95,11 @@ def newly(plan: TaskPlan, known: TaskRow | None) -> tuple[bool, Reconciling | No
     if reprocess == "none" and (known.plan.signature == plan.signature or not plan.reconciles):
         return True, None
     again = known.reconciling or Reconciling()
-    return True, replace(again.begun(), reprocess=max(reprocess, again.reprocess, key=_REPROCESSES.index))
+    return True, replace(
+        again.begun(),
+        reprocess=max(reprocess, again.reprocess, key=_REPROCESSES.index),
+        retimes=again.retimes or plan.spec.run_at != known.plan.spec.run_at,
+    )
 
 
 _REPROCESSES = ("none", "reprocess_failed", "reprocess_all")

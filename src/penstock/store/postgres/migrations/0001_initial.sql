@@ -126,8 +126,8 @@ do $$ begin
     end loop;
 end $$;
 create index finished_job_long_expires_at on penstock.finished_job_long (expires_at);
--- Of the jobs of tasks those that have failed, to be counted.
-create index finished_job_long_failed on penstock.finished_job_long (((options::jsonb ->> 'task')::integer)) where state = 'failed';
+-- Of the jobs of tasks those that have failed, to be counted. As text, since what is stored past all doors may be no number.
+create index finished_job_long_failed on penstock.finished_job_long ((options::jsonb ->> 'task')) where state = 'failed';
 
 -- Wishes that a job be canceled. Written by transactions that cancel (insert only); read and cleared by workers.
 create table penstock.cancel_request (

@@ -46,7 +46,7 @@ group by task, coalesce(state, 'lost');
 with failed as materialized (
     select distinct (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
     from penstock.finished_job_long f
-    where f.state = 'failed' and (f.options::jsonb ->> 'task')::integer = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t)))
+    where f.state = 'failed' and f.options::jsonb ->> 'task' = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t))::text[])
 )
 select r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone, r.state, r.attempt, r.run_at, r.started_at,
        r.finished_at, r.error
@@ -60,7 +60,7 @@ order by r.task, r.key limit :limit;
 with failed as materialized (
     select distinct (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
     from penstock.finished_job_long f
-    where f.state = 'failed' and (f.options::jsonb ->> 'task')::integer = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t)))
+    where f.state = 'failed' and f.options::jsonb ->> 'task' = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t))::text[])
 )
 select r.task, r.state, count(*), count(r.gone)
 from failed x cross join lateral (select * from penstock.task_state s where s.task = x.task and s.key = x.key) r
@@ -106,7 +106,7 @@ with few (task, place, run_at, key) as materialized (
 select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.running, 0), (
            select count(*) from (
                select from penstock.finished_job_long f
-               where f.state = 'failed' and (f.options::jsonb ->> 'task')::integer = t.id limit :most
+               where f.state = 'failed' and f.options::jsonb ->> 'task' = t.id::text limit :most
            ) failed
        ), c.oldest, t.paused, c.due_first, t.reconciled_at
 from penstock.task t left join counted c on c.task = t.id

@@ -50,7 +50,7 @@ on conflict (task, key) do update set
                       and not exists (select 1 from penstock_running_job u where u.id = r.id) then r.change
                   else excluded.change end,
     before = case when excluded.live then excluded.before else r.before end,
-    after = case when excluded.live then excluded.after else r.after end,
+    after = case when excluded.live or excluded.gone is null then excluded.after else r.after end,
     concurrency_key = case when excluded.live then excluded.concurrency_key else r.concurrency_key end,
     place = case when excluded.live then excluded.place else r.place end,
     changed_at = case when excluded.live then excluded.changed_at else r.changed_at end,
