@@ -40,6 +40,7 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
             "pools": ["default"],
             "rooms": [10],
             "epochs": [None],
+            "running": [0],
             "after_ranks": [-(2**63)],
             "after_seqs": [-(2**63)],
         },

@@ -52,6 +52,7 @@ class Slots:
         self._held = {pool: _Held() for pool in pools}
         self._looked_at = _NEVER
         self._calm = False
+        self._was_full = False
 
     def forget(self) -> None:
         """The lease is gone, and its slots with it."""
@@ -79,7 +80,9 @@ class Slots:
             running: How many it runs of each pool.
         """
         free = {pool: min(places, held.number - running[pool]) for pool, held in self._held.items()}
-        return [Room(pool, number, self._held[pool].epoch) for pool, number in free.items() if number > 0]
+        return [
+            Room(pool, number, self._held[pool].epoch, running[pool]) for pool, number in free.items() if number > 0
+        ]
 
     async def balance(self, lease: int, places: int, running: Counter[str]) -> float:
         """Take slots where jobs wait, and give back those that others want.
@@ -92,9 +95,9 @@ class Slots:
         due = self._looked_at + _LOOK_EVERY - now
         if not self._held:
             return math.inf
-        if due > 0 and running.total() > 0:  # many short jobs end within that time
+        if due > 0 and running.total() > 0 and not (places and self._was_full):  # many short jobs end within that time
             return due
-        self._looked_at, self._calm = now, True
+        self._looked_at, self._calm, self._was_full = now, True, places == 0  # when it takes no slots
         for view in await self._store.pools.look(lease, list(self._held), max(1, places)):
             await self._follow(view, lease, places, running[view.pool], now)
         yielded = max(held.yielded_at for held in self._held.values())

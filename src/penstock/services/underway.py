@@ -25,6 +25,7 @@ from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.services.progress import Heard
+from penstock.store.contract import Room
 
 _LEAST_PIECE = 50
 _IN_TURN = 250
@@ -63,6 +64,8 @@ class UnderWay:
         self._lane: object = None
         self._has_batches = any(function.batch is not None for function in runner.engine.registry)
         self._claims_whole = self._has_batches
+        self._claims = 0
+        self._turns: dict[str, int] = {}
 
     @property
     def free(self) -> int:
@@ -82,9 +85,14 @@ class UnderWay:
         """
         return self._places if self._claims_whole else max(min(self._places, _LEAST_PIECE), self._places // 2)
 
+    def last_turn(self, room: Room) -> int:
+        """At which claim a pool had its last turn: of those that run as much, the one that waits longest is next."""
+        return self._turns.get(room.pool, 0)
+
     def add(self, jobs: Sequence[Job], lease: int) -> None:
         """Add jobs that were claimed. They hold their places from now on, and run after `start`."""
         find, batched = self._runner.engine.registry.find, False
+        self._claims += 1
         for job in jobs:
             readable = job.options.unread is None and job.options.broken is None
             function = find(job.function) if readable else None
@@ -97,6 +105,7 @@ class UnderWay:
             self.running[job.id] = running
             self._added.append(running)
             self.busy[job.pool] += running.needs_slot
+            self._turns[job.pool] = self._claims
         self._claims_whole = batched or (self._has_batches and not jobs)
 
     def start(self) -> None:

@@ -319,7 +319,9 @@ class Worker(Service):
             await self._adopt(lease)
         self._astray, began = True, self.clock.monotonic()  # until its answer has come
         asked = min(free, self._under_way.piece)
-        rooms = [Room(DEFAULT_POOL, free), *self._slots.rooms(free, self._under_way.busy)]
+        busy = self._under_way.busy
+        rooms = [Room(DEFAULT_POOL, free, running=busy[DEFAULT_POOL]), *self._slots.rooms(free, busy)]
+        rooms.sort(key=self._under_way.last_turn)
         claim = await self._store.jobs.claim(lease, asked, rooms, self.clock.now())
         self.next_run_at = self._next_of(claim)
         if points.armed and claim.jobs:

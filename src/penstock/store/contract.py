@@ -115,11 +115,13 @@ class Room:
     Attributes:
         room: How many.
         epoch: Of a pool with a limit: the number of that limit; if it has been changed, nothing is claimed.
+        running: How many of its jobs the worker runs.
     """
 
     pool: str
     room: int
     epoch: int | None = None
+    running: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +181,9 @@ class Jobs(Protocol):
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease.
 
-        Those that wait for their on_complete come first. The others are taken in turns from the pools that have room,
-        of each the most urgent and oldest first. Those that pass a gate come last, as `pools.turns` decides.
+        Those that wait for their on_complete come first. Of the others each comes from the pool that then runs the
+        least, of equals from the one named first, and of a pool the most urgent and oldest comes first. Those that
+        pass a gate come last, as `pools.turns` decides.
         """
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from heapq import heapify, heappop, heapreplace
 
 from penstock.jobs.job import Job
 from penstock.store.contract import Room
@@ -13,18 +14,59 @@ from penstock.store.contract import Room
 def left_rooms(rooms: Sequence[Room], taken: Sequence[Job]) -> list[Room]:
     """The rooms that are left beside these jobs. Those that only wait for their on_complete need none."""
     used = Counter(job.pool for job in taken if job.ending is None)
-    return [replace(room, room=room.room - used[room.pool]) for room in rooms]
+    return [replace(room, room=room.room - used[room.pool], running=room.running + used[room.pool]) for room in rooms]
 
 
-def shared_rooms(rooms: Sequence[Room], places: int) -> list[Room]:
-    """The rooms that there are when pools share so many places evenly; those that have none are left out."""
-    found: list[Room] = []
-    line = sorted((room for room in rooms if room.room > 0), key=lambda room: room.room)
-    for number, room in enumerate(line):
-        part = min(room.room, -(-places // (len(line) - number)))
-        places -= part
-        found += [replace(room, room=part)] if part else []
-    return found
+class Line:
+    """Pools that share places: each place goes to the one that then runs the least, of equals to the first named.
+
+    Iterating gives the rooms in turn, each with how many places it may take now. Whoever iterates tells how many it
+    took: what one has no use for goes to the others.
+
+    Args:
+        rooms: What each may take in all.
+        places: How many places there are.
+    """
+
+    def __init__(self, rooms: Sequence[Room], places: int) -> None:
+        self._rooms = [room for room in rooms if room.room > 0]
+        self._places = places
+        self._taken = 0
+
+    def __iter__(self) -> Iterator[Room]:
+        line = self._rooms
+        while line and self._places > 0:
+            left = []
+            for room, part in zip(line, _parts(line, self._places), strict=True):
+                if not part:
+                    left.append(room)
+                    continue
+                self._taken = 0
+                yield replace(room, room=part)
+                if self._taken == part < room.room:
+                    left.append(replace(room, room=room.room - part, running=room.running + part))
+            line = left
+
+    def took(self, places: int) -> None:
+        """The room that was given last has taken so many of its places."""
+        self._taken = places
+        self._places -= places
+
+
+def _parts(rooms: Sequence[Room], places: int) -> list[int]:
+    """How many places each gets if all have use for them."""
+    if len(rooms) == 1 or sum(room.room for room in rooms) <= places:
+        return [min(room.room, places) for room in rooms]
+    parts, line = [0] * len(rooms), [(room.running, number) for number, room in enumerate(rooms)]
+    heapify(line)
+    for _ in range(places):
+        running, number = line[0]
+        parts[number] += 1
+        if parts[number] < rooms[number].room:
+            heapreplace(line, (running + 1, number))
+        else:
+            heappop(line)
+    return parts
 
 
 def gates_in_line(rooms: Sequence[Room], waiting: Collection[str], opened: Collection[str]) -> list[list[Room]]:
@@ -44,14 +86,12 @@ class GatesLeftOut:
         self._pools: list[str] = []
         self._turn = False
 
-    def first(self, rooms: Sequence[Room], places: int) -> list[Room]:
+    def first(self, rooms: Sequence[Room], places: int) -> Line:
         """The rooms that come first at this claim: at most half of the places are for them."""
         self._turn = bool(self._pools) and not self._turn
-        if not self._turn:
-            return []
-        half = -(-places // 2)
-        known = {room.pool: room for room in rooms if room.room > 0}
-        return shared_rooms([known[pool] for pool in self._pools if pool in known][:half], half)
+        half = -(-places // 2) if self._turn else 0
+        known = {room.pool: room for room in rooms if half and room.room > 0}
+        return Line([known[pool] for pool in self._pools if pool in known][:half], half)
 
     def remember(self, waiting: Collection[str], opened: Collection[str]) -> None:
         """Jobs wait at the gates of some pools, of which some were opened."""

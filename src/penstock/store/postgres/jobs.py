@@ -34,7 +34,7 @@ from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.queries import Query, load_queries
-from penstock.store.rooms import GatesLeftOut, gates_in_line, left_rooms, shared_rooms
+from penstock.store.rooms import GatesLeftOut, Line, gates_in_line, left_rooms
 
 _PROMOTE_MOST = 1000
 _PIECE = 5000  # jobs of a user's transaction, in one statement
@@ -42,7 +42,7 @@ _RUN_AT, _RANK, _SEQ = 4, 12, 13  # of rows of the query `claim`
 _CANCELS, _GATES, _PASSED = 14, 15, 16  # of the first one
 _FAILING_SINCE = 17  # of the others
 _NO_CLAIM = {
-    **dict.fromkeys(("pools", "rooms", "epochs", "after_ranks", "after_seqs"), ()),
+    **dict.fromkeys(("pools", "rooms", "epochs", "running", "after_ranks", "after_seqs"), ()),
     "lease": -1,
     "limit": 0,
     "now": datetime(2000, 1, 1, tzinfo=UTC),
@@ -125,7 +125,7 @@ class PostgresJobs:
         cancels, waiting = first[_CANCELS], first[_GATES]
         if waiting:
             for line in gates_in_line(left_rooms(rooms, taken), waiting, opened):
-                taken += await self._pass_gates(shared_rooms(line, limit - len(taken)), lease, now, opened)
+                taken += await self._pass_gates(Line(line, limit - len(taken)), lease, now, opened)
         self._left_out.remember([room.pool for room in rooms if room.room > 0 and room.pool in waiting], opened)
         waits = [again for again in opened.values() if again is not None]
         until_whole = self._heads.until_whole()
@@ -134,12 +134,13 @@ class PostgresJobs:
         return Claim(taken, next_run_at, cancels, due, min(waits, default=None))
 
     async def _pass_gates(
-        self, rooms: Sequence[Room], lease: int, now: datetime, opened: dict[str, timedelta | None]
+        self, rooms: Line, lease: int, now: datetime, opened: dict[str, timedelta | None]
     ) -> list[Job]:
         """Start jobs that wait at the gates of these pools; `opened` learns after which time more may start."""
         taken: list[Job] = []
         for room in rooms:
             jobs, opened[room.pool] = await self._gates.open(lease, room, now)
+            rooms.took(len(jobs))
             taken += jobs
         return taken
 
@@ -277,6 +278,7 @@ class PostgresJobs:
             pools=pools,
             rooms=[min(room.room, limit) for room in rooms],
             epochs=[room.epoch for room in rooms],
+            running=[room.running for room in rooms],
             **self._heads.after(pools),
             lease=lease,
             limit=limit,

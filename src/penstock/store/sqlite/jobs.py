@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -18,7 +17,7 @@ from penstock.jobs.states import FINISHED, JobState
 from penstock.store.contract import ABOVE_ALL, Claim, OpenTransaction, Room, Row, Session, Settle
 from penstock.store.jobrows import attempt_text, ending_text, options_of, options_text, status_of
 from penstock.store.queries import Query, load_queries
-from penstock.store.rooms import GatesLeftOut, gates_in_line, left_rooms, shared_rooms
+from penstock.store.rooms import GatesLeftOut, Line, gates_in_line, left_rooms
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.jobrows import (
@@ -118,7 +117,7 @@ class SqliteJobs:
             jobs += await self._start(session, lease, limit - len(jobs), left_rooms(rooms, jobs), now)
             waiting = [room.pool for room in rooms if await self._waits(session, room)]
             for line in gates_in_line(left_rooms(rooms, jobs), waiting, opened):
-                jobs += await self._pass_gates(session, lease, shared_rooms(line, limit - len(jobs)), now, opened)
+                jobs += await self._pass_gates(session, lease, Line(line, limit - len(jobs)), now, opened)
             ((first, cancels),) = await self._fetch(session, "next_run_at")
         self._left_out.remember(waiting, opened)
         waits = [again for again in opened.values() if again is not None]
@@ -275,18 +274,13 @@ class SqliteJobs:
     ) -> builtins.list[Job]:
         rows = [*await self._fetch(session, "claim_ending", lease=lease, limit=limit)]
         await self._put_under_lease(session, lease, rows, now)
-        left, turn = limit - len(rows), [room for room in rooms if room.room > 0]
-        while left and turn:  # each pool gets its share, and then of what others have left
-            share, again = max(1, left // len(turn)), []
-            for room in turn[:left]:
-                most = min(share, room.room)
-                found = await self._fetch(session, "claim", pool=room.pool, lease=lease, epoch=room.epoch, limit=most)
-                await self._put_under_lease(session, lease, found, now)
-                rows += found
-                left -= len(found)
-                if len(found) == most < room.room:
-                    again.append(replace(room, room=room.room - most))
-            turn = again
+        line = Line(rooms, limit - len(rows))
+        for room in line:
+            values = {"pool": room.pool, "lease": lease, "epoch": room.epoch, "limit": room.room}
+            found = await self._fetch(session, "claim", **values)
+            await self._put_under_lease(session, lease, found, now)
+            line.took(len(found))
+            rows += found
         return [claimed_job(row, now) for row in sorted(rows, key=by_rank)]
 
     async def _waits(self, session: Session, room: Room) -> bool:
@@ -296,13 +290,14 @@ class SqliteJobs:
         self,
         session: Session,
         lease: int,
-        rooms: Sequence[Room],
+        rooms: Line,
         now: datetime,
         opened: dict[str, timedelta | None],
     ) -> builtins.list[Job]:
         jobs: list[Job] = []
         for room in rooms:
             rows, opened[room.pool] = await self._gates.open(session, lease, room, now)
+            rooms.took(len(rows))
             jobs += await self._start_gated(session, lease, rows, now)
         return jobs
 

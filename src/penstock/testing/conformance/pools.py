@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -221,6 +222,45 @@ class Pools(Suite):
         rooms = [Room("default", 8), Room("p", 8, 1), Room("q", 8, 1)]
         claim = await bench.store.jobs.claim(await bench.lease(), 8, rooms, NOW)
         assert sorted(job.pool for job in claim.jobs) == ["p"] * 5 + ["q"] * 3
+
+    @story
+    async def test_a_place_goes_to_the_one_pool_of_many_that_has_work(self, bench: Bench) -> None:
+        names = [f"p{number}" for number in range(6)]
+        await bench.store.pools.declare(definitions(dict.fromkeys(names, 1)))
+        jobs = {pool: new_job(pool=pool) for pool in names[3:]}
+        await bench.enqueue(*jobs.values())
+        lease, rooms = await bench.lease(), [Room("default", 2), *(Room(pool, 1, 1) for pool in names[:4])]
+        assert ids((await bench.store.jobs.claim(lease, 1, rooms, NOW)).jobs) == ids([jobs["p3"]])
+        rooms = [Room("default", 2), *(Room(pool, 1, 1) for pool in names)]
+        assert sorted(ids((await bench.store.jobs.claim(lease, 2, rooms, NOW)).jobs)) == sorted(
+            ids([jobs["p4"], jobs["p5"]])
+        )
+
+    @story
+    async def test_places_go_to_the_pools_that_run_the_least(self, bench: Bench) -> None:
+        await bench.store.pools.declare(definitions({"p": 50, "q": 50, "r": 50}))
+        for pool in ("p", "q", "r"):
+            await bench.enqueue(*(new_job(pool=pool) for _ in range(9)))
+        lease = await bench.lease()
+        rooms = [Room("p", 8, 1, running=4), Room("q", 8, 1, running=2), Room("r", 1, 1, running=3)]
+        for limit, pools in ((1, "q"), (4, "pqqr"), (4, "ppqq"), (0, "")):
+            claim = await bench.store.jobs.claim(lease, limit, rooms, NOW)
+            assert sorted(job.pool for job in claim.jobs) == list(pools)
+            started = Counter(job.pool for job in claim.jobs)
+            rooms = [
+                Room(room.pool, room.room - started[room.pool], 1, room.running + started[room.pool]) for room in rooms
+            ]
+
+    @story
+    async def test_of_pools_that_run_as_much_the_one_named_first_has_the_place(self, bench: Bench) -> None:
+        await bench.store.pools.declare(definitions({"p": 50, "q": 50}))
+        await bench.enqueue(*(new_job(pool="p", priority=9) for _ in range(3)))
+        await bench.enqueue(new_job(pool="q"), new_job(pool="q", priority=1))
+        lease, found = await bench.lease(), []
+        for first, second in (("q", "p"), ("p", "q"), ("q", "p"), ("q", "p")):
+            claim = await bench.store.jobs.claim(lease, 1, [Room(first, 5, 1), Room(second, 5, 1)], NOW)
+            found += [(job.pool, job.priority) for job in claim.jobs]
+        assert found == [("q", 1), ("p", 9), ("q", 0), ("p", 9)]
 
     @story
     async def test_room_within_a_limit_that_was_changed_is_none(self, bench: Bench) -> None:

@@ -74,7 +74,8 @@ from moved order by run_at, id;
 
 -- claim: give ready jobs to a lease: those that wait for their on_complete, then of each pool as many as it has room for.
 -- The first row is of none of them: it has the next scheduled time, whether anybody has asked for a cancel, and the pools
--- at whose gates jobs wait. A pool whose limit was changed since the worker last looked at it gives nothing.
+-- at whose gates jobs wait. A pool whose limit was changed since the worker last looked at it gives nothing. If there are
+-- more, those of the pools that run the least come first, of equals of those named first.
 -- Differs: SKIP LOCKED steps around other workers, and one statement moves the rows and looks at the schedule. It holds the
 -- pools against a change of their limits, which waits for what began before it, and after which nothing starts as before.
 -- It begins after a place in each pool (see heads.py), and tells how many entries of the index it has passed over.
@@ -88,13 +89,13 @@ with ending as materialized (
 ), before as materialized (
     select pg_stat_get_xact_tuples_returned('penstock.ready_job_order'::regclass) as passed
 ), room as materialized (
-    select t.pool, t.room, t.rank, t.seq from before cross join unnest(
-        :pools, :rooms::integer[], :epochs::bigint[], :after_ranks::bigint[], :after_seqs::bigint[]
-    ) as t (pool, room, epoch, rank, seq)
+    select t.pool, t.room, t.running, t.rank, t.seq, t.place from before cross join unnest(
+        :pools, :rooms::integer[], :epochs::bigint[], :running::integer[], :after_ranks::bigint[], :after_seqs::bigint[]
+    ) with ordinality as t (pool, room, epoch, running, rank, seq, place)
     where exists (select from penstock.lease l where l.id = :lease)
       and (t.epoch is null or exists (select from limited p where p.name = t.pool and p.epoch = t.epoch))
 ), due as materialized (
-    select j.ctid, j.rank, j.seq, j.turn
+    select j.ctid, j.rank, j.seq, room.running + j.turn as turn, room.place
     from room cross join lateral (
         select k.ctid, k.rank, k.seq, row_number() over () as turn from (
             select r.ctid, r.rank, r.seq from penstock.ready_job r
@@ -108,7 +109,7 @@ with ending as materialized (
 ), chosen as materialized (
     select ctid from ending
     union all
-    (select ctid from due order by turn, rank, seq limit :limit - (select count(*) from ending))
+    (select ctid from due order by turn, place, rank, seq limit :limit - (select count(*) from ending))
 ), taken as (
     delete from penstock.ready_job r where r.ctid = any(array(select ctid from chosen))
     returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.rank, r.run_at, r.options, r.on_complete, r.ending,
