@@ -192,9 +192,9 @@ def test_rs10_a_wait_that_is_none_is_refused() -> None:
     ("name", "values"),
     [
         ("max_attempts", [0, -1, True, 2.0, "3", NAN]),
-        ("initial_backoff", [-0.1, NAN, INF, None, "1s", True, -SECOND]),
+        ("initial_backoff", [-0.1, NAN, INF, None, "1s", True, -SECOND, timedelta(days=366)]),
         ("base", [0.5, -2, NAN, INF, None, "2", True, 10**400]),
-        ("max_backoff", [-1, NAN, INF, "1d", False]),
+        ("max_backoff", [-1, NAN, INF, "1d", False, timedelta(days=366)]),
         ("max_duration", [-1, NAN, INF, "1d", True, timedelta(days=36501)]),
     ],
 )

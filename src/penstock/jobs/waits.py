@@ -115,8 +115,8 @@ def exponential(
     policy: str, initial_backoff: float | timedelta, base: float, max_backoff: float | timedelta | None
 ) -> Exponential:
     """Waits that grow by a factor, checked."""
-    first = seconds_of(f"{policy}: initial_backoff", initial_backoff, most=math.inf)
-    cap = None if max_backoff is None else seconds_of(f"{policy}: max_backoff", max_backoff, most=math.inf)
+    first = seconds_of(f"{policy}: initial_backoff", initial_backoff)
+    cap = None if max_backoff is None else seconds_of(f"{policy}: max_backoff", max_backoff)
     if not (_is_number(base) and 1 <= _float(base) < math.inf):
         raise DeclarationError(f"{policy}: base must be a number of at least 1, not {base!r}.")
     return Exponential(first, float(base), cap)
@@ -177,9 +177,10 @@ def seconds_of(what: str, given: float | timedelta, most: float = LONGEST) -> fl
             f"{what} must be a timedelta or a number of seconds, not {given!r}.",
             fix="Write timedelta(minutes=5), or 300.",
         )
-    if not (0 <= found <= most and found < math.inf):
-        bound = "of at least 0" if most == math.inf else f"from 0 to {most / 86400:g} days"
-        raise DeclarationError(f"{what} must be a timedelta or a number of seconds {bound}, not {given!r}.")
+    if not 0 <= found <= most:
+        raise DeclarationError(
+            f"{what} must be a timedelta or a number of seconds from 0 to {most / 86400:g} days, not {given!r}."
+        )
     return found
 
 
