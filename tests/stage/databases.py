@@ -36,12 +36,24 @@ class Databases:
         self._copied = " strategy file_copy" if connection.info.server_version >= _HAS_STRATEGIES else ""
 
     @contextmanager
-    def one(self, template: str = "template1") -> Iterator[str]:
-        """URL of a new database, which is dropped at the end of the block."""
+    def one(self, template: str | None = None) -> Iterator[str]:
+        """URL of a new database, or of a copy of one with penstock's own tables; dropped at the end of the block."""
         name = f"test_{os.getpid()}_{next(self._numbers)}"
-        self._connection.execute(f"create database {name} template {template}{self._copied}")
-        yield urlunsplit(self._server._replace(path=f"/{name}"))
+        self._connection.execute(f"create database {name} template {template or 'template1'}{self._copied}")
+        url = urlunsplit(self._server._replace(path=f"/{name}"))
+        if template is not None:
+            settle(url)
+        yield url
         self._connection.execute(f"drop database {name} with (force)")
+
+
+def settle(url: str) -> None:
+    """Say that the change feed of a copy is of this database, as that of one whose tables were made here is.
+
+    Otherwise the first to read it would take the copy for a restored one, and lock it to write it anew.
+    """
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("update penstock.change_slot set origin = penstock.origin()")
 
 
 def name_of(url: str) -> str:
