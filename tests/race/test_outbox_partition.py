@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from stage import severed
-from stage.network import Machine, machine, missing
+from stage.network import Machine, RefusedError, machine, missing, run, tried
 from stage.outboxes import outbox_row
 from stage.processes import Process
 from stage.server import server
@@ -20,6 +21,7 @@ from stage.waits import until
 from penstock.app import Backend
 
 LEASE = 3.0
+NEEDED = "PENSTOCK_TEST_NEEDS_NETWORK"
 PARCELS = 12
 
 
@@ -27,7 +29,8 @@ PARCELS = 12
 def other() -> Iterator[Machine]:
     """Another machine."""
     if reason := missing():
-        pytest.skip(reason)
+        skip = pytest.fail if os.environ.get(NEEDED) else pytest.skip
+        skip(reason)
     with machine() as made:
         yield made
 
@@ -90,3 +93,13 @@ async def test_a_relay_that_is_cut_off_in_the_middle_of_a_message_is_followed_an
             again = {number for number, count in Counter(number for number, _ in came).items() if count > 1}
             under_way = HELD + 1 if holds == "dispatch" else PARCELS  # by the time that it was cut off
             assert again <= {str(number) for number in range(under_way)}
+
+
+def test_a_machine_that_cannot_be_made_whole_says_why_and_leaves_nothing_behind(other: Machine) -> None:
+    number = os.getpid() + 2**22  # which no process has
+    taken = Machine(number)
+    run("link", "add", f"{taken.cable}a", "type", "veth", "peer", "name", f"{taken.cable}c")
+    with pytest.raises(RefusedError, match="link add"), machine(number):
+        pytest.fail("Its cable is there already, and is another one's.")
+    assert tried("netns", "delete", taken.name), "it is gone"
+    assert not tried("netns", "pids", other.name), "the other one is there"

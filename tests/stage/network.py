@@ -12,16 +12,22 @@ _PLACES = (os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin")
 _RANGE = 2**15  # of pairs of addresses in 198.18.0.0/15, which is for tests of networks
 
 
+class RefusedError(Exception):
+    """`ip` has not done what it was told to do."""
+
+
 class Machine:
     """A namespace, linked to the one of this process.
 
     Attributes:
         here: The address of this side.
         there: That of the other one.
+        name: Of the namespace.
+        cable: How the names of both ends of its cable begin.
     """
 
     def __init__(self, number: int) -> None:
-        self._name, self._cable = f"penstock-{number}", f"pst{number}"
+        self.name, self.cable = f"penstock-{number}", f"pst{number}"
         place = number % _RANGE * 4
         net = f"198.{18 + place // 2**16}.{place // 2**8 % 2**8}."
         self.here, self.there = f"{net}{place % 2**8 + 1}", f"{net}{place % 2**8 + 2}"
@@ -29,36 +35,36 @@ class Machine:
     @property
     def command(self) -> list[str]:
         """What runs a program there, if it stands before it."""
-        return [_ip(), "netns", "exec", self._name]
+        return [_ip(), "netns", "exec", self.name]
 
     def plug(self) -> None:
         """Have the network there again."""
-        run("link", "set", f"{self._cable}a", "up")
+        run("link", "set", f"{self.cable}a", "up")
 
     def unplug(self) -> None:
         """Lose all packets, in both directions, and tell nobody."""
-        run("link", "set", f"{self._cable}a", "down")
+        run("link", "set", f"{self.cable}a", "down")
 
     def open(self) -> None:
         """Make it."""
-        here, there = f"{self._cable}a", f"{self._cable}b"
-        run("netns", "add", self._name)
-        run("link", "add", here, "type", "veth", "peer", "name", there, "netns", self._name)
+        here, there = f"{self.cable}a", f"{self.cable}b"
+        run("netns", "add", self.name)
+        run("link", "add", here, "type", "veth", "peer", "name", there, "netns", self.name)
         run("address", "add", f"{self.here}/30", "dev", here)
         run("link", "set", here, "up")
-        run("-n", self._name, "address", "add", f"{self.there}/30", "dev", there)
-        run("-n", self._name, "link", "set", there, "up")
+        run("-n", self.name, "address", "add", f"{self.there}/30", "dev", there)
+        run("-n", self.name, "link", "set", there, "up")
 
     def close(self) -> None:
-        """Leave nothing behind: both ends of the cable go together, the name of the machine at once."""
-        for thing in (("link", "delete", f"{self._cable}a"), ("netns", "delete", self._name)):
-            run(*thing)
+        """Leave nothing behind, whatever there is of it: both ends of the cable go together."""
+        for thing in (("link", "delete", f"{self.cable}a"), ("netns", "delete", self.name)):
+            tried(*thing)
 
 
 @contextmanager
-def machine() -> Iterator[Machine]:
-    """A second machine for the time of a block."""
-    made = Machine(os.getpid())
+def machine(number: int | None = None) -> Iterator[Machine]:
+    """A second machine for the time of a block, by default that of this process."""
+    made = Machine(os.getpid() if number is None else number)
     try:
         made.open()
         yield made
@@ -70,18 +76,23 @@ def missing() -> str:
     """Why there can be no second machine; empty if there can."""
     if _ip() == "ip" and not shutil.which("ip"):
         return "There is no program ip, with which networks are made; it comes with iproute2."
-    trial = f"penstock-trial-{os.getpid()}"
-    made = subprocess.run([_ip(), "netns", "add", trial], capture_output=True, text=True, check=False)
-    if made.returncode:
-        return f"This process may make no network of its own: {made.stderr.strip()}"
-    run("netns", "delete", trial)
-    return ""
+    try:
+        with machine():
+            return ""
+    except RefusedError as error:
+        return f"This process may make no network of its own: {error}"
 
 
 def run(*arguments: str) -> None:
     """Run `ip`."""
+    if refusal := tried(*arguments):
+        raise RefusedError(refusal)
+
+
+def tried(*arguments: str) -> str:
+    """Run `ip`; why it did not do so, or nothing."""
     done = subprocess.run([_ip(), *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"
+    return f"ip {' '.join(arguments)}: {done.stderr.strip()}" if done.returncode else ""
 
 
 def _ip() -> str:
