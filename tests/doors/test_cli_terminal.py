@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -300,3 +301,12 @@ def test_states_are_counted_in_one_order(shop: Console, database_url: str) -> No
     on(desk.app, database_url, vary)
     counts = shop.ok(*DELETE[:2], "tasks", "records", "--count", "--json").json["counts"]
     assert list(counts) == ["pending", "skipped"]
+
+
+def test_what_is_shown_is_read_whole_wherever_it_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = os.read
+    monkeypatch.setattr(os, "read", lambda file, _most: read(file, 1))
+    with Terminal(tmp_path, "žluťoučký") as terminal:
+        assert terminal.end() == 2
+        assert "žluťoučký" in terminal.shown
+        assert "\r" not in terminal.shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import subprocess
@@ -32,6 +33,8 @@ class Terminal:
 
     def __init__(self, folder: Path, *arguments: str, errors: int | None = None) -> None:
         self.shown = ""
+        self._text = ""
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode  # what is read may end within a character
         self._ours, theirs = pty.openpty()
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, *arguments],
@@ -64,7 +67,8 @@ class Terminal:
         read = b""
         with suppress(OSError):  # so Linux says that nobody has the other end any more
             read = os.read(self._ours, 4096)
-        self.shown += read.decode().replace("\r\n", "\n")
+        self._text += self._decode(read, final=not read)
+        self.shown = self._text.replace("\r\n", "\n")
         return bool(read)
 
     def __enter__(self) -> Self:
