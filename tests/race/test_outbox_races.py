@@ -192,6 +192,22 @@ async def test_nothing_of_a_mutation_commits_that_ran_past_its_lease(database_ur
         assert (await outbox_row(backend)).delivered == 2
 
 
+@pytest.mark.parametrize("options", [{}, {"parallelism": 2}, {"batch": 2}, {"batch": 2, "mutation": True}])
+async def test_a_relay_that_was_paused_past_its_lease_begins_nothing_more(
+    database_url: str, options: dict[str, Any]
+) -> None:
+    async with staged(database_url, **options) as (stage, clock, backend, relay):
+        await put(stage, backend, *"ab")
+        with gate("outbox.next", most=1) as paused:
+            ticking = asyncio.create_task(relay.lines[0].tick())
+            await paused.arrived()
+            clock.advance(2 * LOST)
+            paused.open()
+            await ticking
+        assert (stage.texts(), stage.tried) == ([], [])
+        assert (await outbox_row(backend)).delivered == 0
+
+
 async def test_a_relay_that_died_is_followed_within_a_lease_and_one_that_stopped_at_once(database_url: str) -> None:
     async with staged(database_url) as (stage, clock, backend, _relay):
         await put(stage, backend, "a")
