@@ -14,7 +14,7 @@ import pytest
 from stage.reactive import Stage
 from stage.waits import until
 
-from penstock import ActionCtx, Retry, Table, TaskCtx
+from penstock import ActionCtx, MutationTaskCtx, Retry, Table, TaskCtx
 from penstock.store.postgres import jobs as postgres_jobs
 from penstock.store.queries import load_queries
 from penstock.store.sqlite import jobs as sqlite_jobs
@@ -63,8 +63,8 @@ class Keyed(Stage):
 
 
 @asynccontextmanager
-async def two_on(stage: Stage, url: str) -> AsyncIterator[tuple[TestApp, TestApp]]:
-    async with stage.open(url) as one, stage.open(url, clock=one.clock) as two:
+async def two_on(stage: Stage, url: str, **settings: Any) -> AsyncIterator[tuple[TestApp, TestApp]]:
+    async with stage.open(url, **settings) as one, stage.open(url, clock=one.clock, **settings) as two:
         yield one, two
 
 
@@ -103,9 +103,9 @@ async def test_a_row_whose_worker_dies_is_run_again_before_the_next_of_its_key(d
         assert [ran.attempt for ran in stage.taken()] == [2, 1, 1]
 
 
-async def test_a_worker_that_stops_hands_a_row_back_before_the_next_of_its_key(database_url: str) -> None:
-    stage = Keyed()
-    async with two_on(stage, database_url) as (one, two):
+async def stopped_amid_the_first(stage: Stage, url: str) -> None:
+    """A worker stops while it runs the first of three rows of a key, and another one goes on."""
+    async with two_on(stage, url, grace=0.05) as (one, two):
         await stage.insert(one, *(Item(number=number) for number in range(3)))
         await one.plan()
         with gate("task.begun", most=1) as held:
@@ -114,7 +114,26 @@ async def test_a_worker_that_stops_hands_a_row_back_before_the_next_of_its_key(d
             await one.worker.finish()
             held.open()
             await two.run_until_idle()
-        assert stage.order("a") == [0, 1, 2]
+
+
+async def test_a_row_whose_worker_stops_amid_it_is_run_again_before_the_next_of_its_key(database_url: str) -> None:
+    stage = Keyed()
+    await stopped_amid_the_first(stage, database_url)
+    assert stage.order("a") == [0, 1, 2]
+    assert [ran.attempt for ran in stage.taken()] == [2, 1, 1], "nobody knows what its action has done"
+
+
+async def test_a_row_that_a_worker_hands_back_is_run_before_the_next_of_its_key(database_url: str) -> None:
+    stage = Stage(Item)
+    pool = stage.app.workpool("keyed", max_parallelism=20, key_parallelism=1)
+    ran: list[tuple[int, int]] = []
+
+    @stage.app.reactive_task(Item, watch=("number",), key="owner", pool=pool)
+    async def note(ctx: MutationTaskCtx[Item]) -> None:
+        ran.append(((await ctx.get_document()).number, ctx.attempt))
+
+    await stopped_amid_the_first(stage, database_url)
+    assert ran == [(0, 1), (1, 1), (2, 1)], "a mutation that did not commit has done nothing"
 
 
 async def test_the_order_holds_with_many_keys_failures_and_workers(database_url: str) -> None:
