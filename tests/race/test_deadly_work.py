@@ -19,7 +19,11 @@ async def die(url: str, times: int) -> None:
     """Let so many processes run, one after another, until each has died."""
     for _ in range(times):
         process = mortal.run_once(url)
-        assert await asyncio.to_thread(process.wait, 60) == -9
+        try:
+            assert await asyncio.to_thread(process.wait, 60) == -9
+        finally:
+            process.kill()
+            await asyncio.to_thread(process.wait, 60)
 
 
 async def survive(backend: Backend, url: str, *works: WorkId) -> list[object]:

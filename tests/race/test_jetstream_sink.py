@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
 import jetstream
@@ -42,8 +42,10 @@ def broker(server: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
 async def connected(broker: Broker) -> AsyncIterator[JetStreamContext]:
     """A client of it."""
     client = await nats.connect(broker.url, allow_reconnect=False)
-    yield client.jetstream()
-    await client.close()
+    try:
+        yield client.jetstream()
+    finally:
+        await client.close()
 
 
 async def arrived(broker: Broker) -> list[Event]:
@@ -79,7 +81,8 @@ async def test_each_booking_is_in_the_stream_once_though_relay_and_server_were_k
 async def test_nothing_passes_what_jetstream_refuses(database_url: str, broker: Broker) -> None:
     await begin_anew(broker)
     plan = StreamConfig(name=jetstream.STREAM, subjects=[jetstream.SUBJECT], duplicate_window=jetstream.KNOWN_FOR)
-    async with TestApp(jetstream.app, database_url) as test, connected(broker) as client:
+    async with TestApp(jetstream.app, database_url) as test, connected(broker) as client, AsyncExitStack() as stack:
+        stack.push_async_callback(jetstream.stream.close)
         await client.update_stream(plan, max_msg_size=1000)
         for number, customer in enumerate(["ada", "a long name " * 90, "bob"]):
             await test.run_mutation(jetstream.book, customer, number)
@@ -91,4 +94,3 @@ async def test_nothing_passes_what_jetstream_refuses(database_url: str, broker: 
         test.clock.advance(timedelta(seconds=1))
         await test.relay.drain()
         assert [event.number for event in await arrived(broker)] == [0, 1, 2]
-        await jetstream.stream.close()

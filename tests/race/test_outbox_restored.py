@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
 import pytest
+from stage.databases import connected
 from stage.outboxes import OutboxStage, aside, outbox_row, relaying, run_sql
 from stage.server import Server, copy_database, server
 
@@ -88,9 +88,8 @@ async def test_outboxes_of_a_restored_database_go_on_from_where_they_were(
     stage, clock = staged(), TestClock()
     await run_sql(source.url, TABLE, *inserts(*OLDER))
     await run_do((source if further == "the old server" else target).url, BURN)
-    async with relaying(stage.app, source.url, clock) as (backend, relay):
+    async with relaying(stage.app, source.url, clock) as (backend, relay), connected(source.url) as slow:
         await relay.drain()
-        slow = await asyncpg.connect(source.url)
         await slow.execute(f"begin; {inserts(SLOW)[0]}")
         for statement in inserts(*BEFORE):
             await run_sql(source.url, statement)
@@ -102,7 +101,6 @@ async def test_outboxes_of_a_restored_database_go_on_from_where_they_were(
             "older": [201],
         }
         await slow.execute("commit")
-        await slow.close()
         for statement in inserts(*LATER):
             await run_sql(source.url, statement)
         readers = await backend.engine.store.changes.readers()
@@ -138,6 +136,5 @@ async def test_outboxes_of_a_restored_database_go_on_from_where_they_were(
 
 async def run_do(url: str, statement: str) -> None:
     """Run a statement that makes transactions of its own."""
-    connection = await asyncpg.connect(url)
-    await connection.execute(statement)
-    await connection.close()
+    async with connected(url) as connection:
+        await connection.execute(statement)

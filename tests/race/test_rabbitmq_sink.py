@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
 import aio_pika
@@ -92,7 +92,8 @@ async def test_each_booking_comes_at_least_once_though_relay_and_server_were_kil
 
 
 async def test_what_reaches_no_queue_is_not_delivered(database_url: str, broker: Broker) -> None:
-    async with TestApp(rabbitmq.app, database_url) as test, connected(broker) as channel:
+    async with TestApp(rabbitmq.app, database_url) as test, connected(broker) as channel, AsyncExitStack() as stack:
+        stack.push_async_callback(rabbitmq.publisher.close)
         await (await rabbitmq.queue_of(channel)).purge()
         await test.run_mutation(rabbitmq.book, "ada", 0)
         await test.relay.drain()
@@ -106,4 +107,3 @@ async def test_what_reaches_no_queue_is_not_delivered(database_url: str, broker:
         test.clock.advance(timedelta(seconds=1))
         await test.relay.drain()
         assert [event.number for event in await Consumer(broker).taken()] == [1]
-        await rabbitmq.publisher.close()

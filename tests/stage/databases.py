@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
 import psycopg
 
 from penstock.clock import SystemClock
@@ -54,6 +56,16 @@ def settle(url: str) -> None:
     """
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("update penstock.change_slot set origin = penstock.origin()")
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Any]:
+    """A connection of another program to a PostgreSQL database."""
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
 
 
 def name_of(url: str) -> str:

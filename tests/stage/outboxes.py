@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
+from stage.databases import connected
 from stage.reactive import Stage
 
 from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table
@@ -191,10 +191,6 @@ async def run_sql(url: str, *statements: str) -> None:
                 connection.execute(statement)
             connection.execute("commit")
         return
-    other = await asyncpg.connect(url)
-    try:
-        async with other.transaction():
-            for statement in statements:
-                await other.execute(statement)
-    finally:
-        await other.close()
+    async with connected(url) as other, other.transaction():
+        for statement in statements:
+            await other.execute(statement)

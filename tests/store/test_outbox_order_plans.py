@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from typing import Any
 
-import asyncpg
 import pytest
+from stage.databases import connected
 from stage.feed import feed
 
 from penstock.changes.interest import Interest
@@ -37,15 +38,13 @@ async def test_a_page_of_older_rows_is_read_along_the_index(database_url: str, k
     )
     async with feed(database_url) as store:
         if lite:
-            with sqlite3.connect(sqlite_path(database_url)) as connection:
+            with closing(sqlite3.connect(sqlite_path(database_url))) as connection, connection:
                 for statement in statements:
                     connection.execute(statement)
-            connection.close()
         else:
-            other = await asyncpg.connect(database_url)
-            for statement in statements:
-                await other.execute(statement)
-            await other.close()
+            async with connected(database_url) as other:
+                for statement in statements:
+                    await other.execute(statement)
         interest = Interest(
             name="o", table="ordered", key=("number",), matches=matches, after=("whole",), order=("value",)
         )
@@ -61,13 +60,12 @@ async def test_a_page_of_older_rows_is_read_along_the_index(database_url: str, k
 
 
 async def lite_plan(url: str, source: Source, after: str) -> None:
-    with sqlite3.connect(sqlite_path(url)) as connection:
+    with closing(sqlite3.connect(sqlite_path(url))) as connection:
         register_functions(connection)
         plans = [
             [row[3] for row in connection.execute(f"explain query plan {statement.sql}", args)]
             for statement, args in ((source.first, [3]), (source.following, [after, 3]))
         ]
-    connection.close()
     for plan in plans:
         assert any("USING INDEX ordered_value" in step for step in plan), plan
         assert not any("TEMP B-TREE" in step for step in plan), plan
@@ -75,14 +73,13 @@ async def lite_plan(url: str, source: Source, after: str) -> None:
 
 
 async def postgres_plan(url: str, source: Source, after: str) -> None:
-    connection = await asyncpg.connect(url)
-    for statement, args in ((source.first, [3]), (source.following, [after, 3])):
-        explained = await connection.fetchval(f"explain (analyze, format json) {statement.sql}", *args)
-        nodes: list[dict[str, Any]] = [json.loads(explained)[0]["Plan"]]
-        for node in nodes:
-            nodes += node.get("Plans", [])
-        assert "Sort" not in {node["Node Type"] for node in nodes}
-        (scan,) = [node for node in nodes if node.get("Index Name") == "ordered_value"]
-        assert scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) <= 3
-        assert ("Index Cond" in scan) is (statement is source.following)
-    await connection.close()
+    async with connected(url) as connection:
+        for statement, args in ((source.first, [3]), (source.following, [after, 3])):
+            explained = await connection.fetchval(f"explain (analyze, format json) {statement.sql}", *args)
+            nodes: list[dict[str, Any]] = [json.loads(explained)[0]["Plan"]]
+            for node in nodes:
+                nodes += node.get("Plans", [])
+            assert "Sort" not in {node["Node Type"] for node in nodes}
+            (scan,) = [node for node in nodes if node.get("Index Name") == "ordered_value"]
+            assert scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) <= 3
+            assert ("Index Cond" in scan) is (statement is source.following)
