@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from stage.databases import connected
 from stage.feed import ENTRIES, NOW, Reader, entry, feed, told, write
 
 from penstock import App
@@ -42,11 +43,8 @@ def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
 
 async def test_the_database_of_a_test_is_not_taken_for_one_that_was_restored(postgres_url: str) -> None:
     """Its tables are copied; whoever read its feed first would lock it, and write it anew, beside all other tests."""
-    connection = await asyncpg.connect(postgres_url)
-    try:
+    async with connected(postgres_url) as connection:
         assert await connection.fetchval("select origin = penstock.origin() from penstock.change_slot")
-    finally:
-        await connection.close()
 
 
 # ----- room
