@@ -142,19 +142,6 @@ class Gates(Suite):
         assert sorted(job.pool for job in found.jobs) == ["p", "q"], "they share its places"
 
     @story
-    async def test_a_place_goes_to_the_pool_whose_gate_lets_a_job_pass(self, bench: Bench) -> None:
-        names = [f"p{number}" for number in range(4)]
-        await bench.store.pools.declare([PoolDefinition(pool, 5, key_parallelism=1) for pool in names])
-        lease, rooms = await bench.lease(), [Room(pool, 5, 1) for pool in names]
-        for pool in names[:3]:
-            await bench.enqueue(*(new_job(pool=pool, concurrency_key="a") for _ in range(2)))
-        assert len((await bench.store.jobs.claim(lease, 3, rooms, NOW)).jobs) == 3
-        late = [new_job(pool="p3", concurrency_key=key) for key in "abc"]
-        await bench.enqueue(*late)
-        claims = [await bench.store.jobs.claim(lease, limit, rooms, NOW) for limit in (1, 2)]
-        assert sorted(ids([job for claim in claims for job in claim.jobs])) == sorted(ids(late))
-
-    @story
     async def test_jobs_that_need_no_gate_do_not_keep_the_others_from_starting(self, bench: Bench) -> None:
         await declare(bench)
         await bench.enqueue(*jobs("a", 6), *(new_job() for _ in range(6)))

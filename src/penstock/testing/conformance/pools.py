@@ -237,6 +237,19 @@ class Pools(Suite):
         )
 
     @story
+    async def test_a_place_goes_to_the_pool_whose_gate_lets_a_job_pass(self, bench: Bench) -> None:
+        names = [f"p{number}" for number in range(4)]
+        await bench.store.pools.declare([PoolDefinition(pool, 5, key_parallelism=1) for pool in names])
+        lease, rooms = await bench.lease(), [Room(pool, 5, 1) for pool in names]
+        for pool in names[:3]:
+            await bench.enqueue(*(new_job(pool=pool, concurrency_key="a") for _ in range(2)))
+        assert len((await bench.store.jobs.claim(lease, 3, rooms, NOW)).jobs) == 3
+        late = [new_job(pool="p3", concurrency_key=key) for key in "abc"]
+        await bench.enqueue(*late)
+        claims = [await bench.store.jobs.claim(lease, limit, rooms, NOW) for limit in (1, 2)]
+        assert sorted(ids([job for claim in claims for job in claim.jobs])) == sorted(ids(late))
+
+    @story
     async def test_places_go_to_the_pools_that_run_the_least(self, bench: Bench) -> None:
         await bench.store.pools.declare(definitions({"p": 50, "q": 50, "r": 50}))
         for pool in ("p", "q", "r"):
