@@ -196,7 +196,8 @@ def status_of(found: Found, now: datetime) -> OutboxStatus:
         halted=(trouble is not None and trouble.halted)
         or ("halted" in found.aside and found.aside["halted"].used_up > 0),
         position=found.position,
-        messages=found.lag.rows + sum(one.number for one in pending),
+        messages=max(0, found.lag.rows - sum(number != 0 for number, _ in row.passed))
+        + sum(one.number for one in pending),
         seconds=max(0.0, (now - min(oldest)).total_seconds()) if oldest else 0.0,
         waiting=max(0, waiting),  # what is next may have been put aside since they were counted
         waits_for=numbers.get("halted", 0),

@@ -13,24 +13,25 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import takewhile
 
 from penstock.calls.deliveries import Delivery
 from penstock.calls.outboxes import DeclaredOutbox
 from penstock.calls.run import Runner
-from penstock.errors import CallTimeout, LeaseLost, LockTaken, TryAgain, WorkerLost
+from penstock.errors import LeaseLost, TryAgain, WorkerLost
 from penstock.functions.function import FunctionKind
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.outbox.trouble import Trouble, after_failure
-from penstock.services.sending import Sending
+from penstock.services.beside import OF_ALL_KEYS, Beside, Hooks
+from penstock.services.portions import Portions
+from penstock.services.sending import Failure, Sending, is_its_own
 from penstock.services.service import Service
 from penstock.services.standing import Holder, Item, Standing
 from penstock.services.upcoming import Upcoming
 from penstock.store.contract import Session
 from penstock.store.outboxes import Aside, Step
 
-_GROUP = 100  # messages that share a transaction
-_CALLS = 500  # likewise, where one call takes many
 _SLOW = 0.1  # seconds after which fewer do
 _LOOK_EVERY = 0.05  # seconds; who writes with penstock wakes it at once
 _STATE_EVERY = 1.0
@@ -61,11 +62,15 @@ class Line(Service):
         self._messages = declared.messages(runner.engine.store.dialect)
         self._standing = Standing(runner, declared.outbox)
         self._sending = Sending(runner, declared, self._messages, self._standing, self._delivered)
-        self._upcoming = Upcoming(runner, self._messages, self._standing, self._largest, self._sending.sent)
-        self._once: int | None = None
+        self._upcoming = Upcoming(
+            runner, declared.outbox, self._messages, self._standing, self._largest, self._sending.sent
+        )
+        self._hooks = Hooks(stops=self._stops, puts_aside=self._halted, writes=self._written)
+        mutation = self._function.kind is FunctionKind.MUTATION
+        self._portions = Portions(declared.outbox, self.clock, mutation=mutation)
         self._careful = 0
         self._told: set[int] = set()
-        self._looked_at = self._lingering_since = -1e9
+        self._looked_at = -1e9
         self.on_failed: Callable[[str, Trouble], None] = lambda _outbox, _trouble: None
 
     async def tick(self) -> float:
@@ -78,7 +83,7 @@ class Line(Service):
         items = await self._upcoming.next()
         if not items:
             return _until(standing.retry_at, self.clock.now(), _LOOK_EVERY)
-        if (wait := self._linger(items)) > 0:
+        if (wait := self._wait(items)) > 0:
             return wait
         await self._hand_over(items)
         return 0.0
@@ -100,9 +105,8 @@ class Line(Service):
             for one in troubles
             if one is not None and one.retry_at is not None and (most is None or one.attempts < most)
         ]
-        if self._lingering_since >= 0:
-            left = self._lingering_since + self._outbox.linger.total_seconds() - self.clock.monotonic()
-            times.append(self.clock.now() + timedelta(seconds=max(0.0, left)))
+        if (left := self._portions.waits()) is not None:
+            times.append(self.clock.now() + timedelta(seconds=left))
         return min(times, default=None)
 
     async def end(self, grace: float) -> None:
@@ -116,7 +120,7 @@ class Line(Service):
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         with contextlib.suppress(TryAgain):  # then they are handed over once more
-            await self._write_sent()
+            await self._sending.write_sent()
         await self._standing.leave()
 
     async def interrupt(self) -> None:
@@ -154,12 +158,13 @@ class Line(Service):
     async def _take(self, lease: int) -> bool:
         """Become the one who hands over; False if another is, or the outbox is not known."""
         self._forget()
-        self._once, self._looked_at = None, self.clock.monotonic()
+        self._portions.reset()
+        self._looked_at = self.clock.monotonic()
         died = await self._standing.take(lease)
         if not self._standing.again:
             self._sending.sent.clear()
         self._sending.begun.clear()
-        self._careful = 0 if died is None else self._whole()
+        self._careful = 0 if died is None else self._portions.whole
         return self._standing.row is not None
 
     async def _is_changed(self) -> bool:
@@ -173,32 +178,16 @@ class Line(Service):
 
     def _largest(self) -> int:
         """How many messages are handed over together now."""
-        whole = self._whole()
-        return 1 if self._careful or self._standing.trouble is not None else min(self._once or whole, whole)
+        return 1 if self._careful or self._standing.trouble is not None else self._portions.now()
 
-    def _whole(self) -> int:
-        """How many are when all is well."""
-        size = self._outbox.batch
-        if self._function.kind is FunctionKind.MUTATION:
-            return _GROUP if size is None else max(size, _CALLS // size * size)
-        return size or _GROUP * self._outbox.parallelism
-
-    def _linger(self, items: Sequence[Item]) -> float:
-        """For how long a batch still waits to be filled."""
-        linger, now = self._outbox.linger.total_seconds(), self.clock.monotonic()
-        if (
-            linger
-            and len(items) < (self._outbox.batch or 1)
-            and self._standing.trouble is None
-            and items[0].aside is None
-        ):
-            if self._lingering_since < 0:
-                self._lingering_since = now
-            if (left := self._lingering_since + linger - now) > 0:
-                self._upcoming.forget()  # so that what comes is found
-                return left
-        self._lingering_since = -1e9
-        return 0.0
+    def _wait(self, items: Sequence[Item]) -> float:
+        """For how long a batch still waits to be filled, where more may come."""
+        first, upcoming = items[0], self._upcoming
+        if not upcoming.exhausted or first.batch is None or upcoming.is_kept(first) or self._sending.is_done(first):
+            return 0.0
+        if (wait := self._portions.wait(items, self._largest())) > 0:
+            upcoming.forget()  # so that what comes is found
+        return wait
 
     # ----- handing over
 
@@ -208,8 +197,8 @@ class Line(Service):
         if self._upcoming.is_kept(items[0]):
             await self._write(items, put=[Aside(item.change, item.key, "waiting") for item in items])
             return
-        if sent := self._sending.sent_of(items):  # and that could not be written
-            await self._delivered(sent)
+        if done := self._sending.done_of(items):  # though others were not, or it could not be written
+            await self._delivered(done)
             return
         skipped = [item.change.seq for item in items if item.change.seq in row.skips]
         if skipped:
@@ -222,14 +211,23 @@ class Line(Service):
         if self._is_late():  # it may have been suspended since it looked
             return
         if self._function.kind is FunctionKind.MUTATION or self._outbox.batch is not None:
-            await self._together(items)
+            await self._together([*takewhile(lambda item: not self._sending.is_done(item), items)])
             return
-        self._more()
-        beside = self._outbox.parallelism > 1 and len(items) > 1
-        hand_over = self._sending.beside_each_other if beside else self._sending.one_by_one
-        failure = await hand_over(items, lambda: self._stopping or self._is_late())
+        self._portions.more()
+        alone = self._outbox.parallelism == 1 or self._largest() == 1 or items[0].change.kind in OF_ALL_KEYS
+        failure = await (self._sending.one_by_one(items, self._stops) if alone else self._beside(items))
         if failure is not None and self._standing.row is not None:
             await self._failed(*failure)
+
+    async def _beside(self, items: Sequence[Item]) -> Failure | None:
+        window = Beside(
+            self._outbox, self._standing, self._upcoming, self._sending, self._hooks,
+            clock=self.clock, wake=self.wake, room=self._portions.whole,
+        )  # fmt: skip
+        return await window.run(items)
+
+    def _stops(self) -> bool:
+        return self._stopping or self._is_late()
 
     async def _may_try(self, item: Item) -> bool:
         """Whether a message may be tried after a process has died, maybe of it.
@@ -246,7 +244,9 @@ class Line(Service):
             return False
         error = WorkerLost("The process died that handed it over.")
         begun = after_failure(self._outbox.retry, item.change.seq, known, error, now, 0.0)
-        begun = replace(begun, halted=False, retry_at=now, key=item.change.key, left=item.backfill)
+        at = now if known is None or known.retry_at is None else min(now, known.retry_at)  # so that it is next again
+        begun = replace(begun, halted=False, retry_at=at, key=item.change.key, left=item.backfill)
+        self._upcoming.stay()
         if item.aside is not None and item.aside.state == "halted":
             await self._write([item], put=[Aside(item.change, item.key, "halted", begun)], keeps=True)
         else:
@@ -257,7 +257,7 @@ class Line(Service):
     async def _skip(self, items: list[Item], seq: int) -> None:
         """Pass a message by, and hand over those before it."""
         if items[0].change.seq != seq:
-            self._once = next(number for number, item in enumerate(items) if item.change.seq == seq)
+            self._portions.fewer(next(number for number, item in enumerate(items) if item.change.seq == seq))
             return
         await self._write(items[:1], skipped=[seq])
         log_event("outbox.passed", outbox=self._outbox.name, message=seq)
@@ -280,52 +280,53 @@ class Line(Service):
             self._forget()
             return
         except Exception as error:
-            if not mutation or not isinstance(error, TryAgain) or (len(items) == 1 and _is_its_own(error)):
+            if not mutation or not isinstance(error, TryAgain) or (len(items) == 1 and is_its_own(error)):
                 await self._failed_together(items, 0 if delivery is None else delivery.done, error)
                 return
             if len(items) == 1:
                 raise
-            self._once = len(items) // 2
+            self._portions.fewer(len(items) // 2, items)
             log_event("outbox.again", outbox=self._outbox.name, messages=len(items), error=error)
             return
         if mutation:
             self._standing.advanced(step)
             self._drop(items)
         else:
-            self._sending.sent.update(item.identity for item in items)
+            self._sending.sent.update((item.identity, item) for item in items)
             await self._delivered(items)
         slow = mutation and self._runner.engine.machine.monotonic() - began > _SLOW
         if slow:
-            self._once = max(self._outbox.batch or 1, len(items) // 2)
+            self._portions.slow(len(items))
         else:
-            self._more()
-
-    def _more(self) -> None:
-        """Hand over more together, if fewer were."""
-        if self._once is not None:
-            self._once = None if self._once >= _GROUP else self._once * 2
+            self._portions.more()
 
     async def _failed_together(self, items: list[Item], done: int, error: Exception) -> None:
         """Find the message that failed: fewer are handed over together, until it is alone."""
         if len(items) > 1:
             halves = done == len(items) or (not done and self._outbox.batch is not None)  # nobody knows which it was
-            self._once = len(items) // 2 if halves else max(1, done)
+            self._portions.fewer(len(items) // 2 if halves else max(1, done), items)
             return
         await self._failed(items[0], error)
-
-    async def _write_sent(self) -> None:
-        """Write that messages were sent which were cut short before that."""
-        if self._sending.sent and (sent := self._sending.sent_of(await self._upcoming.next())):
-            await self._delivered(sent)
 
     # ----- failures
 
     async def _failed(self, item: Item, error: Exception) -> None:
         """What becomes of a message that failed."""
+        await self._pass_by(item, *self._trouble(item, error))
+
+    def _trouble(self, item: Item, error: Exception) -> tuple[Trouble, Trouble | None]:
+        """What is known of a message that failed, and what was before."""
         known, now = self._sending.known(item), self.clock.now()
         trouble = after_failure(self._outbox.retry, item.change.seq, known, error, now, self.clock.random())
         self._sending.begun.pop(item.identity, None)
-        await self._pass_by(item, trouble, known)
+        return trouble, known
+
+    def _halted(self, item: Item, error: Exception) -> Aside:
+        """How a message is put aside which those of its key wait for."""
+        trouble, known = self._trouble(item, error)
+        trouble = replace(trouble, key=item.change.key)
+        self._tell(item, trouble, known)
+        return Aside(item.change, item.key, "halted", trouble)
 
     async def _pass_by(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
         trouble = replace(trouble, key=item.change.key, left=item.backfill)
@@ -369,16 +370,17 @@ class Line(Service):
         step = self._standing.step(
             items, trouble=trouble, put=put, skipped=skipped, delivered=delivered, keeps=keeps
         )  # fmt: skip
-        await self._written(step, items)
+        await self._written(step, () if put else items)
+        self._upcoming.drop(items)
 
     async def _delivered(self, items: Sequence[Item]) -> None:
-        await self._write(items, delivered=len(items))
+        passed = self._standing.passed  # and counted before
+        await self._write(items, delivered=sum(item.aside is not None or item.identity not in passed for item in items))
 
     async def _written(self, step: Step, items: Sequence[Item]) -> None:
+        """Write a step by which these are done with."""
         if await self._standing.write(step):
-            self._upcoming.drop(items)
-            if not step.put:
-                self._drop(items)
+            self._drop(items)
         else:
             self._forget()
 
@@ -388,11 +390,6 @@ class Line(Service):
         for item in items:
             self._sending.forget(item)
             self._told.discard(item.change.seq)
-
-
-def _is_its_own(error: TryAgain) -> bool:
-    """Whether it is the handler that takes too long, and not the database that is away or busy."""
-    return isinstance(error, (CallTimeout, LockTaken)) or bool(error.facts.get("slow"))
 
 
 def _until(moment: datetime | None, now: datetime, most: float) -> float:

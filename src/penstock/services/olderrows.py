@@ -14,10 +14,10 @@ from penstock.calls.run import Runner
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.outbox.older import Older
-from penstock.services.standing import Identity, Item, Standing
+from penstock.services.standing import Item, Standing
 from penstock.store.changes import Batch, Source
 from penstock.store.contract import OpenTransaction, Row
-from penstock.store.outboxes import Aside, OutboxRow
+from penstock.store.outboxes import Aside, Identity, OutboxRow
 
 _AT_ONCE = 2000
 
@@ -177,7 +177,7 @@ class OlderRows:
                 first.setdefault(one.key, one)
         keys, changed = list(first), list(first.values())
         handed = await self._known(session, row, left, keys)
-        handed |= {key for number, key in self._sent if number < 0 and key is not None}
+        handed |= {key for _, key in (*self._sent, *self._standing.passed) if key is not None}  # of older rows
         if changed and left.after is not None:
             rows = f"[{','.join(one.before or 'null' for one in changed)}]"
             passed = await session.fetch(source.passed, [rows, left.after])

@@ -1,7 +1,8 @@
 """Hands messages over to the handler of an outbox: a part of the relay.
 
-Owns what an attempt at a message is, how messages go one after another or beside each other, and which of them have
-been sent though nobody has written that down yet. Leaves what becomes of one that fails to `services/delivery`.
+Owns what an attempt at a message is, how messages go one after another, and which of them have been sent though nobody
+has written that down yet. Leaves how they go beside each other to `services/beside`, and what becomes of one that fails
+to `services/delivery`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from penstock.calls.deliveries import Delivery, Messages, Seal, deliver
 from penstock.calls.outboxes import DeclaredOutbox
 from penstock.calls.run import Runner
-from penstock.errors import LeaseLost, TryAgain
+from penstock.errors import CallTimeout, LeaseLost, LockTaken, TryAgain
 from penstock.outbox.trouble import Trouble
-from penstock.services.standing import Identity, Item, Standing
+from penstock.services.standing import Item, Standing
+from penstock.store.outboxes import Identity
 
 Failure = tuple[Item, Exception]
 Done = Callable[[Sequence[Item]], Awaitable[None]]
-_OF_ALL_KEYS = frozenset({"truncate", "lost"})
 
 
 class Sending:
@@ -46,7 +47,7 @@ class Sending:
         self._messages = messages
         self._standing = standing
         self._done = done
-        self.sent: set[Identity] = set()
+        self.sent: dict[Identity, Item] = {}
         self.begun: dict[Identity, Trouble | None] = {}
 
     def known(self, item: Item) -> Trouble | None:
@@ -60,7 +61,7 @@ class Sending:
 
     def forget(self, item: Item) -> None:
         """A message is done with."""
-        self.sent.discard(item.identity)
+        self.sent.pop(item.identity, None)
         self.begun.pop(item.identity, None)
 
     def delivery(self, items: Sequence[Item]) -> Delivery:
@@ -72,10 +73,14 @@ class Sending:
         limit = self._outbox.timeout
         await deliver(self._runner, self._function, delivery, None if limit is None else limit.total_seconds(), seal)
 
-    def sent_of(self, items: Sequence[Item]) -> list[Item]:
-        """The first of some messages, as far as they were sent already."""
-        first = next((number for number, item in enumerate(items) if item.identity not in self.sent), len(items))
+    def done_of(self, items: Sequence[Item]) -> list[Item]:
+        """The first of some messages, as far as they are done with already."""
+        first = next((number for number, item in enumerate(items) if not self.is_done(item)), len(items))
         return list(items[:first])
+
+    def is_done(self, item: Item) -> bool:
+        """Whether a message was sent, or is passed by, though it is not behind where the outbox stands."""
+        return item.identity in self.sent or (item.aside is None and item.identity in self._standing.passed)
 
     async def one_by_one(self, items: Sequence[Item], stops: Callable[[], bool]) -> Failure | None:
         """Hand messages over one after another, and write beside that how far this has come; the one that failed."""
@@ -86,7 +91,7 @@ class Sending:
             for item in items:
                 if stops():
                     break
-                if (error := await self._try(item)) is not None:
+                if (error := await self.attempt(item)) is not None:
                     failed = item, error
                     break
                 done += 1
@@ -106,45 +111,9 @@ class Sending:
             await self._done(items[written:done])
         return failed
 
-    async def beside_each_other(self, items: Sequence[Item], stops: Callable[[], bool]) -> Failure | None:
-        """Hand messages over, of each key one at a time; if one fails, no more begin but what flows past it.
-
-        What is of all keys goes alone. Of those that failed the first is told, if all before it are done with: the
-        others fail again, or not, when they are next.
-        """
-        wall = next((number for number, item in enumerate(items) if item.change.kind in _OF_ALL_KEYS), len(items))
-        items = items[: max(wall, 1)]
-        lanes: dict[str, list[Item]] = {}
-        for item in items:
-            lanes.setdefault(item.key, []).append(item)
-        places = asyncio.Semaphore(self._outbox.parallelism)
-        errors: dict[str, Failure] = {}
-        flows = self._outbox.on_failure == "halt_key"
-
-        async def lane(key: str, messages: list[Item]) -> None:
-            async with places:
-                for item in messages:
-                    if (errors and not flows) or stops():
-                        return
-                    if (error := await self._try(item)) is not None:
-                        errors[key] = item, error
-                        return
-
-        await asyncio.gather(*(lane(key, messages) for key, messages in lanes.items()))
-        sent = self.sent_of(items)
-        if sent:
-            await self._done(sent)
-        return errors.get(items[len(sent)].key) if len(sent) < len(items) else None
-
-    # ----- steps
-
-    async def _write(self, items: Sequence[Item]) -> None:
-        if self._standing.row is not None:
-            await self._done(items)
-
-    async def _try(self, item: Item) -> Exception | None:
-        """Hand a message over; what it failed of."""
-        if item.identity in self.sent:
+    async def attempt(self, item: Item) -> Exception | None:
+        """Hand a message over, unless it was; what it failed of."""
+        if self.is_done(item):
             return None
         try:
             await self.run(self.delivery([item]))
@@ -152,9 +121,29 @@ class Sending:
             raise
         except Exception as error:  # noqa: BLE001 - whatever user code raises befalls its message
             return error
-        self.sent.add(item.identity)
+        self.sent[item.identity] = item
         return None
+
+    async def write_sent(self) -> None:
+        """Write that messages were sent which were cut short before that, though those before them may not be."""
+        sent, trouble = list(self.sent.values()), self._standing.trouble
+        if sent and self._standing.row is not None:
+            known = None if trouble is None or any(trouble.is_of(item.change) for item in sent) else trouble
+            passed = {item.identity for item in sent if item.aside is None}
+            aside = [item for item in sent if item.aside is not None]
+            await self._standing.write(self._standing.step(aside, trouble=known, delivered=len(sent), passed=passed))
+
+    # ----- steps
+
+    async def _write(self, items: Sequence[Item]) -> None:
+        if self._standing.row is not None:
+            await self._done(items)
 
     def _given(self, item: Item) -> object:
         known = self.known(item)
         return self._messages.given(item.change, 1 if known is None else known.attempts + 1)
+
+
+def is_its_own(error: TryAgain) -> bool:
+    """Whether it is the handler that takes too long, and not the database that is away or busy."""
+    return isinstance(error, (CallTimeout, LockTaken)) or bool(error.facts.get("slow"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -21,10 +21,8 @@ from penstock.observe.logs import event as log_event
 from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import Trouble
 from penstock.store.changes import Batch
-from penstock.store.outboxes import Aside, OutboxRow, Step
+from penstock.store.outboxes import Aside, Identity, OutboxRow, Step
 from penstock.store.tasks import Move
-
-Identity = tuple[int, str | None]
 
 
 @dataclass(slots=True)
@@ -63,7 +61,12 @@ class Item:
     @property
     def identity(self) -> Identity:
         """What tells it from other messages: the number of an older row is that of the next one if it is deleted."""
-        return self.change.seq, self.change.key
+        return (self.change.seq, None) if self.change.seq > 0 else (0, self.change.key)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return len(self.change.before or "") + len(self.change.after or "")
 
     @property
     def after(self) -> Position | None:
@@ -112,6 +115,11 @@ class Standing:
         self.moved_at = 0.0
         self._left: int | None = None
         self.again = False
+
+    @property
+    def passed(self) -> frozenset[Identity]:
+        """The messages behind the next one that are done with, as it is written."""
+        return frozenset() if self.row is None else self.row.passed
 
     def forget(self) -> None:
         """It is not known any more."""
@@ -181,6 +189,7 @@ class Standing:
         backfill: str | None = None,
         filled: bool = False,
         keeps: bool = False,
+        passed: Collection[Identity] = (),
     ) -> Step:
         """What is to be written.
 
@@ -194,6 +203,7 @@ class Standing:
             backfill: What is left of older rows; by default as the messages say.
             filled: Whether none are left.
             keeps: Whether messages that were put aside stay there.
+            passed: More messages that are done with, though those before them are not.
         """
         assert self.row is not None and self.lease is not None  # noqa: PT018, S101 - it is known
         if trouble is None and items and all(item.aside is not None for item in items):
@@ -209,12 +219,22 @@ class Standing:
             put=put,
             taken=[] if keeps else [item.change.seq for item in items if item.aside is not None],
             skipped=skipped,
+            passed=self._passed(items, passed, after, filled=filled),
         )
 
     def _trouble_of_others(self, items: Sequence[Item]) -> Trouble | None:
         """What is known of the next message, if it is none of those that were put aside before it."""
         trouble = self.trouble
         return None if trouble is None or any(trouble.is_of(item.change) for item in items) else trouble
+
+    def _passed(
+        self, items: Sequence[Item], more: Collection[Identity], after: Position | None, *, filled: bool
+    ) -> frozenset[Identity]:
+        """What is done with behind the next message once these are; where no message is before a place, nothing is."""
+        if not more and not self.passed:
+            return self.passed
+        known = self.passed.union(more).difference(item.identity for item in items if item.aside is None)
+        return frozenset(one for one in known if (not filled if one[0] == 0 else after is None))
 
     async def write(self, step: Step) -> bool:
         """Write a step by itself; False if nothing is known any more."""
@@ -231,11 +251,13 @@ class Standing:
         row = step.outbox
         self.count("penstock_outbox_delivered", step.delivered)
         skips = tuple(seq for seq in row.skips if seq not in step.skipped)
-        self.row = replace(row, backfill=step.backfill, skips=skips, trouble=step.trouble)
+        self.row = replace(row, backfill=step.backfill, skips=skips, trouble=step.trouble, passed=step.passed)
         self.position, self.trouble, self.moved_at = step.move.after, step.trouble, self._clock.monotonic()
-        self.keys.update(one.key for one in step.put if one.state != "parked")
-        if step.taken or any(one.state == "waiting" for one in step.put):
-            self.waits = True
+        self.keys.update(one.key for one in step.put if one.state == "halted")
+        waiting = {one.key for one in step.put if one.state == "waiting"}
+        if step.taken or waiting - self.keys or any(one.state == "parked" for one in step.put):
+            self.waits = True  # those behind one that was put aside before may not be handed over yet
+        self.keys |= waiting
         if self.retry_at is not None and step.taken:
             self.retry_at = self._clock.now()  # it may have been that one: look when the next is
         times = [one.trouble.retry_at for one in step.put if one.state == "halted" and one.trouble is not None]

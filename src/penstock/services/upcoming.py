@@ -1,24 +1,25 @@
 """Which messages of an outbox are next: a part of the relay.
 
-Owns the order of sources: what has failed and is tried again, rows that are older than the outbox, what waited behind
-either, and the change feed. While rows that are older are handed over, what is captured is put aside. Which rows these
-are is `services/olderrows`'s.
+Owns the order of sources: rows that are older than the outbox, what waited behind them or behind what has failed, and
+the change feed; what has failed takes turns with all of these. While rows that are older are handed over, what is
+captured is put aside. Which rows these are is `services/olderrows`'s.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
 from penstock.calls.deliveries import Messages
 from penstock.calls.run import Runner
 from penstock.changes.position import Position
 from penstock.observe.logs import event as log_event
+from penstock.outbox.outbox import Outbox
 from penstock.services.olderrows import Captured, OlderRows, key_of
 from penstock.services.reading import ReadSize
-from penstock.services.standing import Identity, Item, Standing
+from penstock.services.standing import Item, Standing
 from penstock.store.changes import Batch
-from penstock.store.outboxes import Aside, OutboxRow
+from penstock.store.outboxes import Aside, Identity, OutboxRow
 
 _AT_ONCE = 2000
 _ASIDE_AT_ONCE = 500
@@ -32,15 +33,20 @@ class Upcoming:
 
     Args:
         runner: Runs functions.
+        outbox: The outbox.
         messages: Makes messages of changes.
-        standing: Where the outbox stands.
+        standing: Where it stands.
         largest: How many may be handed over together now.
         sent: Those that were sent, and it is not written that they were.
+
+    Attributes:
+        exhausted: Whether there was no more in the change feed when it was read last.
     """
 
     def __init__(
         self,
         runner: Runner,
+        outbox: Outbox,
         messages: Messages,
         standing: Standing,
         largest: Callable[[], int],
@@ -48,12 +54,15 @@ class Upcoming:
     ) -> None:
         self._store = runner.engine.store
         self._clock = runner.engine.clock
+        self._batch, self._by_key = outbox.batch, outbox.on_failure == "halt_key"
         self._messages = messages
         self._standing = standing
         self._largest = largest
+        self._sent = sent
         self._buffer: deque[Item] = deque()
-        self._end = standing.position
         self._after: Position | None = None
+        self._flows = False
+        self.exhausted = False
         self._size = ReadSize(_AT_ONCE)
         self._older_rows = OlderRows(runner, messages, standing, sent)
 
@@ -74,20 +83,73 @@ class Upcoming:
                 self._buffer.popleft()
 
     def is_kept(self, item: Item) -> bool:
-        """Whether a message waits for another one of its key."""
-        return item.aside is None and item.key in self._standing.keys
+        """Whether a message waits for another one of its key; an older row only for one that has failed."""
+        if item.aside is not None or item.key not in self._standing.keys:
+            return False
+        if item.backfill is not None and not self._by_key:
+            return False
+        return item.identity not in self._standing.passed and item.identity not in self._sent
+
+    def is_idle(self, item: Item) -> bool:
+        """Whether a message that waited only told of a row that was handed over."""
+        return self._messages.kind(item.change) is None
 
     async def next(self) -> list[Item]:
-        """The next messages: as many as may be handed over together, or some that are to be put aside."""
+        """The next messages: as many as may be handed over together, or some that are to be put aside.
+
+        What has failed and is due takes turns with what flows, so that neither keeps the other waiting.
+        """
+        if self._flows:
+            self._flows = False
+            if flowing := await self._flowing():
+                return flowing
+        if again := await self.again(1, ()):
+            self._flows = True
+            return again
+        return await self._flowing()
+
+    def stay(self) -> None:
+        """What was next is so again."""
+        self._flows = not self._flows
+
+    async def again(self, limit: int, but: Container[Identity]) -> list[Item]:
+        """Up to so many messages that have failed and are to be tried again by now; `but` some."""
         standing, now = self._standing, self._clock.now()
+        if standing.row is None or standing.retry_at is None or standing.retry_at > now:
+            return []
+        self._messages.meanings = standing.row.meanings
+        due = [_aside(one) for one in await self._store.outboxes.failed(standing.row.id, now, limit)]
+        if not due:
+            standing.retry_at = await self._store.outboxes.next_retry(standing.row.id)
+        return [item for item in due if item.identity not in but]
+
+    async def released(self, limit: int, but: Container[Identity]) -> list[Item]:
+        """Up to so many messages that were put aside and wait no more; `but` some."""
+        standing = self._standing
+        if standing.row is None or standing.row.backfill is not None or not (standing.waits and standing.keys):
+            return []
+        waiting = [_aside(one) for one in await self._store.outboxes.waiting(standing.row.id, limit)]
+        if not waiting:
+            standing.keys, standing.waits = await self._store.outboxes.kept_keys(standing.row.id), False
+        return [item for item in waiting if item.identity not in but]
+
+    async def read_on(self, room: int) -> list[Item]:
+        """Up to so many messages of the feed behind those that were dropped, or that are to be put aside."""
+        standing = self._standing
+        if standing.row is None or standing.row.backfill is not None:
+            return []
+        if not self._buffer:
+            await self._read(standing.row)
+        return [self._buffer[number] for number in range(min(room, len(self._buffer)))]
+
+    # ----- steps
+
+    async def _flowing(self) -> list[Item]:
+        """The next of those that have not failed."""
+        standing = self._standing
         if standing.row is None:
             return []
         outbox, self._messages.meanings = standing.row.id, standing.row.meanings
-        if standing.retry_at is not None and standing.retry_at <= now:
-            again = await self._store.outboxes.failed(outbox, now, 1)
-            if again:
-                return [_aside(again[0])]
-            standing.retry_at = await self._store.outboxes.next_retry(outbox)
         if standing.row.backfill is not None:
             return await self._older()
         if standing.waits and standing.keys:
@@ -95,11 +157,15 @@ class Upcoming:
                 return waiting
             standing.keys = await self._store.outboxes.kept_keys(outbox)
         standing.waits = False
-        if not self._buffer:
+        if len(self._buffer) < self._least() and not (self._buffer and self.exhausted):
             await self._read(standing.row)
+        if not self._buffer and self._after and self._clock.monotonic() - standing.moved_at >= _MOVE_EVERY:
+            await standing.write(standing.step(after=self._after))
         return self._piece(self._buffer)
 
-    # ----- steps
+    def _least(self) -> int:
+        """How many messages of the feed are to be at hand, if there are so many."""
+        return min(self._batch or 1, self._largest())
 
     @property
     def _read_to(self) -> Position:
@@ -108,16 +174,12 @@ class Upcoming:
 
     async def _read(self, row: OutboxRow) -> None:
         """Read on in the change feed."""
-        looks, complete = 0, False
-        while not self._buffer and not complete and looks < _LOOKS:
+        looks, self.exhausted = 0, False
+        while len(self._buffer) < self._least() and not self.exhausted and looks < _LOOKS:
             batch = await self._store.changes.read(self._read_to, self._size.number, row.interests)
             self._size.adapt(batch)
             self._buffer.extend(self._items(batch))
-            self._after, looks, complete = batch.position, looks + 1, batch.complete
-        if self._buffer or self._after is None:
-            self._after = None  # the last of them leads there
-        elif self._clock.monotonic() - self._standing.moved_at >= _MOVE_EVERY:
-            await self._standing.write(self._standing.step(after=self._after))
+            self._after, self.exhausted, looks = batch.position, batch.complete, looks + 1
 
     def _items(self, batch: Batch) -> list[Item]:
         """The messages of a batch; what else was captured is passed by with the message before it."""
@@ -134,7 +196,7 @@ class Upcoming:
         """The first of those that wait, None if none do; what only told of rows that were handed over is dropped."""
         standing, limit = self._standing, min(_ASIDE_AT_ONCE, self._largest())
         while waiting := [_aside(one) for one in await self._store.outboxes.waiting(outbox, limit)]:
-            idle = [item for item in waiting if self._messages.kind(item.change) is None]
+            idle = [item for item in waiting if self.is_idle(item)]
             if idle and not await standing.write(standing.step(idle, trouble=standing.trouble)):
                 return []
             if len(idle) < len(waiting):
@@ -164,12 +226,12 @@ class Upcoming:
                 pass
             if self._standing.row is None or self._standing.row.backfill is None:
                 return []
-            most = min(_ROWS_AT_ONCE, self._largest())
+            most = min(max(_ROWS_AT_ONCE, self._batch or 0), self._largest())
             page = await self._older_rows.page(self._standing.row, self._read_to, most)
             if page is None or not await self._write_aside(page.aside):
                 continue
             if page.items:
-                return page.items
+                return self._piece(page.items)
             if page.ended:
                 log_event("outbox.backfilled", outbox=page.outbox, rows=page.left.count)
                 await self._standing.write(self._standing.step(after=page.aside.position, filled=True))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 AsideState = Literal["waiting", "halted", "parked"]
 Forgets = Literal["again", "pending", "all"]
 
+Identity = tuple[int, str | None]  # of a message: its number; of an older row 0 and its key, as its number may change
+
 KEPT = "kept"  # instead of what is left of older rows: what was left of them before
 
 
@@ -63,6 +65,7 @@ class OutboxRow:
         delivered: How many messages have been delivered.
         delivered_at: When the last one was.
         rate: How many a second were, over about a minute until then.
+        passed: Messages behind the one that is next which are done with already.
         meanings: What was declared when changes were captured under some of these numbers, as `outbox.meaning` writes
             it.
     """
@@ -81,6 +84,7 @@ class OutboxRow:
     delivered_at: datetime | None
     rate: float = 0.0
     meanings: Mapping[int, str] = field(default_factory=dict)
+    passed: frozenset[Identity] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,7 @@ class Step:
         put: Messages that are put aside; one that was put aside before is written anew.
         taken: The numbers of those that are aside no more.
         skipped: The numbers of messages that were passed by, as was asked for.
+        passed: All messages behind the one that is next then which are done with.
     """
 
     outbox: OutboxRow
@@ -145,6 +150,7 @@ class Step:
     put: Sequence[Aside] = ()
     taken: Sequence[int] = ()
     skipped: Sequence[int] = ()
+    passed: frozenset[Identity] = frozenset()
 
 
 class Outboxes(Protocol):
@@ -180,7 +186,7 @@ class Outboxes(Protocol):
         """Messages that wait, of keys of which none has failed, in their order."""
 
     async def failed(self, outbox: int, now: datetime, limit: int) -> builtins.list[Aside]:
-        """Messages that keep those of their key waiting, and are to be tried again by now."""
+        """Messages that keep those of their key waiting, and are to be tried again by now; the longest due first."""
 
     async def next_retry(self, outbox: int) -> datetime | None:
         """When the next of these is to be tried again."""

@@ -56,6 +56,7 @@ def outbox_of(
         delivered_at=delivered_at,
         rate=row[18],
         meanings={int(number): said for number, said in json.loads(row[19]).items()},
+        passed=frozenset((number, key) for number, key in json.loads(row[20])),
     )
 
 
@@ -71,6 +72,7 @@ def step_values(step: Step) -> dict[str, Any]:
         "backfill": step.backfill,
         "trouble": None if step.trouble is None else step.trouble.text(),
         "delivered": step.delivered,
+        "passed": json.dumps(sorted(step.passed, key=str)) if step.passed else "[]",
     }
 
 

@@ -471,6 +471,7 @@ create table penstock.outbox (
     paused boolean not null default false,
     backfill text,
     skips bigint[] not null default '{}',
+    passed text not null default '[]',
     trouble text,
     delivered bigint not null default 0,
     delivered_at timestamptz,
@@ -505,6 +506,7 @@ create index outbox_message_state on penstock.outbox_message (outbox, state, seq
 -- Keys have any length, and entries of an index have not.
 create index outbox_message_key on penstock.outbox_message (outbox, left(key, 500), seq);
 create index outbox_message_row on penstock.outbox_message (outbox, left(row_key, 500));
+create index outbox_message_due on penstock.outbox_message (outbox, retry_at, seq) where state = 'halted';
 
 -- ----- for plain SQL, in any language
 

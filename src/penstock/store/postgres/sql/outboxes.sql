@@ -38,7 +38,7 @@ returning seq;
 -- list: all outboxes by name, or the one that has it.
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
-       trouble, delivered, delivered_at, rate, meanings
+       trouble, delivered, delivered_at, rate, meanings, passed
 from penstock.outbox where :name::text is null or name = :name order by name;
 
 -- advance: write how an outbox stands, and move its reader on; nothing if others have changed or taken either.
@@ -51,7 +51,7 @@ with unchanged as materialized (
     returning name
 )
 update penstock.outbox set
-    backfill = :backfill, trouble = :trouble, delivered = delivered + :delivered::bigint,
+    backfill = :backfill, trouble = :trouble, passed = :passed, delivered = delivered + :delivered::bigint,
     delivered_at = case when :delivered > 0 then :now else delivered_at end,
     rate = case when :delivered > 0 then :delivered / 60.0
         + rate * greatest(0, least(1, 1 - coalesce(extract(epoch from :now - delivered_at), 0) / 60)) else rate end,
@@ -89,10 +89,11 @@ where w.outbox = :outbox and w.state = 'waiting' and not exists (
 )
 order by w.seq limit :limit;
 
--- failed: messages that keep those of their key waiting, and are to be tried again by now.
+-- failed: messages that keep those of their key waiting, and are to be tried again by now: that first which waits longest.
 select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
        deaths, used_up, turned
-from penstock.outbox_message where outbox = :outbox and state = 'halted' and retry_at <= :now order by seq limit :limit;
+from penstock.outbox_message where outbox = :outbox and state = 'halted' and retry_at <= :now
+order by retry_at, seq limit :limit;
 
 -- next_retry: when the next of these is to be tried again.
 select min(retry_at) from penstock.outbox_message where outbox = :outbox and state = 'halted';
@@ -204,7 +205,7 @@ update penstock.outbox set
         else jsonb_set(backfill::jsonb, '{failed}',
             jsonb_build_array(trouble::jsonb -> 'seq', trouble::jsonb -> 'key'))::text
     end,
-    trouble = null, skips = '{}', epoch = epoch + 1
+    trouble = null, skips = '{}', passed = '[]', epoch = epoch + 1
 where name = :name
 returning id, interests;
 

@@ -415,6 +415,7 @@ create table penstock_outbox (
     paused integer not null default 0,
     backfill text,
     skips text not null default '[]',
+    passed text not null default '[]',
     trouble text,
     delivered integer not null default 0,
     delivered_at text,
@@ -447,6 +448,7 @@ create table penstock_outbox_message (
 ) strict, without rowid;
 create index penstock_outbox_message_state on penstock_outbox_message (outbox, state, seq);
 create index penstock_outbox_message_key on penstock_outbox_message (outbox, key, seq);
+create index penstock_outbox_message_due on penstock_outbox_message (outbox, retry_at, seq) where state = 'halted';
 create index penstock_outbox_message_row on penstock_outbox_message (outbox, row_key);
 
 -- ----- for plain SQL, in any language: SQLite has no functions of its own making, so here a view takes rows

@@ -42,13 +42,13 @@ returning seq;
 -- list: all outboxes by name, or the one that has it.
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
-       trouble, delivered, delivered_at, rate, meanings
+       trouble, delivered, delivered_at, rate, meanings, passed
 from penstock_outbox where :name is null or name = :name order by name;
 
 -- advance: write how an outbox stands, if others have not changed it.
 -- Differs: its reader is moved by another statement.
 update penstock_outbox set
-    backfill = :backfill, trouble = :trouble, delivered = delivered + :delivered,
+    backfill = :backfill, trouble = :trouble, passed = :passed, delivered = delivered + :delivered,
     delivered_at = case when :delivered > 0 then :now else delivered_at end,
     rate = case when :delivered > 0 then :delivered / 60.0
         + rate * max(0, min(1, 1 - coalesce(julianday(:now) - julianday(delivered_at), 0) * 1440)) else rate end,
@@ -81,10 +81,11 @@ where w.outbox = :outbox and w.state = 'waiting' and not exists (
 )
 order by w.seq limit :limit;
 
--- failed: messages that keep those of their key waiting, and are to be tried again by now.
+-- failed: messages that keep those of their key waiting, and are to be tried again by now: that first which waits longest.
 select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
        deaths, used_up, turned
-from penstock_outbox_message where outbox = :outbox and state = 'halted' and retry_at <= :now order by seq limit :limit;
+from penstock_outbox_message where outbox = :outbox and state = 'halted' and retry_at <= :now
+order by retry_at, seq limit :limit;
 
 -- next_retry: when the next of these is to be tried again.
 select min(retry_at) from penstock_outbox_message where outbox = :outbox and state = 'halted';
@@ -184,7 +185,7 @@ update penstock_outbox set
         else json_set(backfill, '$.failed',
             json_array(json_extract(trouble, '$.seq'), json_extract(trouble, '$.key')))
     end,
-    trouble = null, skips = '[]', epoch = epoch + 1
+    trouble = null, skips = '[]', passed = '[]', epoch = epoch + 1
 where name = :name
 returning id, interests;
 

@@ -1,0 +1,312 @@
+"""Messages that are under way beside each other: one that takes long or fails keeps nobody else waiting, and what was
+sent before it is done with is not sent again, though the relay stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from stage.outboxes import OutboxStage, drain, failing, outbox_row, relaying, states, text_of
+from stage.reactive import Stage
+from stage.waits import until
+
+from penstock import Retry, Table
+from penstock.app import Backend
+from penstock.outbox.message import Message
+from penstock.services.relay import Relay
+from penstock.testing import TestClock
+
+SECOND, TEN = timedelta(seconds=1), timedelta(seconds=10)
+SOON = Retry.fixed(TEN, max_attempts=3, jitter=0)
+
+
+class Item(Table):
+    note: str = ""
+    lane: str = "a"
+
+
+class Slow:
+    """A message that takes until it is let go."""
+
+    def __init__(self, note: str) -> None:
+        self.note = note
+        self.begun, self.ends = asyncio.Event(), asyncio.Event()
+
+    async def during(self, _ctx: Any, message: Message[Any]) -> None:
+        if text_of(message) == self.note:
+            self.begun.set()
+            await self.ends.wait()
+
+
+def of(*notes: str) -> list[Item]:
+    """Items whose lanes are the first letters of their notes."""
+    return [Item(note=note, lane=note[0]) for note in notes]
+
+
+def staged(**options: Any) -> OutboxStage:
+    stage = OutboxStage(Item)
+    usual: dict[str, Any] = {"partition_by": "lane", "parallelism": 2, "retry": SOON, "start": "end"}
+    stage.outbox(Item, **usual | options)
+    return stage
+
+
+@asynccontextmanager
+async def handing_over(stage: OutboxStage, url: str, clock: TestClock) -> AsyncIterator[tuple[Backend, Relay]]:
+    """A relay that has the outbox and runs."""
+    async with relaying(stage.app, url, clock) as (backend, relay):
+        await relay.tick()
+        relay.start()
+        yield backend, relay
+        await relay.stop()
+
+
+async def got(stage: OutboxStage, relay: Relay, notes: Iterable[str]) -> None:
+    """Wait until all these were handed over."""
+    wanted = sorted(notes)
+
+    async def are_there() -> bool:
+        for line in relay.lines:
+            line.wake.set()
+        return sorted(map(text_of, stage.got)) == wanted
+
+    await until(are_there)
+
+
+# ----- keys that fail
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+async def test_keys_that_are_tried_again_all_the_time_keep_no_others_waiting(
+    database_url: str, parallelism: int
+) -> None:
+    stage = staged(parallelism=parallelism, on_failure="halt_key", retry=Retry.fixed(SECOND, jitter=0))
+    stage.fails = failing(lambda: ConnectionError("down"), "x", "y", "z")
+    async with stage.open(database_url) as test:
+        await stage.insert(test, *of("x", "y", "z"))
+        await drain(test)
+        assert await states(test) == ["halted"] * 3
+        test.clock.advance(SECOND)
+
+        async def during(_ctx: Any, message: Message[Any]) -> None:
+            if message.key in {"x", "y", "z"}:  # it takes so long that the others are due again
+                test.clock.advance(SECOND)
+                await stage.insert(test, *of(f"{message.key}{len(stage.tried)}"))
+
+        stage.during = during
+        await stage.insert(test, *of("a1", "b1", "a2"))
+        for _ in range(9):
+            await test.relay.lines[0].tick()
+        assert sorted(stage.texts()) == ["a1", "a2", "b1"]
+        stage.fails, stage.during = failing(lambda: ConnectionError("down")), None
+        await drain(test, SECOND)
+        assert await states(test) == []
+        for lane in "xyz":
+            numbers = [int(text[1:] or 0) for text in map(text_of, stage.got) if text[0] == lane]
+            assert numbers == sorted(numbers), "those of a key in order"
+
+
+async def test_what_failed_is_tried_again_beside_what_flows(database_url: str) -> None:
+    stage, clock, slow = staged(on_failure="halt_key"), TestClock(), Slow("x1")
+    stage.fails = failing(lambda: ValueError("no"), "x1")
+    async with handing_over(stage, database_url, clock) as (backend, relay):
+        await stage.insert(backend, *of("x1", "x2"))
+
+        async def is_halted() -> bool:
+            return await states(backend) == ["halted", "waiting"]
+
+        await until(is_halted)
+        stage.during = slow.during
+        clock.advance(TEN)
+        await slow.begun.wait()
+        await stage.insert(backend, *of("a1", "a2", "b1", "x3"))
+        await got(stage, relay, ["a1", "a2", "b1"])
+        stage.fails = failing(lambda: ValueError("no"))
+        slow.ends.set()
+        await got(stage, relay, ["a1", "a2", "b1", "x1", "x2", "x3"])
+        assert [text for text in stage.texts() if text[0] == "x"] == ["x1", "x2", "x3"]
+
+
+async def test_one_that_fails_behind_another_is_put_aside_at_once_and_its_attempts_are_counted(
+    database_url: str,
+) -> None:
+    stage, clock, slow = staged(on_failure="halt_key"), TestClock(), Slow("a1")
+    stage.during = slow.during
+    stage.fails = failing(lambda: ValueError("no"), "b1")
+    async with handing_over(stage, database_url, clock) as (backend, relay):
+        await stage.insert(backend, *of("a1", "b1", "b2", "c1"))
+
+        async def is_put_aside() -> bool:
+            relay.lines[0].wake.set()
+            return await states(backend) == ["halted", "waiting"]
+
+        await until(is_put_aside)
+        await got(stage, relay, ["c1"])
+        stage.fails = failing(lambda: ValueError("no"))
+        clock.advance(TEN)
+        await got(stage, relay, ["b1", "b2", "c1"])
+        assert [one.attempt for one in stage.got if text_of(one) == "b1"] == [2]
+        slow.ends.set()
+        await got(stage, relay, ["a1", "b1", "b2", "c1"])
+    async with relaying(stage.app, database_url, clock) as (backend, relay):
+        await relay.drain()
+        assert (len(stage.tried), (await outbox_row(backend)).delivered) == (5, 4)
+
+
+# ----- what takes long
+
+
+async def test_one_that_takes_long_keeps_no_others_waiting_however_many_they_are(database_url: str) -> None:
+    stage, clock, slow = staged(), TestClock(), Slow("a1")
+    stage.during = slow.during
+    others = [f"{lane}{number}" for number in range(60) for lane in "bcdefgh"]
+    async with handing_over(stage, database_url, clock) as (backend, relay):
+        await stage.insert(backend, *of("a1", "a2", *others[:300]))
+        await got(stage, relay, others[:300])
+        await stage.insert(backend, *of(*others[300:]))
+        await got(stage, relay, others)
+        clock.advance(SECOND)
+
+        async def is_written() -> bool:
+            (status,) = await stage.app.outboxes.list(backend)
+            return (status.delivered, status.messages) == (len(others), 2)
+
+        await until(is_written)
+        slow.ends.set()
+        await got(stage, relay, ["a1", "a2", *others])
+    row = None
+    async with relaying(stage.app, database_url, clock) as (backend, relay):
+        await relay.drain()
+        row = await outbox_row(backend)
+    assert (len(stage.got), row.delivered, row.passed) == (len(others) + 2, len(others) + 2, frozenset())
+
+
+async def test_an_outbox_that_is_paused_while_one_takes_long_begins_nothing_more(database_url: str) -> None:
+    stage, clock, slow = staged(), TestClock(), Slow("a1")
+    stage.during = slow.during
+    async with handing_over(stage, database_url, clock) as (backend, relay):
+        await stage.insert(backend, *of("a1", "b1"))
+        await got(stage, relay, ["b1"])
+        await stage.app.outboxes.pause(backend, "send")
+        clock.advance(TEN)
+        slow.ends.set()
+        await got(stage, relay, ["a1", "b1"])
+        await stage.insert(backend, *of("b2"))
+        await relay.tick()
+        assert len(stage.tried) == 2
+        await stage.app.outboxes.resume(backend, "send")
+        clock.advance(SECOND)
+        await got(stage, relay, ["a1", "b1", "b2"])
+
+
+# ----- what stops
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("cut", [False, True])
+async def test_a_relay_that_stops_while_one_takes_long_has_written_what_it_sent(
+    database_url: str, *, cut: bool, older: bool
+) -> None:
+    rows = of("a1", "b1", "a2", "b2", "c1")
+    stage, clock, slow = staged(start="beginning" if older else "end"), TestClock(), Slow("a1")
+    stage.during = slow.during
+    if older:
+        before = Stage(Item)
+        async with before.open(database_url) as test:
+            await before.insert(test, *rows)
+    async with relaying(stage.app, database_url, clock, grace=0.05 if cut else 30.0) as (backend, relay):
+        await relay.tick()
+        relay.start()
+        if not older:
+            await stage.insert(backend, *rows)
+        await got(stage, relay, ["b1", "b2", "c1"])
+        if not cut:
+            slow.ends.set()
+        await relay.stop()
+        assert (await outbox_row(backend)).delivered == (3 if cut else len(stage.got))
+    stage.during = None
+    async with stage.open(database_url, clock=clock) as test:
+        await drain(test, TEN)
+        await drain(test, TEN)
+        assert sorted(stage.texts()) == ["a1", "a2", "b1", "b2", "c1"], "each once"
+        row = await outbox_row(test)
+        assert (row.delivered, row.passed) == (5, frozenset())
+
+
+async def test_what_was_under_way_beside_one_that_halts_all_is_not_sent_again(database_url: str) -> None:
+    stage, clock = staged(parallelism=4), TestClock()
+    stage.fails = failing(lambda: ValueError("no"), "b1")
+
+    def begin_together(count: int) -> None:
+        together, before = asyncio.Barrier(count), len(stage.tried)
+
+        async def during(_ctx: Any, _message: Message[Any]) -> None:
+            if len(stage.tried) <= before + count:
+                await together.wait()
+
+        stage.during = during
+
+    begin_together(4)
+    async with stage.open(database_url, clock=clock) as test:
+        await drain(test)
+        await stage.insert(test, *of("a1", "b1", "c1", "d1", "b2"))
+        await drain(test)
+        assert sorted(stage.texts()) == ["a1", "c1", "d1"]
+        row = await outbox_row(test)
+        assert row.trouble is not None
+        assert (row.trouble.attempts, row.delivered, len(row.passed)) == (1, 3, 2)
+        assert (await stage.app.outboxes.list(test))[0].messages == 2
+        position = (await stage.app.outboxes.list(test))[0].position
+    async with stage.open(database_url, clock=clock) as test:
+        await drain(test, TEN)
+        assert stage.texts() == []
+        assert position is not None
+        await stage.app.outboxes.move(test, "send", position)
+        begin_together(3)
+        await drain(test, TEN)
+        assert sorted(stage.texts()) == ["c1", "d1"], "moved there, all come again"
+        stage.fails = failing(lambda: ValueError("no"))
+        await drain(test, TEN)
+        assert stage.texts() == ["b1", "b2"]
+        row = await outbox_row(test)
+        assert (row.delivered, row.passed) == (7, frozenset())
+
+
+async def test_those_before_one_that_failed_are_handed_over_before_it_counts(database_url: str) -> None:
+    stage, clock, slow = staged(), TestClock(), Slow("a1")
+    stage.during = slow.during
+    stage.fails = failing(lambda: ValueError("no"), "b1")
+    async with stage.open(database_url, clock=clock) as test:
+        await drain(test)
+        await stage.insert(test, *of("a1", "a2", "b1", "b2", "a3"))
+        ticking = asyncio.create_task(drain(test))
+        await slow.begun.wait()
+
+        async def has_failed() -> bool:
+            return len(stage.tried) == 2
+
+        await until(has_failed)
+        slow.ends.set()
+        await ticking
+        assert stage.texts() == ["a1", "a2"]
+        row = await outbox_row(test)
+        assert row.trouble is not None
+        assert (row.trouble.attempts, len(stage.tried)) == (1, 3)
+
+
+async def test_a_relay_that_loses_its_lease_while_some_are_under_way_begins_no_more(database_url: str) -> None:
+    stage, clock, slow = staged(), TestClock(), Slow("a1")
+    stage.during = slow.during
+    async with handing_over(stage, database_url, clock) as (backend, relay):
+        await stage.insert(backend, *of("a1", "b1", "a2"))
+        await got(stage, relay, ["b1"])
+        interrupting = asyncio.create_task(relay.lines[0].interrupt())
+        with suppress(asyncio.CancelledError):
+            await interrupting
+        await got(stage, relay, ["b1"])
+        slow.ends.set()
+        await got(stage, relay, ["b1", "a1", "a2"])
