@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage.outboxes import OutboxStage, aside, drain, outbox_row
+from stage.outboxes import OutboxStage, aside, drain, outbox_row, text_of
 from stage.stories import one_backend
 
 from penstock import Retry, Table
@@ -81,10 +82,10 @@ class Model:
 class Story:
     """One example: the outboxes, and their models."""
 
-    def __init__(self, stage: OutboxStage, test: TestApp) -> None:
-        self.stage, self.test = stage, test
+    def __init__(self, stage: OutboxStage, test: TestApp, *, beside: bool) -> None:
+        self.stage, self.test, self.beside = stage, test, beside
         self.models = [Model(policy) for policy in POLICIES]
-        self.paused = False
+        self.paused = self.crashed = False
 
     async def tell(self, ops: list[tuple[str, Any]]) -> None:
         """Do it all, and look at each step; in the end nothing is left."""
@@ -135,10 +136,10 @@ class Story:
         if not self.paused:
             self.test.clock.advance(SOON)
             try:
-                with raising(f"commit.{when}", Crash()):
+                with raising("outbox.write" if self.beside else f"commit.{when}", Crash()):
                     await drain(self.test)
             except Crash:
-                pass
+                self.crashed = True
         self.test.relay = cast("Relay", self.test.make_service("relay"))
         self.test.clock.advance(LOST)
 
@@ -146,24 +147,41 @@ class Story:
         """Hand over all that may be; it has to be what the models say."""
         for _ in range(3 + 2 * max(len(model.bad) for model in self.models)):
             await drain(self.test, SOON)
-        written = await self.stage.by_outbox(self.test)
         for model in self.models:
             if not self.paused:
                 model.hand_over()
-            own = {note for note, _ in model.written}
-            got = [text for text in written.get(model.policy, []) if text in own]
-            assert sorted(got) == sorted(model.done), model
+            got = await self.got(model)
+            if self.beside and model.policy == "halt":  # what was under way beside one that fails was handed over, too
+                assert set(got) >= set(model.done), model
+                assert not set(got) & model.bad, model
+            else:
+                assert sorted(got) == sorted(model.done), model
+            lanes = dict(model.written)
+            for lane in "abc":
+                own = [note for note in got if lanes[note] == lane]
+                assert own == sorted(own) or model.policy == "park", model
             if not self.paused and model.policy != "halt":
                 put = await aside(self.test, model.policy)
                 assert len([one for one in put if one.state != "waiting"]) == len(model.failed()), model
 
+    async def got(self, model: Model) -> list[str]:
+        """What was handed over by one outbox, in order; each once, unless a process died that could not write it."""
+        known = {note for note, _ in model.written}
+        if self.beside:
+            found = [text_of(one) for one in self.stage.got if one.outbox == model.policy and text_of(one) in known]
+            assert self.crashed or len(found) == len(set(found)), model
+            return list(dict.fromkeys(found))
+        return [text for text in (await self.stage.by_outbox(self.test)).get(model.policy, []) if text in known]
 
-def test_outboxes_do_what_the_model_says(database_url: str) -> None:
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_outboxes_do_what_the_model_says(database_url: str, *, beside: bool) -> None:
     stage = OutboxStage(Item)
     story: list[Story] = []
     policy = Retry.fixed(timedelta(seconds=1), max_attempts=2, jitter=0)
     for name in POLICIES:
-        stage.outbox(Item, name, mutation=True, start="end", on_failure=name, partition_by="lane", retry=policy)
+        options: dict[str, Any] = {"parallelism": 2} if beside else {"mutation": True}
+        stage.outbox(Item, name, start="end", on_failure=name, partition_by="lane", retry=policy, **options)
 
     def fails(message: Any) -> Exception | None:
         model = next(model for model in story[-1].models if model.policy == message.outbox)
@@ -176,7 +194,7 @@ def test_outboxes_do_what_the_model_says(database_url: str) -> None:
         @settings(settings.get_profile("story"), max_examples=12)
         def examples(ops: list[tuple[str, Any]]) -> None:
             async def run(test: TestApp) -> None:
-                story.append(Story(stage, test))
+                story.append(Story(stage, test, beside=beside))
                 await story[-1].tell(ops)
 
             tell(run)

@@ -98,6 +98,19 @@ class Outboxes(Suite):
         assert ((await find(bench)).trouble, (await find(bench)).delivered_at) == (None, NOW)
 
     @story
+    async def test_what_is_done_with_behind_the_next_message_is_kept_until_it_is_moved(self, bench: Bench) -> None:
+        row, lease = await begun(bench)
+        assert row.passed == frozenset()
+        passed = frozenset({(7, None), (9, None), (0, ODD)})
+        assert await bench.store.outboxes.advance(step(row, lease, 0, 5, passed=passed), NOW)
+        found = await find(bench)
+        assert found.passed == passed
+        assert await bench.store.outboxes.advance(step(found, lease, 5, 7, passed=frozenset({(9, None)})), NOW)
+        assert (await find(bench)).passed == {(9, None)}
+        assert await bench.store.outboxes.place("o", at(0), None, NOW)
+        assert (await find(bench)).passed == frozenset()
+
+    @story
     async def test_who_does_not_know_the_outbox_or_its_reader_as_it_is_writes_nothing(self, bench: Bench) -> None:
         row, lease = await begun(bench)
         stale = replace(row, epoch=row.epoch - 1)
@@ -136,6 +149,10 @@ class Outboxes(Suite):
         assert [one.change.seq for one in await store.waiting(row.id, 9)] == [3]
         assert await store.failed(row.id, after(4), 9) == []
         assert [one.change.seq for one in await store.failed(row.id, after(5), 9)] == [1]
+        later = step(await find(bench), lease, 5, 6, put=[aside(6, "halted", "c", retry=4)])
+        assert await bench.store.outboxes.advance(later, NOW)
+        assert [one.change.seq for one in await store.failed(row.id, after(5), 9)] == [6, 1], "the longest due first"
+        assert await bench.store.outboxes.advance(step(await find(bench), lease, 6, 6, taken=[6]), NOW)
         assert (await store.next_retry(row.id), await store.kept_keys(row.id)) == (after(5), {"a", "b"})
         assert await store.count_aside(row.id) == {"waiting": 2, "halted": 1, "parked": 1}
         assert [one.change.seq for one in await store.aside(row.id, ["waiting", "parked"], 2, 2)] == [3, 4]
