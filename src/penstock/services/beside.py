@@ -119,7 +119,8 @@ class Beside:
         self._begin()
         try:
             while self._workers or (self._news and self._standing.row is not None):
-                await self._clock.wait(self._wake, _LOOK_EVERY)
+                if self._workers:
+                    await self._clock.wait(self._wake, _LOOK_EVERY)
                 self._wake.clear()
                 if self._fallen:
                     raise self._fallen[0]
