@@ -183,7 +183,8 @@ class Line(Service):
     def _wait(self, items: Sequence[Item]) -> float:
         """For how long a batch still waits to be filled, where more may come."""
         first, upcoming = items[0], self._upcoming
-        if not upcoming.exhausted or first.batch is None or upcoming.is_kept(first) or self._sending.is_done(first):
+        flows = first.aside is None and first.backfill is None
+        if not flows or not upcoming.exhausted or upcoming.is_kept(first) or self._sending.is_done(first):
             return 0.0
         if (wait := self._portions.wait(items, self._largest())) > 0:
             upcoming.forget()  # so that what comes is found
@@ -325,7 +326,7 @@ class Line(Service):
         """How a message is put aside which those of its key wait for."""
         trouble, known = self._trouble(item, error)
         trouble = replace(trouble, key=item.change.key)
-        self._tell(item, trouble, known)
+        self._tell(item, trouble, known, halts=trouble.halted)
         return Aside(item.change, item.key, "halted", trouble)
 
     async def _pass_by(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
