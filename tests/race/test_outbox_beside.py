@@ -19,6 +19,7 @@ from penstock import Retry, Table
 from penstock.app import Backend
 from penstock.outbox.message import Message
 from penstock.services.relay import Relay
+from penstock.store.outboxes import Aside
 from penstock.testing import TestClock
 
 SECOND, TEN = timedelta(seconds=1), timedelta(seconds=10)
@@ -155,6 +156,33 @@ async def test_one_that_fails_behind_another_is_put_aside_at_once_and_its_attemp
     async with relaying(stage.app, database_url, clock) as (backend, relay):
         await relay.drain()
         assert (len(stage.tried), (await outbox_row(backend)).delivered) == (5, 4)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+async def test_those_that_wait_are_not_looked_for_while_one_of_their_key_halts(
+    database_url: str, parallelism: int
+) -> None:
+    stage = staged(parallelism=parallelism, on_failure="halt_key")
+    stage.fails = failing(lambda: ValueError("no"), "x1")
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await stage.insert(test, *of("x1", "x2", "x3"))
+        await drain(test)
+        assert await states(test) == ["halted", "waiting", "waiting"]
+        outboxes = test.engine.store.outboxes
+        waiting, looks = outboxes.waiting, list[int]()
+
+        async def look(outbox: int, limit: int) -> list[Aside]:
+            looks.append(limit)
+            return await waiting(outbox, limit)
+
+        outboxes.waiting = look  # type: ignore[method-assign]
+        await stage.insert(test, *of("a1", "x4", "b1"))
+        await drain(test)
+        assert (sorted(stage.texts()), looks) == (["a1", "b1"], [])
+        stage.fails = failing(lambda: ValueError("no"))
+        await drain(test, TEN)
+        assert (stage.texts(), len(looks) > 0) == (["x1", "x2", "x3", "x4"], True)
 
 
 # ----- what takes long
