@@ -21,7 +21,7 @@ from stage.waits import until
 from penstock.app import Backend
 
 LEASE = 3.0
-NEEDED = "PENSTOCK_TEST_NEEDS_NETWORK"
+NEEDED = "TESTS_NEED_NETWORK"
 PARCELS = 12
 
 
