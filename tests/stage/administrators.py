@@ -21,11 +21,12 @@ async def administrator(url: str) -> AsyncIterator[Any]:
 
 
 async def end_all_connections(admin: Any) -> None:
-    """End every connection of penstock's to this database, and wait until they are gone."""
-    mine = "from pg_stat_activity where datname = current_database() and application_name = 'penstock'"
-    await admin.fetch(f"select pg_terminate_backend(pid) {mine}")
+    """End every connection of penstock's to this database, and wait until they are gone; it may have others by then."""
+    mine = "where datname = current_database() and application_name = 'penstock'"
+    ended = await admin.fetch(f"select pid, pg_terminate_backend(pid) from pg_stat_activity {mine}")
 
     async def gone() -> bool:
-        return bool(await admin.fetchval(f"select count(*) = 0 {mine}"))
+        pids = [row["pid"] for row in ended]
+        return bool(await admin.fetchval("select count(*) = 0 from pg_stat_activity where pid = any($1)", pids))
 
     await until(gone)
