@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from race.test_workers import make_worker
 from stage.reactive import Stage
+from stage.told import events
 from stage.waits import until
 
 from penstock import ActionCtx, App, MutationCtx, Retry, Table, TaskCtx, WorkId, WorkResult
@@ -45,10 +46,6 @@ async def tell(ctx: MutationCtx, work_id: WorkId, result: WorkResult[str], conte
 @pytest.fixture(autouse=True)
 def fresh() -> None:
     begun.clear()
-
-
-def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
-    return [vars(record)["facts"] for record in caplog.records if getattr(record, "event", "") == name]
 
 
 async def begin_and_die(test: TestApp, count: int) -> None:

@@ -120,8 +120,9 @@ class OutboxCare:
     def retry(self, ctx: Any, name: str, numbers: Sequence[int] | None = None) -> Any:
         """Have messages that have failed tried again now, with their attempts counted anew; how many.
 
-        Those parked are handed over behind all that waits, in their order. An outbox that is halted for lack of its
-        reader goes on from where it is now.
+        Those parked come next, in their order: behind rows that were there before the outbox, and before what is still
+        to be read. While the next message waits for its own attempt they wait with it. An outbox that is halted for
+        lack of its reader goes on from where it is now.
 
         Args:
             ctx: As for `list`.

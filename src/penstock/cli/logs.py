@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 
+from penstock.cli.visible import visible, visible_line
 from penstock.observe.logs import JsonFormatter
 
 _COLOURS = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "31", "CRITICAL": "31"}
@@ -28,8 +29,8 @@ class TextFormatter(logging.Formatter):
         level = f"{record.levelname.lower():7}"
         if self._colour:
             level = f"\x1b[{_COLOURS.get(record.levelname, '0')}m{level}\x1b[0m"
-        line = f"{self.formatTime(record, self.datefmt)} {level} {record.getMessage()}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = f"{self.formatTime(record, self.datefmt)} {level} {visible_line(record.getMessage())}"
+        return f"{line}\n{visible(self.formatException(record.exc_info))}" if record.exc_info else line
 
 
 def set_up_logs(level: str, form: str) -> None:

@@ -27,8 +27,9 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
     """Have messages of OUTBOX that have failed tried again now: those with these NUMBERS, or all.
 
-    Their attempts are counted anew. Parked ones come behind all that waits. The number of a row that was there before
-    the outbox is negative: write -- before it.
+    Their attempts are counted anew. Parked ones come next, before what is still to be read; while the next message
+    waits for its own attempt, they wait with it. The number of a row that was there before the outbox is negative:
+    write -- before it.
     """
     app = open_app(options)
 
@@ -38,11 +39,7 @@ def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
     count = with_backend(app, options, do)
     if numbers and not count:
         raise DataError(f"Outbox {outbox} has no such message that has failed.", fix="See penstock outbox messages.")
-    say(
-        f"{counted(count, 'message')} of {outbox} will be tried again now."
-        if count
-        else f"{outbox} has none that failed."
-    )
+    say(f"{counted(count, 'message')} of {outbox} will be tried again." if count else f"{outbox} has none that failed.")
 
 
 @click.command("skip")
@@ -167,6 +164,8 @@ async def _status(app: App, backend: Backend, name: str) -> OutboxStatus:
 
 async def _expect_failed(app: App, backend: Backend, name: str, number: int) -> None:
     """Refuse a message that has not failed, before anybody is asked."""
+    if not -(2**63) < number < 2**63:
+        raise click.BadParameter(f"{number} is no number of a message.")
     next_one = await app.outboxes.messages(backend, name, states=("failing",), limit=1)
     aside = await app.outboxes.messages(backend, name, states=("halted", "parked"), limit=1, after=number - 1)
     if number not in {one.number for one in (*next_one.messages, *aside.messages)}:
