@@ -81,6 +81,24 @@ async def got(stage: OutboxStage, relay: Relay, notes: Iterable[str]) -> None:
 # ----- keys that fail
 
 
+async def test_keys_that_are_tried_again_all_the_time_keep_no_older_rows_waiting(database_url: str) -> None:
+    before = Stage(Item)
+    async with before.open(database_url) as test:
+        await before.insert(test, *(Item(note=f"n{number}", lane=f"n{number}") for number in range(500)))
+    bad = {f"n{number}" for number in range(4)}
+    stage, clock = staged(on_failure="halt_key", retry=Retry.fixed(SECOND, jitter=0), start="beginning"), TestClock()
+    stage.fails = failing(lambda: ConnectionError("down"), *bad)
+
+    async def during(_ctx: Any, message: Message[Any]) -> None:
+        if text_of(message) in bad:
+            clock.advance(SECOND)  # the others are due again
+
+    stage.during = during
+    async with handing_over(stage, database_url, clock) as (_backend, relay):
+        await got(stage, relay, {f"n{number}" for number in range(500)} - bad)
+        stage.fails = lambda _message: None
+
+
 @pytest.mark.parametrize("parallelism", [1, 2])
 async def test_keys_that_are_tried_again_all_the_time_keep_no_others_waiting(
     database_url: str, parallelism: int
@@ -213,17 +231,34 @@ async def test_one_that_takes_long_keeps_no_others_waiting_however_many_they_are
     assert (len(stage.got), row.delivered, row.passed) == (len(others) + 2, len(others) + 2, frozenset())
 
 
-async def test_an_outbox_that_is_paused_while_one_takes_long_begins_nothing_more(database_url: str) -> None:
+async def test_an_outbox_that_is_paused_while_one_takes_long_begins_nothing_more(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage, clock, slow = staged(), TestClock(), Slow("a1")
     stage.during = slow.during
     async with handing_over(stage, database_url, clock) as (backend, relay):
         await stage.insert(backend, *of("a1", "b1"))
         await got(stage, relay, ["b1"])
+        standing, looked = relay.lines[0]._standing, asyncio.Event()
+        is_changed = standing.is_changed
+
+        async def look() -> bool:
+            found = await is_changed()
+            looked.set()
+            return found
+
+        monkeypatch.setattr(standing, "is_changed", look)
         await stage.app.outboxes.pause(backend, "send")
         clock.advance(TEN)
+        relay.lines[0].wake.set()
+        await asyncio.wait_for(looked.wait(), 30)
+        await stage.insert(backend, *of("b2"))
+        for _ in range(10):
+            relay.lines[0].wake.set()
+            await backend.engine.machine.sleep(0.01)
+        assert len(stage.tried) == 2
         slow.ends.set()
         await got(stage, relay, ["a1", "b1"])
-        await stage.insert(backend, *of("b2"))
         await relay.tick()
         assert len(stage.tried) == 2
         await stage.app.outboxes.resume(backend, "send")
@@ -326,6 +361,28 @@ async def test_those_before_one_that_failed_are_handed_over_before_it_counts(dat
         assert (row.trouble.attempts, len(stage.tried)) == (1, 3)
 
 
+async def test_a_move_that_keeps_older_rows_keeps_those_that_were_sent(database_url: str) -> None:
+    before = Stage(Item)
+    async with before.open(database_url) as test:
+        await before.insert(test, *of("a1", "b1", "c1", "d1"))
+    stage, clock, slow = staged(start="beginning"), TestClock(), Slow("a1")
+    stage.during = slow.during
+    async with relaying(stage.app, database_url, clock, grace=0.05) as (backend, relay):
+        await relay.tick()
+        relay.start()
+        await got(stage, relay, ["b1", "c1", "d1"])
+        await relay.stop()
+        (status,) = await stage.app.outboxes.list(backend)
+        assert status.position is not None
+        await stage.app.outboxes.move(backend, "send", status.position)
+    stage.during = None
+    async with stage.open(database_url, clock=clock) as test:
+        await drain(test, TEN)
+        await drain(test, TEN)
+        assert stage.texts() == ["b1", "c1", "d1", "a1"]
+        assert (await outbox_row(test)).delivered == 4
+
+
 async def test_a_relay_that_loses_its_lease_while_some_are_under_way_begins_no_more(database_url: str) -> None:
     stage, clock, slow = staged(), TestClock(), Slow("a1")
     stage.during = slow.during
@@ -338,3 +395,4 @@ async def test_a_relay_that_loses_its_lease_while_some_are_under_way_begins_no_m
         await got(stage, relay, ["b1"])
         slow.ends.set()
         await got(stage, relay, ["b1", "a1", "a2"])
+        assert len(stage.tried) == 4, "the one that was under way was cut, and was tried again"

@@ -111,7 +111,8 @@ class Beside:
         self._put: list[Aside] = []
         self._stopped: set[str] = set()
         self._failures: dict[int, Failure] = {}
-        self._looked_at = self._written_at = clock.monotonic()
+        self._looked_at = self._written_at = self._asked_at = clock.monotonic()
+        self._released_at = 0.0
 
     async def run(self, items: Sequence[Item]) -> Failure | None:
         """Hand messages over, and those that follow; the first one that failed, if all before it are done with."""
@@ -149,15 +150,31 @@ class Beside:
             return
         if due:
             self._looked_at = now
-            if now - self._written_at >= _WRITE_EVERY and await self._standing.is_changed():
-                self._closed = True
-            if self._flows and self._may_join():
-                places = min(self._outbox.parallelism, _AGAIN_AT_ONCE)
-                self._join(await self._upcoming.again(places + len(self._known), self._known))
-            if (self._flows or not self._order) and self._may_join() and self._has_room() > 0:
-                self._join(await self._upcoming.released(self._has_room() + len(self._known), self._known))
+            if now - self._asked_at >= _WRITE_EVERY:
+                self._asked_at = now
+                self._closed = self._closed or await self._standing.is_changed()
+            await self._read_aside(now)
         if self._may_join() and (room := self._has_room()) > 0:
             self._join(await self._upcoming.read_on(room))
+        if not self._order and self._standing.row is not None and self._standing.row.backfill is None:
+            await self._upcoming.keep_up()
+
+    async def _read_aside(self, now: float) -> None:
+        """Have those join that were put aside: what is to be tried again, and what waits no more.
+
+        They are read anew each time, so more are only read when few of them are still to begin.
+        """
+        aside = [entry for entry in self._known.values() if entry.item.aside is not None]
+        places = min(self._outbox.parallelism, _AGAIN_AT_ONCE)
+        rows_are_left = self._standing.row is not None and self._standing.row.backfill is not None
+        if self._flows and self._may_join() and len(self._ready[1]) < places and (self._order or not rows_are_left):
+            self._join(await self._upcoming.again(places + len(aside), self._known))
+        if (self._flows or not self._order) and self._may_join() and (room := self._has_room()) > 0:
+            states = [one.item.aside.state for one in aside if one.item.aside is not None and not one.done]
+            still = states.count("waiting")
+            if not still or now - self._released_at >= _WRITE_EVERY:
+                self._released_at = now
+                self._join(await self._upcoming.released(room + still, self._known))
 
     def _may_join(self) -> bool:
         return not self._full and not self._failures and self._may_begin()

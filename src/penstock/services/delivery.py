@@ -268,19 +268,22 @@ class Line(Service):
         function = self._function
         mutation, began = function.kind is FunctionKind.MUTATION, self._runner.engine.machine.monotonic()
         delivery: Delivery | None = None
+        taken_away = False
         try:
             delivery = self._sending.delivery(items)
             step = self._standing.step(items, delivered=len(items))
 
             async def seal(session: Session) -> bool:
-                return await self._runner.engine.store.outboxes.advance(step, self.clock.now(), session)
+                nonlocal taken_away
+                taken_away = not await self._runner.engine.store.outboxes.advance(step, self.clock.now(), session)
+                return not taken_away
 
             await self._sending.run(delivery, seal if mutation else None)
-        except LeaseLost:
-            self._standing.lost()
-            self._forget()
-            return
         except Exception as error:
+            if taken_away and isinstance(error, LeaseLost):
+                self._standing.lost()
+                self._forget()
+                return
             if not mutation or not isinstance(error, TryAgain) or (len(items) == 1 and is_its_own(error)):
                 await self._failed_together(items, 0 if delivery is None else delivery.done, error)
                 return

@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
+from penstock.calls.containment import containing
 from penstock.calls.deliveries import Delivery, Messages, Seal, deliver
 from penstock.calls.outboxes import DeclaredOutbox
 from penstock.calls.run import Runner
-from penstock.errors import CallTimeout, LeaseLost, LockTaken, TryAgain
+from penstock.errors import CallTimeout, LockTaken, TryAgain
 from penstock.outbox.trouble import Trouble
 from penstock.services.standing import Item, Standing
 from penstock.store.outboxes import Identity
@@ -70,8 +71,9 @@ class Sending:
 
     async def run(self, delivery: Delivery, seal: Seal | None = None) -> None:
         """Run the handler."""
-        limit = self._outbox.timeout
-        await deliver(self._runner, self._function, delivery, None if limit is None else limit.total_seconds(), seal)
+        limit = None if self._outbox.timeout is None else self._outbox.timeout.total_seconds()
+        with containing(self._function.name):  # of what a thread raised, nobody knew there whether it was cancelled
+            await deliver(self._runner, self._function, delivery, limit, seal)
 
     def done_of(self, items: Sequence[Item]) -> list[Item]:
         """The first of some messages, as far as they are done with already."""
@@ -117,8 +119,6 @@ class Sending:
             return None
         try:
             await self.run(self.delivery([item]))
-        except LeaseLost:
-            raise
         except Exception as error:  # noqa: BLE001 - whatever user code raises befalls its message
             return error
         self.sent[item.identity] = item

@@ -252,7 +252,9 @@ class Standing:
         self.count("penstock_outbox_delivered", step.delivered)
         skips = tuple(seq for seq in row.skips if seq not in step.skipped)
         self.row = replace(row, backfill=step.backfill, skips=skips, trouble=step.trouble, passed=step.passed)
-        self.position, self.trouble, self.moved_at = step.move.after, step.trouble, self._clock.monotonic()
+        if step.move.after != self.position:
+            self.position, self.moved_at = step.move.after, self._clock.monotonic()
+        self.trouble = step.trouble
         self.keys.update(one.key for one in step.put if one.state == "halted")
         waiting = {one.key for one in step.put if one.state == "waiting"}
         if step.taken or waiting - self.keys or any(one.state == "parked" for one in step.put):

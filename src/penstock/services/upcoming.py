@@ -159,9 +159,15 @@ class Upcoming:
         standing.waits = False
         if len(self._buffer) < self._least() and not (self._buffer and self.exhausted):
             await self._read(standing.row)
-        if not self._buffer and self._after and self._clock.monotonic() - standing.moved_at >= _MOVE_EVERY:
-            await standing.write(standing.step(after=self._after))
+        await self.keep_up()
         return self._piece(self._buffer)
+
+    async def keep_up(self) -> None:
+        """Move the reader from time to time where there are no messages, so that the feed can be emptied."""
+        standing = self._standing
+        late = self._clock.monotonic() - standing.moved_at >= _MOVE_EVERY
+        if late and not self._buffer and self._after is not None and self._after != standing.position:
+            await standing.write(standing.step(after=self._after))
 
     def _least(self) -> int:
         """How many messages of the feed are to be at hand, if there are so many."""
@@ -253,7 +259,7 @@ class Upcoming:
         Where there is nothing to put, the reader moves with the rows that are handed over; if none are, now and then.
         """
         standing, self._after = self._standing, captured.position
-        late = self._clock.monotonic() - standing.moved_at >= _MOVE_EVERY
+        late = captured.position != standing.position and self._clock.monotonic() - standing.moved_at >= _MOVE_EVERY
         if not captured.put and captured.complete and not late:
             return True
         return await standing.write(standing.step(after=captured.position, put=captured.put, trouble=standing.trouble))

@@ -197,7 +197,8 @@ select pg_current_snapshot()::text, (select last_value from penstock.change_seq)
 -- hold_room: keep the feed from being emptied until the transaction ends (PostgreSQL only: SQLite has one writer).
 select slot from penstock.change_slot for share;
 
--- place: begin anew elsewhere. An older row that has failed keeps its number.
+-- place: begin anew elsewhere. An older row that has failed keeps its number, and those done with, whose number is 0,
+-- are that still if the others are kept.
 update penstock.outbox set
     backfill = case
         when :backfill <> 'kept' or :backfill is null then :backfill
@@ -205,7 +206,10 @@ update penstock.outbox set
         else jsonb_set(backfill::jsonb, '{failed}',
             jsonb_build_array(trouble::jsonb -> 'seq', trouble::jsonb -> 'key'))::text
     end,
-    trouble = null, skips = '{}', passed = '[]', epoch = epoch + 1
+    trouble = null, skips = '{}', epoch = epoch + 1,
+    passed = case when :backfill = 'kept' then (
+        select coalesce(jsonb_agg(one), '[]')::text from jsonb_array_elements(passed::jsonb) one where one -> 0 = '0'
+    ) else '[]' end
 where name = :name
 returning id, interests;
 

@@ -177,7 +177,8 @@ update penstock_change_reader set lease = :lease where name = :reader returning 
 -- Differs: SQLite has no snapshots, and its numbers say it all.
 select coalesce((select seq from sqlite_sequence where name = 'penstock_change'), 0);
 
--- place: begin anew elsewhere. An older row that has failed keeps its number.
+-- place: begin anew elsewhere. An older row that has failed keeps its number, and those done with, whose number is 0,
+-- are that still if the others are kept.
 update penstock_outbox set
     backfill = case
         when :backfill <> 'kept' or :backfill is null then :backfill
@@ -185,7 +186,10 @@ update penstock_outbox set
         else json_set(backfill, '$.failed',
             json_array(json_extract(trouble, '$.seq'), json_extract(trouble, '$.key')))
     end,
-    trouble = null, skips = '[]', passed = '[]', epoch = epoch + 1
+    trouble = null, skips = '[]', epoch = epoch + 1,
+    passed = case when :backfill = 'kept' then (
+        select json_group_array(json(one.value)) from json_each(passed) one where one.value ->> 0 = 0
+    ) else '[]' end
 where name = :name
 returning id, interests;
 
