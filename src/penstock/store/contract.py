@@ -345,8 +345,8 @@ class Store(Protocol):
     catalog: Catalog
     signals: Signals
 
-    async def open(self) -> None:
-        """Connect. Raises `DatabaseUnavailable` if that cannot be."""
+    async def open(self, *, look: bool = False) -> None:
+        """Connect; to `look` only, the settings of the database stay too. Raises `DatabaseUnavailable`."""
 
     async def close(self) -> None:
         """Release all connections; nothing may be under way."""

@@ -79,7 +79,7 @@ class PostgresStore:
         self.records = PostgresRecords(for_services, self.jobs, ends)
         self.signals = PostgresSignals(self._connections, self._direct, self._queries)
 
-    async def open(self) -> None:
+    async def open(self, *, look: bool = False) -> None:  # noqa: ARG002 - it sets nothing of the database
         """Connect, and set the clock by the database's."""
         connection = await self._connections.acquire()
         self._connections.release(connection)

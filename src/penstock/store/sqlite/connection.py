@@ -23,7 +23,9 @@ _STATEMENTS = 512
 T = TypeVar("T")
 
 
-def connect(path: Path, *, synchronous: str, read_only: bool, wait: float = 10.0) -> sqlite3.Connection:
+def connect(
+    path: Path, *, synchronous: str, read_only: bool, wait: float = 10.0, keep_mode: bool = False
+) -> sqlite3.Connection:
     """Open a connection in autocommit mode, in WAL, that never waits for a lock by itself.
 
     Args:
@@ -31,6 +33,7 @@ def connect(path: Path, *, synchronous: str, read_only: bool, wait: float = 10.0
         synchronous: How durable its commits are.
         read_only: Whether it refuses to write.
         wait: Seconds to wait now, blocking the event loop, if another process has the file for itself.
+        keep_mode: Whether the file stays in the journal mode that it is in: to switch it is to write to it.
 
     Raises:
         ConfigError: The file is read-only, no database, or SQLite is too old.
@@ -52,7 +55,7 @@ def connect(path: Path, *, synchronous: str, read_only: bool, wait: float = 10.0
         raise translate(error) from error
     try:
         connection.execute(f"pragma busy_timeout = {wait * 1000:.0f}")
-        mode = connection.execute("pragma journal_mode = wal").fetchone()[0]
+        mode = "wal" if keep_mode else connection.execute("pragma journal_mode = wal").fetchone()[0]
         connection.execute(f"pragma synchronous = {synchronous}")
         connection.execute("pragma foreign_keys = on")
         connection.execute(f"pragma query_only = {'on' if read_only else 'off'}")

@@ -61,6 +61,7 @@ class SqliteStore:
         self._pin_sql = self._queries["pin"].statement.sql
         self._executor: ThreadPoolExecutor | None = None
         self._writer: Writer | None = None
+        self._keep_mode = False
         self._readers = self._make_readers(config.max_connections)
         # Services have connections of their own: no number of calls may keep a worker from its leases.
         self._for_services = self._make_readers(_FOR_SERVICES)
@@ -82,8 +83,9 @@ class SqliteStore:
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 
-    async def open(self) -> None:
-        """Open the file, creating it if need be."""
+    async def open(self, *, look: bool = False) -> None:
+        """Open the file, creating it if need be; to `look` only, it stays in the journal mode that it is in."""
+        self._keep_mode = look
         # As many threads as connections: who has a connection does not wait for a thread.
         self._executor = ThreadPoolExecutor(self._config.max_connections, thread_name_prefix="penstock-sqlite-reader")
         connection = await self._connect(read_only=False)
@@ -160,7 +162,13 @@ class SqliteStore:
         deadline = self._machine.monotonic() + self._config.database_wait
         while True:
             try:
-                return connect(self._path, synchronous=self._config.synchronous, read_only=read_only, wait=0)
+                return connect(
+                    self._path,
+                    synchronous=self._config.synchronous,
+                    read_only=read_only,
+                    wait=0,
+                    keep_mode=self._keep_mode,
+                )
             except DatabaseBusy:
                 if self._machine.monotonic() > deadline:
                     raise
