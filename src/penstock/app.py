@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -271,6 +271,15 @@ class Backend:
         self.services.start()
         self.app.guests.opened(self.runner)
 
+    async def check(self, besides: Collection[str] = ()) -> None:
+        """Refuse what `declare` would refuse, and write nothing; `besides` names tables that are left out.
+
+        Raises:
+            DeclarationError: What is declared cannot be captured.
+        """
+        await check_tasks(self.engine, self.app.tasks, besides)
+        await check_outboxes(self.engine, self.app.outboxes, besides)
+
     async def declare(self, crons: Sequence[CronPlan]) -> None:
         """Make known to the database what the app declares beside its tables, and have its changes captured.
 
@@ -278,8 +287,7 @@ class Backend:
             DeclarationError: What is declared cannot be captured; nothing was written.
         """
         store = self.engine.store
-        await check_tasks(self.engine, self.app.tasks)
-        await check_outboxes(self.engine, self.app.outboxes)
+        await self.check()
         await store.pools.declare(self.app.pool_definitions())
         await store.programs.declare(self.app.registry.kinds())
         await store.crons.declare(crons, self.engine.clock.now())

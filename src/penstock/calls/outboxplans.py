@@ -28,8 +28,13 @@ from penstock.store.outboxes import OutboxRow
 _MOST_TOLD = 1000
 
 
-async def check_outboxes(engine: Engine, outboxes: Outboxes) -> None:
+async def check_outboxes(engine: Engine, outboxes: Outboxes, besides: Collection[str] = ()) -> None:
     """Refuse what cannot be read or captured, before anything of a program is written.
+
+    Args:
+        engine: The engine.
+        outboxes: The outboxes of the program.
+        besides: Tables that are left out.
 
     Raises:
         DeclarationError: An outbox cannot be as it is declared.
@@ -43,7 +48,7 @@ async def check_outboxes(engine: Engine, outboxes: Outboxes) -> None:
     wanted = []
     for one in outboxes:
         outbox, row = one.outbox, known.get(one.outbox.name)
-        if outbox.definition is None:
+        if outbox.definition is None or outbox.definition.name in besides:
             continue
         if (stored := tables.get(outbox.definition.name)) is not None:
             _check_rows(one, outbox.definition, row, stored, dialect)

@@ -7,7 +7,7 @@ Owns the words and their checks, and the function that a task's jobs run. What a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, Unpack
@@ -338,12 +338,22 @@ def _definition(table: Any, handler: Any) -> TableDefinition:
     return definition_of(table)
 
 
-async def check_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
-    """Refuse tasks whose changes cannot be captured, before anything of a program is written."""
+async def check_tasks(engine: Engine, tasks: ReactiveTasks, besides: Collection[str] = ()) -> None:
+    """Refuse tasks whose changes cannot be captured, before anything of a program is written.
+
+    Args:
+        engine: The engine.
+        tasks: The tasks of the program.
+        besides: Tables that are left out.
+
+    Raises:
+        DeclarationError: A task cannot be as it is declared.
+    """
     if len(tasks):
         known = {row.plan.name: row for row in await engine.store.tasks.list()}
         ours = [one for one in tasks if _may_declare(one, known.get(one.task.name))]
-        await engine.store.interests.check([one.interest(engine.store.dialect) for one in ours], engine.clock.now())
+        wanted = [one.interest(engine.store.dialect) for one in ours if one.task.definition.name not in besides]
+        await engine.store.interests.check(wanted, engine.clock.now())
 
 
 async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:

@@ -13,6 +13,7 @@ from penstock.app import Backend
 from penstock.calls.outboxes import DeclaredOutbox
 from penstock.changes.interest import Interest
 from penstock.crons.plan import CronPlan
+from penstock.errors import DeclarationError
 from penstock.outbox.older import Older
 from penstock.pools.pool import PoolDefinition
 from penstock.store.changes import InterestRow
@@ -41,6 +42,25 @@ class News:
     name: str
     table: str | None
     what: What
+
+
+async def check_kinds(backend: Backend) -> None:
+    """Refuse views and the like whose changes would be captured; this can be told before penstock's tables are there.
+
+    Raises:
+        DeclarationError: One of the tables of tasks and outboxes is none.
+    """
+    dialect, store = backend.engine.store.dialect, backend.engine.store
+    outboxes: list[DeclaredOutbox] = [one for one in backend.app.outboxes if one.outbox.definition is not None]
+    interests = [one.interest(dialect) for one in (*backend.app.tasks, *outboxes)]
+    stored = await store.catalog.stored_tables(sorted({one.table for one in interests})) if interests else {}
+    for one in interests:
+        found = stored.get(one.table)
+        if found is not None and found.kind != "table":
+            raise DeclarationError(
+                f"Interest {one.name}: {one.table} is a {found.kind}, whose changes cannot be captured.",
+                fix="Name the tables it is made of.",
+            )
 
 
 async def news_for(backend: Backend, crons: Sequence[CronPlan], *, known: bool) -> list[News]:

@@ -34,12 +34,14 @@ class Plan:
         sql: The statements that make the tables fit, in order.
         notes: What is stored but not declared any more, and left alone.
         redundant: Indexes that another one of the same table makes superfluous: table, index, the other one.
+        tables: The tables that are created or altered.
     """
 
     migrations: tuple[tuple[str, str], ...]
     sql: tuple[str, ...]
     notes: tuple[str, ...]
     redundant: tuple[tuple[str, Index, Index], ...]
+    tables: frozenset[str]
 
     @property
     def empty(self) -> bool:
@@ -69,6 +71,7 @@ class _Comparison:
                 for difference in self.differences
                 for redundant, covering in redundant_indexes(list(difference.definition.indexes.values()))
             ),
+            frozenset(difference.definition.name for difference in self.differences if difference.steps),
         )
 
 
