@@ -265,6 +265,7 @@ def alike(row: dict[str, Any]) -> dict[str, Any]:
         ({"max_attempts": 0}, "max_attempts"),
         ({"function": NOTE, "max_attempts": 2}, "max_attempts"),
         ({"initial_backoff": -1}, "initial_backoff"),
+        ({"initial_backoff": 365 * 86400 + 1}, "initial_backoff is .*365 days"),
         ({"base": 0}, "base"),
         ({"timeout": 0}, "timeout"),
         ({"timeout": 1830 * 86400 + 1}, "timeout is .*five years"),
@@ -280,6 +281,37 @@ def test_what_cannot_be_enqueued_is_refused_with_the_reason(url: str, given: dic
         with pytest.raises((sqlite3.IntegrityError, psycopg.errors.InvalidParameterValue), match=text):
             program.enqueue(**{"pool": "sms", "function": SEND, "args": '{"to": "x"}', **given})
         program.connection.rollback()
+
+
+@pytest.mark.parametrize(
+    ("lite", "postgres", "context"),
+    [
+        ("json_object('a', 1)", "jsonb_build_object('a', 1)", {"a": 1}),
+        ("json_array(1, null)", "jsonb_build_array(1, null)", [1, None]),
+        ("json_quote('x')", "to_jsonb('x'::text)", "x"),
+        ("5", "'5'", 5),
+        ("5.5", "'5.5'", 5.5),
+        ("'null'", "'null'", None),
+    ],
+)
+def test_a_context_may_be_made_in_sql(url: str, lite: str, postgres: str, context: Any) -> None:
+    with raw(url) as program:
+        given = f"'sms', '{SEND}', '{{\"to\": \"x\"}}', '{TOLD}'"
+        if url.startswith("sqlite"):
+            program.connection.execute(
+                f"insert into penstock_enqueue (pool, function, args, on_complete, context) values ({given}, {lite})"
+            )
+        else:
+            program.connection.execute(
+                f"select penstock.enqueue(pool => p, function => f, args => a::jsonb, on_complete => o, "
+                f"context => {postgres}) from (values ({given})) g (p, f, a, o)"
+            )
+        program.connection.commit()
+
+    async def look(backend: TestApp) -> None:
+        assert [what for _, what in await backend.run_query(all_told)] == [f"success {context}"]
+
+    work_off(url, look)
 
 
 def test_a_function_is_of_the_kind_that_was_declared_last(url: str) -> None:

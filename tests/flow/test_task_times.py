@@ -252,6 +252,31 @@ async def test_what_has_run_is_left_alone_by_another_run_at(database_url: str) -
         assert await ran_within(second, test, 2 * HOUR) == []
 
 
+@pytest.mark.parametrize("changes", [False, True])
+async def test_what_is_being_run_is_left_alone_by_another_run_at(database_url: str, *, changes: bool) -> None:
+    first, second = timed(watch=("at", "sooner")), timed(watch=("at", "sooner"), run_at="sooner")
+    async with first.open(database_url) as test:
+        begun = test.clock.now()
+        (row,) = await first.insert(test, Reminder(at=begun, sooner=begun + 5 * HOUR))
+        await test.plan()
+        with gate("task.begun") as held:
+            await test.worker.tick()
+            await held.arrived()
+            if changes:
+                await first.patch(test, Reminder, row, at=begun + 9 * HOUR)
+                await test.plan()
+            async with second.open(database_url, clock=test.clock) as other:
+                test.clock.advance(timedelta(seconds=6))  # so that who plans for both hears of it
+                for backend in (test, other):
+                    await backend.plan()
+                held.open()
+                await settle_now(test)
+                assert first.changes() == ["enter"]
+                assert await ran_within(second, other, begun + 5 * HOUR - MINUTE - test.clock.now()) == []
+                assert await ran_within(second, other, MINUTE) == ["reconcile"] * changes, "what is still to come"
+                assert await ran_within(second, other, 9 * HOUR) == []
+
+
 async def test_rows_that_have_no_time_for_another_run_at_wait_for_nothing(database_url: str) -> None:
     first, second = timed(watch=("at", "sooner")), timed(watch=("at", "sooner"), run_at="sooner")
     async with first.open(database_url) as test:

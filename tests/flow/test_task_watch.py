@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from stage.reactive import Stage, settle
 
-from penstock import DeclarationError, Table
+from penstock import DeclarationError, Table, TaskCtx
 
 
 class Person(Table):
@@ -15,6 +16,11 @@ class Person(Table):
     age: int | None = None
     data: dict[str, Any] | None = None
     tags: list[str] | None = None
+
+
+class Visit(Table):
+    at: datetime | None = None
+    note: str = ""
 
 
 class Cart(Table):
@@ -137,3 +143,46 @@ async def test_wp7_what_is_computed_runs_for_its_outcome_and_is_known_to_the_han
             await stage.patch(test, Person, row, **fields)
             await settle(test)
             assert [list(ran.values.values()) for ran in stage.taken()] == ([] if values is None else [values]), fields
+
+
+async def read_it(ctx: TaskCtx[Any]) -> None:
+    """A handler that asks for its row."""
+    await ctx.get_document()
+
+
+async def test_a_row_that_changes_before_its_run_is_run_as_it_is_if_changes_call_for_none(database_url: str) -> None:
+    stage = Stage()
+    stage.task(Person, watch=("name",), on=("enter",), handler=read_it)
+    async with stage.open(database_url) as test:
+        (row,) = await stage.insert(test, Person(name="Ada"))
+        await test.plan()
+        await stage.patch(test, Person, row, name="Eve")
+        await settle(test)
+        assert [job.state.value for job in await test.jobs()] == ["success"]
+        assert stage.changes() == ["enter"]
+
+
+@pytest.mark.parametrize(("moved", "runs"), [({"note": "other"}, 1), ({"at": 2}, 0)])
+async def test_of_a_task_that_hears_of_times_alone_a_run_ends_only_if_its_time_is_another(
+    database_url: str, moved: dict[str, Any], runs: int
+) -> None:
+    stage = Stage()
+
+    async def change_and_read(ctx: TaskCtx[Any]) -> None:
+        if not changed:
+            changed.append(ctx.doc_id)
+            hours = {"at": test.clock.now() + timedelta(hours=2)} if "at" in moved else moved
+            await stage.patch(test, Visit, ctx.doc_id, **hours)
+        await ctx.get_document()
+
+    changed: list[Any] = []
+    stage.task(Visit, watch=("note",), on=("enter",), run_at="at", handler=change_and_read)
+    async with stage.open(database_url) as test:
+        await stage.insert(test, Visit(at=test.clock.now()))
+        await test.plan()
+        await test.run_until_idle(plan=False, advance=False)
+        assert len(changed) == 1
+        assert len(stage.taken()) == runs
+        await settle(test, timedelta(minutes=5))
+        await settle(test, timedelta(hours=2))
+        assert len(stage.taken()) == 1 - runs, "the run at the other time"

@@ -214,6 +214,19 @@ async def test_a_batch_is_enqueued_as_one(database_url: str) -> None:
         assert await sms.enqueue_batch(backend, send, []) == []
 
 
+@pytest.mark.parametrize("at", [0, 3, 2_500])
+async def test_a_batch_whose_arguments_fail_is_not_enqueued_however_they_do(database_url: str, at: int) -> None:
+    def each() -> Iterator[dict[str, str]]:
+        for number in range(at):
+            yield {"text": f"{number}"}
+        raise Conflict("busy elsewhere")  # as if it were the transaction that shall be tried again
+
+    async with TestApp(app, database_url) as backend:
+        with pytest.raises(Conflict):
+            await sms.enqueue_batch(backend, send, each())
+        assert not any((await backend.job_counts()).values())
+
+
 async def test_a_batch_that_conflicts_is_stored_again_as_it_was(database_url: str) -> None:
     made: list[int] = []
 

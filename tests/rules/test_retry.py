@@ -337,6 +337,8 @@ def test_a_stored_policy_is_the_same_when_it_is_read(policy: Retry) -> None:
 def test_a_plain_policy_is_stored_as_plain_sql_writes_it() -> None:
     assert retry_form(Retry(3, 1, 2, 60)) == [3, 1.0, 2.0, 60.0]
     assert retry_of([3, 0.25, 2, None]) == Retry(3)
+    year = timedelta(days=365)
+    assert retry_of([3, 1e9, 2, 10**400]) == Retry(3, year, 2, year), "no wait is longer, and no job is parked for it"
     assert retry_form(Retry(max_duration=HOUR)) == {
         "type": "exponential", "initial_backoff": 0.25, "base": 2.0, "max_backoff": None, "max_attempts": None,
         "max_duration": 3600.0,

@@ -26,10 +26,11 @@ class JobsAlike:
         first: The first of them; None as long as there is none.
     """
 
-    __slots__ = ("_again", "_ids", "_last", "_left", "_packed", "first")
+    __slots__ = ("_again", "_failed", "_ids", "_last", "_left", "_packed", "first")
 
     def __init__(self, jobs: Iterable[NewJob], *, again: bool) -> None:
         self._left, self._again = iter(jobs), again
+        self._failed: Exception | None = None
         self._ids = list[JobId]()
         self._packed = list[bytes]()
         self._last = list[NewJob]()
@@ -40,7 +41,7 @@ class JobsAlike:
             for number, piece in enumerate(self._packed):
                 yield from self._unpacked(self.first, number, piece)
             yield from tuple(self._last)
-        for job in self._left:
+        for job in iter(self._next, None):
             if self.first is None:
                 self.first = job
             self._last.append(job)
@@ -51,6 +52,16 @@ class JobsAlike:
     def ids(self) -> list[JobId]:
         """The ids of all that were made so far, in order."""
         return self._ids + job_ids(job.id for job in self._last)
+
+    def _next(self) -> NewJob | None:
+        """The next one that is made; once that has failed, it fails each time, as generators that raise then end."""
+        if self._failed is not None:
+            raise self._failed
+        try:
+            return next(self._left, None)
+        except Exception as error:
+            self._failed = error
+            raise
 
     def _pack(self) -> None:
         self._ids += job_ids(job.id for job in self._last)

@@ -114,14 +114,15 @@ class TaskRun:
             raise self._failed("has changed since", "changed")
         if row is None:
             raise self._failed("is gone", "gone")
-        parts = (*(() if self.task.condition is None else (self.task.condition,)), *self._expressions())
+        compared = self._compared()
+        parts = (*(() if self.task.condition is None else (self.task.condition,)), *compared)
         values = row_values(self.task.definition, row, kinds_of(parts))
         if self.task.condition is not None and not holds(self.task.condition, values):
             raise self._failed("does not match any more", "left")
         if self.after is not None and self.change not in {"leave", "delete"}:
-            columns, captured = kinds_of(self._expressions()), self._captured(self.after)
+            columns, captured = kinds_of(compared), self._captured(self.after)
             then = captured_like(self.engine.store.dialect, self.task.definition, captured, columns, values)
-            if not same(*(watched(self._expressions(), one) for one in (then, values))):
+            if not same(*(watched(compared, one) for one in (then, values))):
                 raise self._failed("has changed since", "changed")
         return row if names is None else self._part(row, names)
 
@@ -132,7 +133,7 @@ class TaskRun:
             ValueInvalid: A field is none of the table.
         """
         definition, condition = self.task.definition, self.task.condition
-        asked = kinds_of((*(() if condition is None else (condition,)), *self._expressions()))
+        asked = kinds_of((*(() if condition is None else (condition,)), *self._compared()))
         wanted = {*definition.key, *(definition.column(name).name for name in names), *asked}
         return tuple(column.name for column in definition.columns if column.name in wanted)
 
@@ -176,6 +177,14 @@ class TaskRun:
 
     def _expressions(self) -> tuple[Any, ...]:
         return () if self.task.watch is None else self.task.watch.expressions
+
+    def _compared(self) -> tuple[Any, ...]:
+        """What of the row must not have changed: that of which the task hears, so that a further run is on its way."""
+        if "change" in self.task.on:
+            return self._expressions()
+        run_at = self.task.run_at
+        known = run_at is not None and self.after is not None and run_at in self._captured(self.after)
+        return (Field(run_at, Kind.DATETIME),) if run_at is not None and known else ()
 
     def _captured(self, text: str | None) -> dict[str, Any]:
         return {} if text is None else read_values(text)

@@ -72,11 +72,13 @@ class Kept:
         after: What was captured of it last.
         gone: Whether it was not there any more, for the task.
         state: How its job has ended, where that was asked for; None if it has not.
+        running: Whether its run is under way, where that was asked for.
     """
 
     after: str | None
     gone: str | None
     state: str | None = None
+    running: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ def _runs_again(record: Kept, at: Reconciling) -> bool:
     """Whether a row is planned for though nothing of it has changed."""
     if at.reprocess == "reprocess_all" or (at.reprocess == "reprocess_failed" and record.state == "failed"):
         return True
-    return at.retimes and record.state is None
+    return at.retimes and record.state is None and not record.running
 
 
 def _of_row(task: PlannedTask, row: Found, now: datetime, read: Read) -> RowPlan:

@@ -11,8 +11,9 @@ from typing import Any
 
 from penstock.errors import DeclarationError
 from penstock.jobs.retry import Retry
-from penstock.jobs.waits import Exponential, Fixed, Linear, Series, Ticks
+from penstock.jobs.waits import LONGEST, Exponential, Fixed, Linear, Series, Ticks
 
+_WAITS = (1, 3)
 UNREADABLE = (DeclarationError, TypeError, ValueError)
 _MAKERS: Mapping[str, Callable[..., Retry]] = {
     "exponential": Retry,
@@ -40,17 +41,22 @@ def retry_parts(policy: Retry) -> dict[str, Any]:
 
 
 def retry_of(form: Any) -> Retry:
-    """A policy, from what was stored.
+    """A policy, from what was stored; waits that plain SQL has written too long are the longest that there are.
 
     Raises:
         DeclarationError, TypeError or ValueError: It is none that this version knows.
     """
     if isinstance(form, list):
-        return Retry(*form)
+        return Retry(*map(_bounded, form, range(len(form))))
     if not isinstance(form, dict) or form.get("type") not in _MAKERS:
         raise ValueError("no known retry policy")
     given = {name: value for name, value in form.items() if name != "type"}
     return _MAKERS[form["type"]](**given)
+
+
+def _bounded(part: Any, place: int) -> Any:
+    """A part of a list, of which the second and the last are waits."""
+    return min(part, LONGEST) if place in _WAITS and type(part) in {int, float} else part
 
 
 def _waits(policy: Retry) -> dict[str, Any]:

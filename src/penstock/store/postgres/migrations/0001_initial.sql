@@ -582,8 +582,8 @@ begin
         perform penstock.refuse('priority is not between -32000 and 32000', 'Leave it away for 0.');
     elsif max_attempts is null or max_attempts < 1 or (max_attempts > 1 and function_kind <> 'action') then
         perform penstock.refuse('max_attempts is less than 1, or not 1 for what is no action', 'Leave it away for 1.');
-    elsif not coalesce(initial_backoff between 0 and 1e9 and base between 1 and 1e9, false) then
-        perform penstock.refuse('initial_backoff is not from 0 or base not from 1 to 1e9', 'Leave them away.');
+    elsif not coalesce(initial_backoff between 0 and 365 * 86400 and base between 1 and 1e9, false) then
+        perform penstock.refuse('initial_backoff is not from 0 to 365 days, or base not from 1 to 1e9', 'Leave them away.');
     elsif timeout <= interval '0' or timeout > interval '1830 days' then
         perform penstock.refuse('timeout is not greater than 0, or more than five years', 'Leave it away.');
     elsif not coalesce(keep > interval '0' and keep <= interval '365000 days', false) then

@@ -508,9 +508,10 @@ create trigger penstock_enqueue_insert instead of insert on penstock_enqueue beg
     where new.max_attempts is not null and not (typeof(new.max_attempts) = 'integer' and (new.max_attempts = 1 or (
         new.max_attempts > 1 and exists (select 1 from penstock_function f where f.name = new.function and f.kind = 'action')
     )));
-    select raise(abort, 'penstock: initial_backoff is no number from 0 or base none from 1 to 1e9. Leave them away.')
+    select raise(abort, 'penstock: initial_backoff is no number of seconds up to 365 days, or base none from 1 to 1e9. Leave them away.')
     where not (
-        typeof(ifnull(new.initial_backoff, 0)) in ('integer', 'real') and ifnull(new.initial_backoff, 0) between 0 and 1e9
+        typeof(ifnull(new.initial_backoff, 0)) in ('integer', 'real')
+        and ifnull(new.initial_backoff, 0) between 0 and 365 * 86400
         and typeof(ifnull(new.base, 1)) in ('integer', 'real') and ifnull(new.base, 1) between 1 and 1e9
     );
     select raise(abort, 'penstock: timeout is no number of seconds greater than 0, or more than five years. Leave it away.')
@@ -542,6 +543,7 @@ create trigger penstock_enqueue_insert instead of insert on penstock_enqueue beg
         as blob
     ) from (select cast((julianday('now') - 2440587.5) * 86400000 as integer) as ms) t, penstock_byte b;
     -- All are scheduled at first. The rank is as jobs/order.py says; without ageing a step of priority is 2922 days.
+    -- A context is kept as text, also one that is a number or comes of json_object(…), which would become a part of the JSON.
     insert into penstock_scheduled_job (id, pool, function, kind, args, priority, rank, run_at, options, on_complete,
         attempt, enqueued_at, gated, waiting, concurrency_key)
     select e.id, p.name, f.name, f.kind, ifnull(new.args, '{}'), ifnull(new.priority, 0),
@@ -550,7 +552,7 @@ create trigger penstock_enqueue_insert instead of insert on penstock_enqueue beg
            t.starts, json_patch('{}', json_object(
                'retry', case when new.max_attempts > 1
                    then json_array(new.max_attempts, ifnull(new.initial_backoff, 0.25), ifnull(new.base, 2), null) end,
-               'timeout', new.timeout, 'keep', ifnull(new.keep, 86400), 'context', new.context,
+               'timeout', new.timeout, 'keep', ifnull(new.keep, 86400), 'context', new.context || '',
                'concurrency_key', new.concurrency_key
            )), new.on_complete, 0, t.moment, t.gated, t.gated and t.starts <= t.moment, ifnull(new.concurrency_key, '')
     from penstock_enqueued e, penstock_function f, penstock_pool p, (
