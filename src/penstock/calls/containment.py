@@ -25,9 +25,19 @@ async def contained(function: AnyFunction, run: Awaitable[Any]) -> Any:
 def containing(name: str) -> Iterator[None]:
     """The same for a part of a call, on the event loop or in a thread."""
     try:
-        yield
-    except (Exception, KeyboardInterrupt, GeneratorExit):  # the last two are not of its making
+        with uncanceled(name):
+            yield
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):  # the last two are not of its making
         raise
+    except BaseException as error:
+        raise UsageError(f"{name} raised {type(error).__name__}.", fix="Return, or raise an Exception.") from error
+
+
+@contextmanager
+def uncanceled(name: str) -> Iterator[None]:
+    """The same for CancelledError only."""
+    try:
+        yield
     except asyncio.CancelledError as error:
         if _is_cancelled():  # it took too long, was asked to stop, or the process stops
             raise
@@ -35,8 +45,6 @@ def containing(name: str) -> Iterator[None]:
             f"{name} raised CancelledError, and was not cancelled: a task that it awaited was.",
             fix="Catch CancelledError where it awaits a task that may be cancelled.",
         ) from error
-    except BaseException as error:
-        raise UsageError(f"{name} raised {type(error).__name__}.", fix="Return, or raise an Exception.") from error
 
 
 def _is_cancelled() -> bool:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
-from penstock.calls.containment import containing
+from penstock.calls.containment import uncanceled
 from penstock.calls.deliveries import Delivery, Messages, Seal, deliver
 from penstock.calls.outboxes import DeclaredOutbox
 from penstock.calls.run import Runner
@@ -72,7 +72,7 @@ class Sending:
     async def run(self, delivery: Delivery, seal: Seal | None = None) -> None:
         """Run the handler."""
         limit = None if self._outbox.timeout is None else self._outbox.timeout.total_seconds()
-        with containing(self._function.name):  # of what a thread raised, nobody knew there whether it was cancelled
+        with uncanceled(self._function.name):  # of what a thread raised, nobody knew there whether it was cancelled
             await deliver(self._runner, self._function, delivery, limit, seal)
 
     def done_of(self, items: Sequence[Item]) -> list[Item]:
