@@ -77,7 +77,7 @@ def test_a_server_that_only_reads_is_told_and_left_for_one_that_writes(postgres_
             name = await admin.fetchval("select current_database()")
             await admin.execute(f"alter database {name} set default_transaction_read_only = on")
             await end_all_connections(admin)
-            async with ledger.app.open(postgres_url, database_wait=0.05, push_schema=False) as hasty:
+            async with ledger.app.open(postgres_url, database_wait=1.0, push_schema=False) as hasty:
                 with pytest.raises(
                     DatabaseUnavailable, match=r"only reads: .* Connect to the one that writes"
                 ) as caught:
