@@ -102,7 +102,7 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
 
 OF_GATES = {"turns", "start"}  # the others are of jobs
 SMALL = {"pool", "turn", "rate_limit"}  # there are few pools
-LIMITED = {"list", "any_ending", "claim_ending", "next_run_at"}
+LIMITED = {"list", "look", "claim_ending", "next_run_at"}
 
 
 def query_of(dialect: str, mark: str, name: str) -> Query:
@@ -374,7 +374,7 @@ def sqlite_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "name",
     [
         *HOT,
-        *("any_ready", "any_ending", "claim_ending", "next_run_at"),
+        *("look", "waiting", "claim_ending", "next_run_at"),
         *("start", "started", "succeeded", "settle_pending", "settle_scheduled"),
     ],
 )
@@ -430,9 +430,9 @@ def steps_of_claim(file: Path, *before: str) -> int:
         return 0
 
     connection.set_progress_handler(count, 1)
-    for name in ("any_ready", "any_ending", "next_run_at", "claim_ending", "claim"):
+    for name in ("look", "next_run_at", "claim_ending", "claim", "waiting"):
         query = queries[name]
-        values = {"pool": "default", "lease": 1, "epoch": None, "limit": 10}
+        values = {"pool": "default", "pools": '["default"]', "lease": 1, "epoch": None, "limit": 10}
         connection.execute(query.statement.sql, query.args(values)).fetchall()
     connection.set_progress_handler(None, 1)
     connection.execute("rollback")

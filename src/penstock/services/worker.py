@@ -261,9 +261,10 @@ class Worker(Service):
         won = await self._store.jobs.settle(self.lease, settlements)
         done = set(map(id, outcomes))
         self._under_way.outcomes = [pair for pair in self._under_way.outcomes if id(pair) not in done]
-        self._journal.settled(zip((job for job, _ in outcomes), settlements, strict=True), won)
+        lost = len(won) < len(settlements)  # rare; ids of all others need not be looked up
+        self._journal.settled(zip((job for job, _ in outcomes), settlements, strict=True), won if lost else None)
         for (job, _), settlement in zip(outcomes, settlements, strict=True):
-            if settlement.id not in won:
+            if lost and settlement.id not in won:
                 log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=self.lease)
             elif job.ending is not None:  # of its on_complete was told when it raised
                 if job.failed is not None:

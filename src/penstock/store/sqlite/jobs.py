@@ -59,6 +59,7 @@ class SqliteJobs:
         self._write_alone = write_alone
         self._gates = gates
         self._left_out = GatesLeftOut()
+        self._was_full = False  # the last claim, which makes it likely that more jobs are ready: no look comes first
         self._queries = load_queries("penstock.store.sqlite", "jobs", "?")
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
@@ -105,23 +106,25 @@ class SqliteJobs:
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
-        ready, next_run_at, cancels = await self._look(rooms)
-        due = next_run_at is not None and next_run_at <= now
-        if not ready and not due:
-            return Claim([], next_run_at, cancels)
+        if not self._was_full:
+            ready, next_run_at, cancels = await self._look(rooms)
+            if not ready and not _is_due(next_run_at, now):
+                return Claim([], next_run_at, cancels)
         async with writing(self._begin_write) as session:
-            if due:
+            next_run_at, cancels = await self._next(session)
+            if due := _is_due(next_run_at, now):
                 await self._promote(session, now)
+                next_run_at, cancels = await self._next(session)
             opened: dict[str, timedelta | None] = {}
             jobs = await self._pass_gates(session, lease, self._left_out.first(rooms, limit), now, opened)
             jobs += await self._start(session, lease, limit - len(jobs), left_rooms(rooms, jobs), now)
-            waiting = [room.pool for room in rooms if await self._waits(session, room)]
+            waiting = [row[0] for row in await self._fetch(session, "waiting", pools=_pools(rooms))]
             for line in gates_in_line(left_rooms(rooms, jobs), waiting, opened):
                 jobs += await self._pass_gates(session, lease, Line(line, limit - len(jobs)), now, opened)
-            ((first, cancels),) = await self._fetch(session, "next_run_at")
         self._left_out.remember(waiting, opened)
+        self._was_full = len(jobs) >= limit > 0
         waits = [again for again in opened.values() if again is not None]
-        return Claim(jobs, time_of(first), bool(cancels), due, min(waits, default=None))
+        return Claim(jobs, next_run_at, cancels, due, min(waits, default=None))
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write what became of running jobs; the ids that this lease still held."""
@@ -256,12 +259,12 @@ class SqliteJobs:
 
     async def _look(self, rooms: Sequence[Room]) -> tuple[bool, datetime | None, bool]:
         async with reading(self._begin_read) as session:
-            ready = bool(await self._fetch(session, "any_ending"))
-            for room in rooms:
-                for look in ("any_ready", "any_waiting") if room.room > 0 and not ready else ():
-                    ready = ready or bool(await self._fetch(session, look, pool=room.pool))
-            ((first, cancels),) = await self._fetch(session, "next_run_at")
-            return ready, time_of(first), bool(cancels)
+            ((ready, first, cancels),) = await self._fetch(session, "look", pools=_pools(rooms))
+            return bool(ready), time_of(first), bool(cancels)
+
+    async def _next(self, session: Session) -> tuple[datetime | None, bool]:
+        ((first, cancels),) = await self._fetch(session, "next_run_at")
+        return time_of(first), bool(cancels)
 
     async def _promote(self, session: Session, now: datetime) -> None:
         rows = await self._fetch(session, "promote", now=encode_datetime(now), limit=_PROMOTE_MOST)
@@ -282,9 +285,6 @@ class SqliteJobs:
             line.took(len(found))
             rows += found
         return [claimed_job(row, now) for row in sorted(rows, key=by_rank)]
-
-    async def _waits(self, session: Session, room: Room) -> bool:
-        return room.room > 0 and bool(await self._fetch(session, "any_waiting", pool=room.pool))
 
     async def _pass_gates(
         self,
@@ -368,6 +368,14 @@ class SqliteJobs:
     async def _execute(self, session: OpenTransaction, name: str, values: Mapping[str, Any]) -> int:
         query = self._queries[name]
         return await session.execute(query.statement, query.args(values))
+
+
+def _is_due(next_run_at: datetime | None, now: datetime) -> bool:
+    return next_run_at is not None and next_run_at <= now
+
+
+def _pools(rooms: Sequence[Room]) -> str:
+    return json.dumps([room.pool for room in rooms if room.room > 0])
 
 
 async def fetch(session: OpenTransaction, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:

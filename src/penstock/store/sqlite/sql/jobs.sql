@@ -60,16 +60,22 @@ where id in (
     order by s.run_at, s.id limit :limit
 );
 
--- any_ready: whether a pool has a ready job (SQLite only: looking takes no lock).
-select 1 from penstock_ready_job where pool = :pool and ending is null limit 1;
+-- look: whether a job waits for its on_complete, is ready in one of these pools, or waits at its gate; when the next
+-- scheduled job is due; and whether anybody has asked for a cancel (SQLite only: looking takes no lock).
+select exists (select 1 from penstock_ready_job where ending is not null) or exists (
+    select 1 from json_each(:pools) as p
+    where exists (select 1 from penstock_ready_job r where r.pool = p.value and r.ending is null)
+       or exists (select 1 from penstock_scheduled_job s where s.waiting and s.pool = p.value)
+), (
+    select s.run_at from penstock_scheduled_job s
+    where not s.waiting and (s.ending is not null or not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)) order by s.run_at, s.id limit 1
+), exists (select 1 from penstock_cancel_request);
 
--- any_ending: whether a job waits for its on_complete (SQLite only: looking takes no lock).
-select 1 from penstock_ready_job where ending is not null limit 1;
-
--- any_waiting: whether a job waits at the gate of a pool, or is to (SQLite only: part of claim).
-select 1 where exists (select 1 from penstock_scheduled_job where waiting and pool = :pool)
-   or (exists (select 1 from penstock_pool where name = :pool and rate_limit is not null)
-       and exists (select 1 from penstock_ready_job where pool = :pool and ending is null));
+-- waiting: those of these pools at whose gates jobs wait, or are to (SQLite only: part of claim).
+select p.value from json_each(:pools) as p
+where exists (select 1 from penstock_scheduled_job s where s.waiting and s.pool = p.value)
+   or (exists (select 1 from penstock_pool where name = p.value and rate_limit is not null)
+       and exists (select 1 from penstock_ready_job r where r.pool = p.value and r.ending is null));
 
 -- next_run_at: when the next scheduled job is due, and whether anybody has asked for a cancel (SQLite only: part of
 -- claim).
