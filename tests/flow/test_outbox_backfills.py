@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
+from contextlib import suppress
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,10 @@ from stage.reactive import Stage
 from penstock import Index, Retry, Table
 from penstock.app import Backend
 from penstock.changes.position import Position
+from penstock.errors import DatabaseUnavailable
 from penstock.store.changes import Batch
+from penstock.store.contract import Session
+from penstock.store.outboxes import Step
 from penstock.testing import TestApp
 
 NEVER = Retry(max_attempts=1)
@@ -201,3 +205,61 @@ async def test_what_was_captured_is_looked_at_once(database_url: str, monkeypatc
             await pieces(test)
         assert len(looks) == 8, "one for what is put aside, and one with the rows"
         assert all(start == before.position for (_, before), (start, _) in pairwise(looks))
+
+
+# ----- errors, and rows in the way
+
+
+@pytest.mark.parametrize("options", [{}, {"parallelism": 2}, {"mutation": True}, {"batch": 2}])
+async def test_what_could_not_be_put_aside_at_once_is_put_aside_later(
+    database_url: str, options: dict[str, Any]
+) -> None:
+    ids = await rows_before(database_url, 250)
+    stage = OutboxStage(Item)
+    stage.outbox(Item, on=("insert", "update", "delete"), **options)
+    async with stage.open(database_url) as test:
+        await pieces(test)
+        await stage.patch(test, Item, ids[0], note="changed")
+        await stage.delete(test, Item, ids[1])
+        outboxes = test.engine.store.outboxes
+        advance, away = outboxes.advance, True
+
+        async def advanced(step: Step, now: datetime, session: Session | None = None) -> bool:
+            nonlocal away
+            if step.put and away:
+                away = False
+                raise DatabaseUnavailable("for a moment")
+            return await advance(step, now, session)
+
+        outboxes.advance = advanced  # type: ignore[method-assign]
+        with suppress(DatabaseUnavailable):
+            await drain(test)
+        assert not away
+        await drain(test)
+        told = await stage.written(test) if options.get("mutation") else stage.texts()
+        assert len(told) == 252
+        assert [text for text in told if text in {"changed", "delete 1", "update changed"}] == told[-2:]
+
+
+async def test_rows_of_a_key_that_has_failed_do_not_have_all_others_read_again(database_url: str) -> None:
+    before = Stage(Item)
+    async with before.open(database_url) as test:
+        await before.insert(test, *[Item(note=str(one), value=one % 2) for one in range(80)])
+    stage = OutboxStage(Item)
+    stage.outbox(Item, partition_by="value", on_failure="halt_key", retry=NEVER)
+    stage.fails = failing(lambda: ValueError("no"), "0")
+    async with stage.open(database_url) as test:
+        await pieces(test)
+        interests = test.engine.store.interests
+        source, pages = interests.source, 0
+
+        async def counted(number: int) -> Any:
+            nonlocal pages
+            pages += 1
+            return await source(number)
+
+        interests.source = counted  # type: ignore[method-assign]
+        await drain(test)
+        assert stage.texts() == [str(one) for one in range(80) if one % 2]
+        assert pages <= 5
+        assert [one.change.seq for one in await aside(test)] == sorted(one.change.seq for one in await aside(test))

@@ -31,9 +31,26 @@ def test_it_grows_while_there_is_more() -> None:
     size = ReadSize(2000)
     assert read(size, 100, 6) == [25, 100, 400, 1600, 2000, 2000]
     size.adapt(batch(30, 100, complete=True))
-    assert size.number == 30, "what is large may come next"
+    assert size.number == 100, "what is large may come next"
     size.adapt(batch(0, 0, complete=True))
-    assert read(size, 100, 2) == [25, 100]
+    assert read(size, 100, 2) == [100, 400]
+
+
+def test_a_burst_of_small_ones_is_read_at_once() -> None:
+    size = ReadSize(2000)
+    size.adapt(batch(20, 100, complete=True))
+    assert size.number == 100
+    size.adapt(batch(20, MEBIBYTE, complete=True))
+    assert size.number == 25, "those were not small"
+
+
+def test_after_few_that_are_large_it_stays_small() -> None:
+    size = ReadSize(2000)
+    size.adapt(batch(25, 4 * MEBIBYTE))
+    size.adapt(batch(3, 4 * MEBIBYTE, complete=True))
+    assert size.number == 4
+    size.adapt(batch(0, 0, complete=True))
+    assert size.number == 4
 
 
 def test_few_are_read_that_are_large() -> None:

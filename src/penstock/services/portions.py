@@ -53,6 +53,8 @@ class Portions:
     def fewer(self, most: int, items: Sequence[Item] = ()) -> None:
         """Hand over no more than so many at once; these were, and have waited for others already."""
         self._once = most
+        if items and items[0].identity not in self._tried:
+            self._tried = frozenset()
         self._tried |= {item.identity for item in items}
 
     def more(self) -> None:

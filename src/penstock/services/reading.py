@@ -10,6 +10,8 @@ from penstock.store.changes import Batch
 
 _BYTES = 16 * 2**20  # about
 _FIRST, _GROWTH = 25, 4
+_USUAL = 100  # next, where they were small: what is handed over together should not be read in two
+_SMALL = 10  # times as many would fit
 
 
 class ReadSize:
@@ -29,9 +31,14 @@ class ReadSize:
     def adapt(self, batch: Batch) -> None:
         """This was read. More at once are worth it only while there is more."""
         changes = batch.changes
-        if batch.complete:
-            self.number = min(self.number, max(_FIRST, len(changes)))
-        elif changes:
-            size = sum(len(one.before or "") + len(one.after or "") for one in changes)
-            fitting = _BYTES * len(changes) // max(1, size)
+        if not changes:
+            self.number = min(self.number, _USUAL)
+            return
+        size = sum(len(one.before or "") + len(one.after or "") for one in changes)
+        fitting = _BYTES * len(changes) // max(1, size)
+        if not batch.complete:
             self.number = max(1, min(self._most, self.number * _GROWTH, fitting))
+        elif fitting >= _SMALL * _USUAL:
+            self.number = min(self._most, max(_USUAL, min(self.number, len(changes))))
+        else:
+            self.number = min(self.number, max(_FIRST, len(changes)))

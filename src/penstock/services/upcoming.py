@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from itertools import islice, takewhile
 
 from penstock.calls.deliveries import Messages
 from penstock.calls.run import Runner
@@ -134,13 +135,18 @@ class Upcoming:
         return [item for item in waiting if item.identity not in but]
 
     async def read_on(self, room: int) -> list[Item]:
-        """Up to so many messages of the feed behind those that were dropped, or that are to be put aside."""
+        """Up to so many messages behind those that were dropped, or that are to be put aside.
+
+        Of older rows those of the page at hand, up to one that is to be put aside: its number is not its own before.
+        """
         standing = self._standing
-        if standing.row is None or standing.row.backfill is not None:
+        if standing.row is None:
             return []
+        if standing.row.backfill is not None:
+            return list(takewhile(lambda item: not self.is_kept(item), islice(self._buffer, room)))
         if not self._buffer:
             await self._read(standing.row)
-        return [self._buffer[number] for number in range(min(room, len(self._buffer)))]
+        return list(islice(self._buffer, room))
 
     # ----- steps
 
@@ -227,6 +233,8 @@ class Upcoming:
 
     async def _older(self) -> list[Item]:
         """The next rows that were there before the outbox; what is written meanwhile is put aside, and comes after."""
+        if self._buffer and self._standing.trouble is None:
+            return self._piece(self._buffer)
         for _ in range(_LOOKS):
             while await self._put_aside():
                 pass
@@ -237,7 +245,8 @@ class Upcoming:
             if page is None or not await self._write_aside(page.aside):
                 continue
             if page.items:
-                return self._piece(page.items)
+                self._buffer.extend(page.items)
+                return self._piece(self._buffer)
             if page.ended:
                 log_event("outbox.backfilled", outbox=page.outbox, rows=page.left.count)
                 await self._standing.write(self._standing.step(after=page.aside.position, filled=True))
@@ -258,11 +267,14 @@ class Upcoming:
 
         Where there is nothing to put, the reader moves with the rows that are handed over; if none are, now and then.
         """
-        standing, self._after = self._standing, captured.position
+        standing = self._standing
         late = captured.position != standing.position and self._clock.monotonic() - standing.moved_at >= _MOVE_EVERY
-        if not captured.put and captured.complete and not late:
-            return True
-        return await standing.write(standing.step(after=captured.position, put=captured.put, trouble=standing.trouble))
+        if captured.put or not captured.complete or late:
+            step = standing.step(after=captured.position, put=captured.put, trouble=standing.trouble)
+            if not await standing.write(step):
+                return False
+        self._after = captured.position  # only now: what could not be written is to be read again
+        return True
 
 
 def _aside(aside: Aside) -> Item:
