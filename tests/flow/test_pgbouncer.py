@@ -24,7 +24,10 @@ from penstock.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, Over
 from penstock.jobs.states import JobState
 from penstock.testing import gate
 
-_REFUSED = "enable_seqscan, jit, lock_timeout, statement_timeout, idle_in_transaction_session_timeout"
+_REFUSED = (
+    "enable_seqscan, jit, extra_float_digits, intervalstyle, lock_timeout, statement_timeout, "
+    "idle_in_transaction_session_timeout"
+)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ KINDS = ("enter", "change", "leave", "delete", "truncate")
 LOST = "lost"
 
 _decode = json.JSONDecoder(parse_float=Decimal).decode  # made once: that takes as long as reading a row
+_decode_any = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal).decode
 
 
 @dataclass(slots=True)  # not frozen: thousands are made at once, and that takes twice as long
@@ -52,5 +53,13 @@ class CapturedChange:
 
 
 def read_values(text: str) -> Any:
-    """Captured values, from JSON: fractions are Decimal, points in time text in UTC without offset, bytes hex text."""
-    return _decode(text)
+    """Captured values, from JSON: fractions are Decimal, points in time text in UTC without offset, bytes hex text.
+
+    So are all numbers where one has more digits than Python reads as an int.
+    """
+    try:
+        return _decode(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        return _decode_any(text)

@@ -205,5 +205,6 @@ def key_text(row: str, columns: Sequence[str]) -> str:
 
 
 def is_known(key: Sequence[str]) -> str:
-    """Whether a row, called ``r``, has a key: text that is no UTF-8 is none, as nobody can say it."""
-    return " and ".join(_is_text(f"r.{SQLITE.quote(name)}") for name in key)
+    """Whether a row, called ``r``, has a key: NULL is none, and neither is text that is no UTF-8: nobody can say it."""
+    columns = [f"r.{SQLITE.quote(name)}" for name in key]
+    return " and ".join(f"{column} is not null and {_is_text(column)}" for column in columns)

@@ -36,7 +36,7 @@ def connect(
         keep_mode: Whether the file stays in the journal mode that it is in: to switch it is to write to it.
 
     Raises:
-        ConfigError: The file is read-only, no database, or SQLite is too old.
+        ConfigError: The file is read-only, no database, or not in UTF-8, or SQLite is too old.
         DatabaseUnavailable: It cannot be opened.
         DatabaseBusy: Another process has the file for itself.
     """
@@ -56,6 +56,7 @@ def connect(
     try:
         connection.execute(f"pragma busy_timeout = {wait * 1000:.0f}")
         mode = "wal" if keep_mode else connection.execute("pragma journal_mode = wal").fetchone()[0]
+        encoding = connection.execute("pragma encoding").fetchone()[0]
         connection.execute(f"pragma synchronous = {synchronous}")
         connection.execute("pragma foreign_keys = on")
         connection.execute(f"pragma query_only = {'on' if read_only else 'off'}")
@@ -67,6 +68,12 @@ def connect(
     if mode != "wal":
         connection.close()
         raise ConfigError(f"{path} cannot be switched to write-ahead logging (it is in {mode} mode).")
+    if encoding != "UTF-8":  # values are captured as text of that
+        connection.close()
+        raise ConfigError(
+            f"{path} keeps its text as {encoding}: penstock needs UTF-8.",
+            fix="Copy it into a new file, which is UTF-8 unless it is told otherwise.",
+        )
     return connection
 
 

@@ -1,0 +1,142 @@
+"""Rows whose values are spelled in another way where they are written than where they are read, or not at all."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import asyncpg
+import pytest
+from stage.outboxes import OutboxStage, drain, run_sql
+from stage.reactive import Stage, settle
+
+from penstock import App, Config, ConfigError, JobState, Table, TaskFilter
+
+HUGE = 5000  # digits; Python reads ints of up to 4300
+
+
+class Measured(Table, source="odd", key="number", managed=False):
+    number: int
+    note: str
+    mark: float
+
+
+class ByMeasure(Table, source="odd", key="mark", managed=False):
+    note: str
+    mark: float
+
+
+class ByLength(Table, source="odd", key="mark", managed=False):
+    note: str
+    mark: timedelta
+
+
+class Priced(Table, source="odd", key="number", managed=False):
+    number: int
+    note: str
+    price: Decimal
+
+
+class Named(Table, source="odd", key="name", managed=False):
+    name: str
+    note: str
+
+
+async def set_for_all(url: str, *settings: str) -> None:
+    """Give a database settings that each of its sessions begins with."""
+    connection = await asyncpg.connect(url)
+    try:
+        name = await connection.fetchval("select quote_ident(current_database())")
+        for setting in settings:
+            await connection.execute(f"alter database {name} set {setting}")
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("kind", ["real", "double precision"])
+async def test_an_order_of_floats_is_kept_where_the_server_shortens_them(postgres_url: str, kind: str) -> None:
+    await set_for_all(postgres_url, "extra_float_digits = 0")
+    await run_sql(
+        postgres_url,
+        f"create table odd (number integer primary key, note text not null, mark {kind} not null)",
+        "insert into odd values (1, 'a', 0.1), (2, 'b', 0.1::float8 + 0.2::float8), (3, 'c', 16777216),"
+        " (4, 'd', 20000000)",
+    )
+    stage = OutboxStage(Measured)
+    stage.outbox(Measured, order_by="mark", batch=1)
+    async with stage.open(postgres_url) as test:
+        await drain(test)
+        assert stage.texts() == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "values"),
+    [
+        (ByMeasure, "double precision", "(0.1, 'a'), (0.1::float8 + 0.2::float8, 'b')"),
+        (ByLength, "interval", "('1 year', 'a'), ('1 day 2 hours', 'b')"),
+    ],
+)
+async def test_a_key_is_one_row_where_the_server_spells_it_otherwise(
+    postgres_url: str, table: type[Table], column: str, values: str
+) -> None:
+    await set_for_all(postgres_url, "extra_float_digits = 0", "intervalstyle = 'iso_8601'")
+    await run_sql(
+        postgres_url,
+        f"create table odd (mark {column} primary key, note text not null)",
+        f"insert into odd values {values}",
+    )
+    stage = Stage(table)
+    stage.task(table, filter=lambda row: row.note != "")
+    async with stage.open(postgres_url) as test:
+        await settle(test)
+        await run_sql(postgres_url, "update odd set note = note || '!'")
+        await settle(test)
+        records = (await stage.app.tasks.records(test)).records
+        assert len(records) == 2
+        assert not any(one.gone for one in records)
+
+
+async def test_a_number_of_more_digits_than_python_reads_keeps_no_other_row(postgres_url: str) -> None:
+    await run_sql(postgres_url, "create table odd (number integer primary key, note text not null, price numeric)")
+    stage = OutboxStage(Priced)
+    stage.outbox(Priced, partition_by="note", on_failure="park", filter=lambda row: row.price > 1)
+    stage.task(Priced, filter=lambda row: row.price > 1)
+    async with stage.open(postgres_url) as test:
+        await run_sql(postgres_url, f"insert into odd values (1, 'a', 10), (2, 'b', 1e{HUGE}), (3, 'c', 10)")
+        await drain(test)
+        await settle(test)
+        assert {"a", "c"} <= set(stage.texts())
+        records = (await stage.app.tasks.records(test)).records
+        assert [one.state for one in records] == [JobState.SUCCESS] * 3
+
+
+async def test_rows_without_a_key_cut_no_list_short(sqlite_url: str) -> None:
+    nothing = ", ".join("(null, 'n')" for _ in range(1200))
+    await run_sql(
+        sqlite_url,
+        "create table odd (name text primary key, note text)",
+        f"insert into odd values {nothing}, ('a', 'n'), ('b', 'n')",
+    )
+    stage = Stage(Named)
+    stage.task(Named, watch=("note",))
+    async with stage.open(sqlite_url) as test:
+        await settle(test)
+        where = TaskFilter(table=Named, rows=lambda row: row.note == "n")
+        page = await stage.app.tasks.records(test, where, limit=1)
+        following = await stage.app.tasks.records(test, where, limit=1, after=page.next)
+        assert len(page.records) == len(following.records) == 1
+        assert await stage.app.tasks.retry(test, where) == 2
+
+
+async def test_a_file_whose_text_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "other.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("pragma encoding = 'UTF-16le'")
+        connection.execute("create table odd (name text primary key)")
+        connection.commit()
+    with pytest.raises(ConfigError, match="keeps its text as UTF-16le"):
+        async with App().open(config=Config(database=f"sqlite:///{file}")):
+            pass
