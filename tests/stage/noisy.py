@@ -5,8 +5,8 @@ from __future__ import annotations
 from penstock import ActionCtx, App, MutationCtx, Retry, Table, TaskCtx
 from penstock.testing import TestApp
 
-ERROR = "no way: \x1b[31mred\x9b31m\x07\x7f\nsecond line\r\nthird line"
-SHOWN = "no way: ␛[31mred\\x9b31m␇␡"
+ERROR = "no way: \x1b[31mred\x9b31m\x07\x7f\u202e\r\nsecond line\r\nthird line"
+SHOWN = "no way: ␛[31mred\\x9b31m␇␡\\u202e"
 ONCE = Retry(max_attempts=1)
 
 app = App()

@@ -316,4 +316,4 @@ _AMISS = {
 
 
 def _line(text: str) -> str:
-    return text.partition("\n")[0]
+    return next(iter(text.splitlines()), "")

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import click
 
 import penstock
-from penstock.cli.visible import visible
+from penstock.cli.visible import visible, visible_json
 from penstock.errors import PenstockError
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
@@ -24,6 +24,7 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 _STDLIB = Path(sysconfig.get_path("stdlib"))
 _MACHINERY = (
     "<frozen ",
+    "<string>",  # as the __init__ of a dataclass
     *(f"{Path(file).parent}{os.sep}" for file in (penstock.__file__, click.__file__) if file),
     *(f"{_STDLIB / package}{os.sep}" for package in ("asyncio", "importlib", "concurrent")),
 )
@@ -49,7 +50,7 @@ def show_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
     code = MISUSED if isinstance(error, click.UsageError) else FAILED
     shown = error.__cause__ if isinstance(error, ProgramFailed) and error.__cause__ else error
     if as_json:
-        click.echo(json.dumps({"error": _facts(shown)}, default=str, ensure_ascii=False), err=True)
+        click.echo(visible_json(json.dumps({"error": _facts(shown)}, default=str, ensure_ascii=False)), err=True)
     elif debug:
         click.echo(visible("".join(TracebackException.from_exception(shown).format())), err=True, nl=False)
     elif isinstance(shown, click.UsageError):

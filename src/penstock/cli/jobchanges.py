@@ -14,7 +14,7 @@ from penstock.cli.jobfilter import Duration, check_meant, check_pool, filter_opt
 from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, say
-from penstock.cli.visible import visible_line
+from penstock.cli.visible import first_line, visible_line
 from penstock.clock import SystemClock
 from penstock.errors import DataError
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
@@ -218,7 +218,7 @@ async def _wait(backend: Backend, options: Options, jobs: Sequence[str], seconds
 
 def _tell(options: Options, status: JobStatus) -> None:
     if not options.json:
-        error = f": {status.error.partition(chr(10))[0]}" if status.error and status.state is JobState.FAILED else ""
+        error = f": {first_line(status.error)}" if status.error and status.state is JobState.FAILED else ""
         click.echo(f"{status.id} {status.state.value}{visible_line(error)}")
 
 

@@ -14,6 +14,7 @@ from penstock.cli.jobfilter import check_pool, filter_options, read_filter
 from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import plain, print_field, print_fields, print_json, print_rows, readable_time
+from penstock.cli.visible import first_line
 from penstock.jobs.job import Attempt, JobStatus
 from penstock.jobs.states import JobState
 from penstock.store.retryrows import retry_parts
@@ -94,7 +95,7 @@ def _list(options: Options, limit: int, given: dict[str, Any]) -> None:
 
 def _row(job: JobStatus) -> tuple[str, ...]:
     arguments = ", ".join(f"{name}={value!r}" for name, value in job.args.items())
-    last = (job.error or arguments).partition("\n")[0]
+    last = first_line(job.error or arguments)
     shown = last if len(last) <= _SHOWN else f"{last[:_SHOWN]}…"
     return (job.id, job.function, job.state.value, str(job.attempt), job.pool, readable_time(job.run_at), shown)
 

@@ -101,7 +101,8 @@ def run(arguments: list[str]) -> int:
     options = Options(json="--json" in arguments)
     try:
         code = commands.main(arguments, "penstock", standalone_mode=False, obj=options)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it may have been closed before
+            sys.stdout.flush()
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 1
     except BaseException as error:  # noqa: BLE001 - this is the door through which every error leaves

@@ -17,6 +17,7 @@ from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.outboxchanges import drop, move, pause, rebuild, resume, retry, skip
 from penstock.cli.output import counted, plain, print_fields, print_json, print_list, print_rows, readable_time, say
+from penstock.cli.visible import first_line
 
 
 @click.group("outbox", invoke_without_command=True)
@@ -187,7 +188,7 @@ def _show_message(one: OutboxMessage) -> None:
 def _message_row(one: OutboxMessage) -> tuple[str, ...]:
     written = "" if one.written_at is None else readable_time(one.written_at)
     again = "" if one.retry_at is None else readable_time(one.retry_at)
-    error = (one.error or "").partition("\n")[0]
+    error = first_line(one.error or "")
     return (str(one.number), one.state, one.kind or "", one.key or "", written, str(one.attempts), again, error)
 
 

@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import click
 from pydantic_core import to_jsonable_python
 from rich import box
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.visible import visible, visible_line
+from penstock.cli.visible import visible, visible_json, visible_line
 
 T = TypeVar("T")
 
@@ -73,7 +74,7 @@ def print_rows(
     if not console.is_terminal:
         _print_plainly(headers, cells, right)
         return
-    longest = {header: max(map(len, (header, *column))) for header, *column in zip(headers, *cells, strict=True)}
+    longest = {header: max(map(cell_len, (header, *column))) for header, *column in zip(headers, *cells, strict=True)}
     if needed is None:
         widths, folded = _fitting(longest, console.width), list[str]()
     else:
@@ -137,7 +138,8 @@ def print_field(name: str, value: Any) -> None:
 
 def print_json(value: Any, *, pretty: bool = False) -> None:
     """Print a value as JSON: on one line, or readably."""
-    click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2 if pretty else None, default=str))
+    text = json.dumps(plain(value), ensure_ascii=False, indent=2 if pretty else None, default=str)
+    click.echo(visible_json(text))
 
 
 def plain(value: Any) -> Any:
@@ -175,7 +177,7 @@ def _one_line_each(rows: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def _cut(cell: str, most: int | None) -> str:
-    return cell if most is None or len(cell) <= most else f"{cell[: most - 1]}…"
+    return cell if most is None or cell_len(cell) <= most else f"{set_cell_size(cell, most - 1)}…"
 
 
 def _table(
@@ -203,18 +205,18 @@ def _table(
 
 def _print_plainly(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]) -> None:
     """A table as lines of text, in columns."""
-    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+    widths = [max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)]
     for row in (headers, *rows):
-        cells = [
-            cell.rjust(width) if header in right else cell.ljust(width)
-            for header, cell, width in zip(headers, row, widths, strict=True)
-        ]
+        cells = []
+        for header, cell, width in zip(headers, row, widths, strict=True):
+            rest = " " * (width - cell_len(cell))
+            cells.append(rest + cell if header in right else cell + rest)
         click.echo("  ".join(cells).rstrip())
 
 
 def _folded(headers: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
     """The widths of all columns if the widest of them are folded; nothing if there is no room for that."""
-    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+    widths = [max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)]
     while _total(widths) > room:
         widest = max(range(len(widths)), key=widths.__getitem__)
         if widths[widest] <= _NARROWEST_CELL:

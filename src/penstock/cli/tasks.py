@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from shlex import quote
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, plain, print_fields, print_json, print_list, print_rows, readable_time, say
 from penstock.cli.taskchanges import cancel, delete, pause, reconcile, resume, retry, skip
 from penstock.cli.taskfilter import read_task_filter, task_filter_options
-from penstock.cli.visible import visible
+from penstock.cli.visible import first_line, visible
 from penstock.errors import DataError
 
 
@@ -77,7 +78,7 @@ def records(
     headers = ("task", "key", "state", "attempt", "run at", "change", "error")
     print_rows(headers, [_record_row(record) for record in page.records], right=("attempt",), needed=headers[-1])
     if page.next is not None:
-        say(f"There are more: --after '{page.next}'")
+        say(f"There are more: --after {quote(page.next)}")
 
 
 @command.command("show")
@@ -146,5 +147,5 @@ def _record_row(record: TaskRecord) -> tuple[str, ...]:
     state = "lost" if record.state is None else record.state.value
     run_at = "" if record.run_at is None else readable_time(record.run_at)
     change = record.change if record.gone is None else f"{record.change}, {record.gone}"
-    error = (record.error or "").partition("\n")[0]
+    error = first_line(record.error or "")
     return (record.task, key_text(record.key), state, str(record.attempt or 0), run_at, change, error)
