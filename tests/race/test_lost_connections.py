@@ -83,7 +83,7 @@ def test_a_server_that_only_reads_is_told_and_left_for_one_that_writes(postgres_
                 ) as caught:
                     await hasty.run_mutation(ledger.add, owner="ada", amount=1)
                 assert not caught.value.facts.get("uncertain")
-                assert await hasty.run_query(ledger.balance, owner="ada") == 0
+            assert await backend.run_query(ledger.balance, owner="ada") == 0
             with ledger.held_between(1) as held:
                 call = asyncio.create_task(backend.run_mutation(ledger.add, owner="ada", amount=1))
                 await held.arrived()

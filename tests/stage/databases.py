@@ -43,10 +43,12 @@ class Databases:
         name = f"test_{os.getpid()}_{next(self._numbers)}"
         self._connection.execute(f"create database {name} template {template or 'template1'}{self._copied}")
         url = urlunsplit(self._server._replace(path=f"/{name}"))
-        if template is not None:
-            settle(url)
-        yield url
-        self._connection.execute(f"drop database {name} with (force)")
+        try:
+            if template is not None:
+                settle(url)
+            yield url
+        finally:
+            self._connection.execute(f"drop database {name} with (force)")
 
 
 def settle(url: str) -> None:

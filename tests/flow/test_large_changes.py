@@ -1,0 +1,59 @@
+"""Changes of large rows are read few at a time, so that the memory of who reads them does not depend on their size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stage.outboxes import OutboxStage, drain
+from stage.reactive import Stage, settle
+
+from penstock import Table
+from penstock.store.changes import Batch
+
+ROWS, LARGE = 60, 100_000
+FEW = 25  # the first are so many, as nobody knows how large they are
+
+
+class Item(Table):
+    note: str
+
+
+def spied(test: Any) -> list[int]:
+    """How many changes are asked for at once, from now on."""
+    changes, asked = test.engine.store.changes, list[int]()
+    read = changes.read
+
+    async def spy(start: Any, limit: int, *args: Any) -> Batch:
+        asked.append(limit)
+        batch: Batch = await read(start, limit, *args)
+        return batch
+
+    changes.read = spy
+    return asked
+
+
+async def test_an_outbox_reads_few_that_are_large(database_url: str) -> None:
+    stage = OutboxStage(Item)
+    stage.outbox(Item, start="end")
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await stage.insert(test, *[Item(note=f"{number}{'x' * LARGE}") for number in range(ROWS)])
+    async with stage.open(database_url) as test:
+        asked = spied(test)
+        await drain(test)
+        assert len(stage.got) == ROWS
+        assert asked[0] == FEW
+        assert max(asked) <= 4 * FEW + ROWS
+
+
+async def test_a_planner_reads_few_that_are_large(database_url: str) -> None:
+    stage = Stage(Item)
+    stage.task(Item)
+    async with stage.open(database_url) as test:
+        await settle(test)
+        await stage.insert(test, *[Item(note=f"{number}{'x' * LARGE}") for number in range(ROWS)])
+    async with stage.open(database_url) as test:
+        asked = spied(test)
+        assert await settle(test) == ROWS
+        assert asked[0] == FEW
+        assert max(asked) <= 4 * FEW + ROWS
