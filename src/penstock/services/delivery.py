@@ -113,11 +113,11 @@ class Line(Service):
         """Stop; what is under way may end within this many seconds."""
         self._stopping = True
         self.wake.set()
-        if self._task is not None:
-            _done, left = await asyncio.wait([self._task], timeout=grace)
+        if (running := self._task) is not None:  # which is forgotten if the lease is lost meanwhile
+            _done, left = await asyncio.wait([running], timeout=grace)
             for task in left:
                 task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.gather(running, return_exceptions=True)
             self._task = None
         with contextlib.suppress(TryAgain):  # then they are handed over once more
             await self._sending.write_sent()

@@ -62,7 +62,7 @@ class Relay(Service):
             self._wake()
         elif now - self._renewed_at >= self._bound * _RENEW_PART:
             await self._renew(self._holder.lease, now)
-        pause = max(0.01, self._renewed_at + self._bound * _RENEW_PART - self.clock.monotonic())
+        pause = self._until_renewal()
         if all(line.has_it for line in self.lines):
             return pause
         await self._take_over()
@@ -89,8 +89,8 @@ class Relay(Service):
 
     async def finish(self) -> None:
         """Let what is under way end within the grace time, then give the outboxes back."""
-        grace = self._runner.engine.grace_left()
-        await asyncio.gather(*(line.end(grace) for line in self.lines))
+        ended = asyncio.Event()
+        await asyncio.gather(self._end_lines(ended), self._hold_until(ended))
         for line in self.lines:
             self._store.signals.unsubscribe(line.wake)
         if self._holder.lease is not None:
@@ -107,6 +107,22 @@ class Relay(Service):
         await asyncio.gather(*(line.kill() for line in self.lines))
 
     # ----- steps
+
+    async def _end_lines(self, ended: asyncio.Event) -> None:
+        grace = self._runner.engine.grace_left()
+        try:
+            await asyncio.gather(*(line.end(grace) for line in self.lines))
+        finally:
+            ended.set()
+
+    async def _hold_until(self, ended: asyncio.Event) -> None:
+        """Keep the lease, or another relay would hand over what is still under way."""
+        pause = self._until_renewal()
+        while self._holder.lease is not None and not await self.clock.wait(ended, pause):
+            pause = await self._guarded_tick()
+
+    def _until_renewal(self) -> float:
+        return max(0.01, self._renewed_at + self._bound * _RENEW_PART - self.clock.monotonic())
 
     async def _renew(self, lease: int, now: float) -> None:
         left = self._renewed_at + self._bound * _STOP_PART - now
