@@ -236,6 +236,7 @@ class Outboxes(Protocol):
         now: datetime,
         *,
         forgets: Forgets = "again",
+        interests: Sequence[int] | None = None,
         session: Session | None = None,
     ) -> bool:
         """Go on from elsewhere; False if there is no such outbox.
@@ -247,9 +248,11 @@ class Outboxes(Protocol):
             now: The time.
             forgets: Which messages that are put aside are forgotten: those that are read ``"again"``, which those that
                 were turned are not; with ``"pending"`` all but those parked; or ``"all"``.
+            interests: The numbers under which it is known to be read; by default that does not matter.
             session: The transaction; by default one of its own.
 
         Raises:
+            Conflict: It is read under other numbers by now.
             CursorInvalid: The feed has not come to this position yet: it is of another database.
         """
 

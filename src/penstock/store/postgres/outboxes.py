@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.changes.position import Position, Snapshot
-from penstock.errors import CursorInvalid
+from penstock.errors import Conflict, CursorInvalid
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract import OpenTransaction, Row, Session
@@ -32,11 +32,11 @@ class PostgresOutboxes:
         known = await self._list(plan.name)
         if not known:
             await self._run("add", **plan_values(plan), backfill=backfill, now=now)
-        elif known[0].plan != plan:  # who finds all as it is needs no right to write
+            known = await self._list(plan.name)  # which another program may have added just now
+        if known[0].plan != plan:  # who finds all as it is needs no right to write
             await self._run("declare", **plan_values(plan), now=now)
-        else:
-            return known[0]
-        return (await self._list(plan.name))[0]
+            known = await self._list(plan.name)
+        return known[0]
 
     async def capture(self, outbox: int, interests: Sequence[int], meaning: str | None = None) -> None:
         """Have its messages read under these numbers too, and judged by this meaning."""
@@ -157,14 +157,15 @@ class PostgresOutboxes:
         now: datetime,
         *,
         forgets: Forgets = "again",
+        interests: Sequence[int] | None = None,
         session: Session | None = None,
     ) -> bool:
         """Go on from elsewhere; False if there is no such outbox."""
         if session is not None:
-            return await self._place(session, name, at, backfill, now, forgets)
+            return await self._place(session, name, at, backfill, now, forgets, interests)
         own = await begin(self._connections, BEGIN_INTERNAL)
         try:
-            if not await self._place(own, name, at, backfill, now, forgets):
+            if not await self._place(own, name, at, backfill, now, forgets, interests):
                 return False
             await own.commit()
         finally:
@@ -196,7 +197,14 @@ class PostgresOutboxes:
         return True
 
     async def _place(
-        self, session: Session, name: str, at: Position | None, backfill: str | None, now: datetime, forgets: Forgets
+        self,
+        session: Session,
+        name: str,
+        at: Position | None,
+        backfill: str | None,
+        now: datetime,
+        forgets: Forgets,
+        known: Sequence[int] | None,
     ) -> bool:
         if at is not None:
             await self._fetch(session, "hold_room")  # so that nothing after it is emptied meanwhile
@@ -209,6 +217,8 @@ class PostgresOutboxes:
         if not (rows := await self._fetch(session, "place", name=name, backfill=backfill)):
             return False
         outbox, interests = rows[0]
+        if known is not None and [*known] != interests:
+            raise Conflict(f"Outbox {name} was declared anew meanwhile.")
         await self._fetch(session, "put_reader", reader=reader_name(name), position=str(at), now=now)
         older = backfill not in {None, KEPT}
         await self._fetch(session, "forget_unread", outbox=outbox, interests=interests, older=older, **at.bounds())

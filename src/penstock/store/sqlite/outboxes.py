@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.changes.position import Position
-from penstock.errors import CursorInvalid
+from penstock.errors import Conflict, CursorInvalid
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract import OpenTransaction, Row, Session
@@ -39,8 +39,7 @@ class SqliteOutboxes:
             return known[0]
         values = plan_values(plan) | {"keep_for": plan.keep_for.total_seconds(), "now": encode_datetime(now)}
         async with writing(self._begin_write) as session:
-            await self._execute(session, "add", **values, backfill=backfill)
-            if known:
+            if not await self._fetch(session, "add", **values, backfill=backfill):
                 await self._execute(session, "declare", **values)
         return (await self._list(plan.name))[0]
 
@@ -173,13 +172,14 @@ class SqliteOutboxes:
         now: datetime,
         *,
         forgets: Forgets = "again",
+        interests: Sequence[int] | None = None,
         session: Session | None = None,
     ) -> bool:
         """Go on from elsewhere; False if there is no such outbox."""
         if session is not None:
-            return await self._place(session, name, at, backfill, now, forgets)
+            return await self._place(session, name, at, backfill, now, forgets, interests)
         async with writing(self._begin_write) as own:
-            return await self._place(own, name, at, backfill, now, forgets)
+            return await self._place(own, name, at, backfill, now, forgets, interests)
 
     async def forget(self, name: str) -> bool:
         """Drop an outbox, with its reader and what is put aside; False if there is none."""
@@ -212,7 +212,14 @@ class SqliteOutboxes:
         return True
 
     async def _place(
-        self, session: Session, name: str, at: Position | None, backfill: str | None, now: datetime, forgets: Forgets
+        self,
+        session: Session,
+        name: str,
+        at: Position | None,
+        backfill: str | None,
+        now: datetime,
+        forgets: Forgets,
+        known: Sequence[int] | None,
     ) -> bool:
         ((high,),) = await self._fetch(session, "moment")
         if at is None:
@@ -222,6 +229,8 @@ class SqliteOutboxes:
         if not (rows := await self._fetch(session, "place", name=name, backfill=backfill)):
             return False
         outbox, interests = rows[0]
+        if known is not None and [*known] != json.loads(interests):
+            raise Conflict(f"Outbox {name} was declared anew meanwhile.")
         moment = encode_datetime(now)
         await self._execute(session, "put_reader", reader=reader_name(name), position=str(at), now=moment)
         older = backfill not in {None, KEPT}

@@ -1,0 +1,146 @@
+"""Relays and rebuilds keep their lease for as long as something is under way, or it would be done by two at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from stage.outboxes import OutboxStage, Sent, drain, outbox_row, relaying
+from stage.waits import SOON, until
+
+from penstock import MutationCtx, Table
+from penstock.app import Backend
+from penstock.outbox.message import Message
+from penstock.services.relay import Relay
+from penstock.testing import TestClock
+
+RENEWS = timedelta(seconds=8)  # a quarter of a lease, and a little
+ROUNDS = 6
+
+
+class Item(Table):
+    note: str = ""
+
+
+def slow(stage: OutboxStage) -> tuple[asyncio.Event, asyncio.Event]:
+    """A handler that has begun, and may end."""
+    begun, ends = asyncio.Event(), asyncio.Event()
+
+    async def during(_ctx: Any, _message: Message[Item]) -> None:
+        begun.set()
+        await ends.wait()
+
+    stage.during = during
+    return begun, ends
+
+
+async def begin_to_stop(relay: Relay) -> asyncio.Task[None]:
+    """Stop a relay, up to where it waits for what is under way."""
+    stopping = asyncio.create_task(relay.stop())
+
+    async def is_asked() -> bool:
+        return relay.lines[0]._stopping
+
+    await until(is_asked)
+    return stopping
+
+
+def holds(backend: Backend, clock: TestClock, worker: str) -> Callable[[], Awaitable[bool]]:
+    """Whether the lease that was taken first was renewed at this time."""
+
+    async def is_renewed() -> bool:
+        session = await backend.engine.store.begin_read()
+        try:
+            ends = [one.expires_at for one in await backend.engine.store.leases.list(session) if worker in one.worker]
+        finally:
+            await session.rollback()
+        return ends[0] >= clock.now() + 2 * RENEWS
+
+    return is_renewed
+
+
+@pytest.mark.parametrize("options", [{}, {"parallelism": 2}, {"mutation": True}])
+async def test_a_relay_that_is_stopped_has_its_lease_until_what_is_under_way_has_ended(
+    postgres_url: str, sqlite_url: str, options: dict[str, Any]
+) -> None:
+    """A mutation under way keeps SQLite's only writer, so that nobody else does anything there."""
+    for url in (postgres_url, *([] if options.get("mutation") else [sqlite_url])):
+        stage, clock = OutboxStage(Item), TestClock()
+        stage.outbox(Item, start="end", **options)
+        begun, ends = slow(stage)
+        async with relaying(stage.app, url, clock, grace=SOON) as (backend, relay):
+            await relay.drain()
+            await stage.insert(backend, Item(note="a"))
+            relay.start()
+            await asyncio.wait_for(begun.wait(), SOON)
+            async with relaying(stage.app, url, clock) as (_backend, other):
+                stopping = await begin_to_stop(relay)
+                for _ in range(ROUNDS):
+                    clock.advance(RENEWS)
+                    await until(holds(backend, clock, "relay"))
+                    await other.drain()
+                    assert not other.lines[0].has_it
+                ends.set()
+                await asyncio.wait_for(stopping, SOON)
+                await other.drain()
+                assert other.lines[0].has_it
+            assert len(stage.tried) == 1
+            assert (await outbox_row(backend)).delivered == 1
+
+
+async def test_a_relay_that_loses_its_lease_while_it_stops_ends_what_is_under_way(database_url: str) -> None:
+    stage, clock = OutboxStage(Item), TestClock()
+    stage.outbox(Item, start="end")
+    begun, _ends = slow(stage)
+    async with relaying(stage.app, database_url, clock, grace=SOON) as (backend, relay):
+        await relay.drain()
+        await stage.insert(backend, Item(note="a"))
+        relay.start()
+        await asyncio.wait_for(begun.wait(), SOON)
+        lease = relay.lines[0]._standing.lease
+        assert lease is not None
+        stopping = await begin_to_stop(relay)
+        await backend.engine.store.leases.rescue(lease, clock.now() + timedelta(minutes=1), lambda _jobs: [])
+        clock.advance(RENEWS)
+        await asyncio.wait_for(stopping, SOON / 2)
+        assert (stage.texts(), (await outbox_row(backend)).delivered) == ([], 0)
+
+
+async def test_a_rebuild_whose_reset_takes_longer_than_a_lease_is_kept_from_relays(postgres_url: str) -> None:
+    """On SQLite nobody else writes while the reset does."""
+    stage, begun, ends = OutboxStage(Item), asyncio.Event(), asyncio.Event()
+    resets = list[int]()
+
+    async def clear(ctx: MutationCtx) -> None:
+        async for one in ctx.db.query(Sent):
+            await ctx.db.delete(Sent, one.id)
+        (reader,) = [one for one in await backend.engine.store.changes.readers() if one.name == "outbox:send"]
+        assert reader.lease is not None
+        resets.append(reader.lease)
+        if len(resets) == 1:  # the second attempt is kept from the relay, too
+            await backend.engine.store.outboxes.hold("send", relay_lease)
+        else:
+            begun.set()
+            await ends.wait()
+
+    stage.outbox(Item, mutation=True, reset=clear)
+    async with stage.open(postgres_url) as backend:
+        await stage.insert(backend, Item(note="a"))
+        await drain(backend)
+        relay_lease = backend.relay.lines[0]._standing.lease or 0
+        assert relay_lease
+        rebuilding = asyncio.ensure_future(stage.app.outboxes.rebuild(backend, "send"))
+        await asyncio.wait_for(begun.wait(), SOON)
+        for _ in range(ROUNDS):
+            backend.clock.advance(RENEWS)
+            await until(holds(backend, backend.clock, "rebuild"))
+            await drain(backend)
+            assert not backend.relay.lines[0].has_it
+        ends.set()
+        await rebuilding
+        assert resets == [resets[0]] * 2
+        await drain(backend)
+        assert await stage.written(backend) == ["a"]
