@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from stage.outboxes import OutboxStage, drain, failing, states
 from stage.reactive import Stage
+from stage.told import events
 
 from penstock import Retry, Table
 from penstock.outbox.message import Message
@@ -71,3 +72,45 @@ async def test_rows_without_partition_are_under_way_beside_each_other_and_those_
         await stage.insert(test, Item(), Item(lane="None"), Item(), Item(lane="None"), Item())
         await drain(test)
     assert most == {"None": 3, "'None'": 1}
+
+
+@pytest.mark.parametrize("filter_", [lambda row: row.note == "a", lambda row: row.note.matches("^a")])
+async def test_what_leaves_while_its_partition_changes_comes_behind_what_was_told_of_it_before(
+    database_url: str, filter_: Any
+) -> None:
+    stage = OutboxStage(Item)
+    options: dict[str, Any] = {"on_failure": "halt_key", "partition_by": "lane", "retry": SOON}
+    stage.outbox(Item, on=("insert", "update", "delete"), filter=filter_, start="end", **options)
+    stage.fails = failing(lambda: ValueError("no"), "a")
+    async with stage.open(database_url) as test:
+        one, other = await stage.insert(test, Item(note="a", lane="x"), Item(note="b", lane="x"))
+        await drain(test)
+        await stage.patch(test, Item, one, note="b", lane="y")
+        await stage.patch(test, Item, other, note="a", lane="y")
+        await drain(test)
+        assert await states(test) == ["halted", "waiting", "halted"]
+        stage.fails = lambda _message: None
+        for _ in range(2):
+            await drain(test, timedelta(seconds=10))
+        got = [(message.kind, message.key) for message in stage.got]
+        assert sorted(got) == [("delete", "x"), ("insert", "x"), ("insert", "y")]
+        assert got.index(("insert", "x")) < got.index(("delete", "x"))
+
+
+@pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
+async def test_events_tell_no_key_of_a_row_without_partition(
+    database_url: str, caplog: pytest.LogCaptureFixture, policy: str
+) -> None:
+    stage = OutboxStage(Item)
+    once = Retry.fixed(timedelta(seconds=10), max_attempts=1, jitter=0)
+    stage.outbox(Item, start="end", on_failure=policy, partition_by="lane", retry=once)
+    stage.fails = lambda _message: ValueError("no")
+    async with stage.open(database_url) as test:
+        await stage.insert(test, Item())
+        await drain(test)
+        await stage.app.outboxes.skip(test, "send", events(caplog, "outbox.failed")[0]["message"], "a test")
+        await drain(test, timedelta(seconds=2))
+        await stage.insert(test, Item(lane="x"))
+        await drain(test)
+        for name in ("outbox.failed", "outbox.parked" if policy == "park" else "outbox.halted"):
+            assert [one["key"] for one in events(caplog, name)] == [None, "x"]

@@ -112,7 +112,8 @@ class Messages:
         column = self._outbox.partition_by
         if column is None or change.kind == TOPIC:
             return change.key
-        text = change.after if change.after is not None else change.before
+        left = change.after is None or (change.before is not None and self.meant(change) == "leave")
+        text = change.before if left else change.after  # what has left comes behind what was told of it before
         value = None if text is None else read_values(text).get(column)
         return None if value is None else str(value)
 

@@ -14,7 +14,7 @@ from penstock.calls.run import Runner
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.outbox.older import Older
-from penstock.services.standing import Item, Standing
+from penstock.services.standing import Item, Standing, unkeyed
 from penstock.store.changes import Batch, Source
 from penstock.store.contract import OpenTransaction, Row
 from penstock.store.outboxes import Aside, Identity, OutboxRow
@@ -186,9 +186,9 @@ class OlderRows:
 
 
 def key_of(messages: Messages, change: CapturedChange) -> str:
-    """By which a message waits for others; of no key, as it is in no partition, it waits for those of its row alone."""
+    """By which a message waits for others."""
     key = messages.key(change)
-    return f"\x01{change.key or change.seq}" if key is None else key
+    return unkeyed(change) if key is None else key
 
 
 def _covering(left: Older) -> tuple[str, ...]:

@@ -76,7 +76,12 @@ class Item:
     @property
     def told_key(self) -> str | None:
         """The key as others are told of it; None of a message that has none."""
-        return None if self.change.key is None else self.key
+        return None if self.change.key is None or self.key == unkeyed(self.change) else self.key
+
+
+def unkeyed(change: CapturedChange) -> str:
+    """The key of a message that has none, as it is in no partition: it waits for those of its row alone."""
+    return f"\x01{change.key or change.seq}"
 
 
 class Standing:
@@ -131,7 +136,7 @@ class Standing:
         If another one has it, or it is not known to the database, nothing is known of it here either.
         """
         self.forget()
-        if not await self._is_ours():
+        if not self._is_ours(await self.find()):
             return None
         reader = self._outbox.reader
         held = next((one.lease for one in await self._store.changes.readers() if one.name == reader), None)
@@ -139,6 +144,9 @@ class Standing:
         row = await self.find()
         self.again = held == lease and position == self.position
         if position is None or row is None:
+            return None
+        if not self._is_ours(row):  # it was declared otherwise just now
+            await self._store.changes.leave(reader, lease)
             return None
         self.row, self.lease, self.position, self.trouble = row, lease, position, row.trouble
         self.keys = await self._store.outboxes.kept_keys(row.id)
@@ -148,9 +156,9 @@ class Standing:
         log_event("outbox.started", outbox=self._outbox.name, lease=lease)
         return None if held == lease else held
 
-    async def _is_ours(self) -> bool:
+    def _is_ours(self, row: OutboxRow | None) -> bool:
         """Whether the outbox is declared as this program does; what it means by another one, this one does not know."""
-        row, ours = await self.find(), (self._outbox.source, self._outbox.spec())
+        ours = self._outbox.source, self._outbox.spec()
         if row is None or (row.plan.source, row.plan.spec) == ours:
             return row is not None
         if self._left != row.epoch:
