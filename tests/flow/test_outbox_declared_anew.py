@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stage.outboxes import OutboxStage, drain, outbox_row
+from stage.outboxes import OutboxStage, drain, outbox_row, send
 from stage.reactive import Stage
 
-from penstock import Index, Table
+from penstock import DeclarationError, Index, Table
 from penstock.outbox.meaning import Meaning
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import definition_of
@@ -19,6 +19,10 @@ class Item(Table):
     value: int = 0
 
     by_value = Index("value")
+
+
+class Box(Table):
+    note: str = ""
 
 
 ALL = ("insert", "update", "delete")
@@ -99,6 +103,38 @@ async def test_what_was_asked_for_when_it_was_written_is_handed_over(database_ur
         await second.insert(test, Item(note="c"))
         await drain(test)
         assert second.texts() == ["a", "update a", "c"]
+
+
+@pytest.mark.parametrize(("source", "other"), [("a", "b"), ("a", Item), (Item, "b"), (Item, Box)])
+async def test_another_source_under_the_same_name_is_refused(database_url: str, source: Any, other: Any) -> None:
+    first, second = OutboxStage(Item, Box), OutboxStage(Item, Box)
+    first.outbox(source)
+    second.outbox(other, version=2)
+    async with first.open(database_url) as test:
+        before, clock = await outbox_row(test), test.clock
+    with pytest.raises(DeclarationError, match=r"'send' is one of .* and cannot become one of .*name="):
+        async with second.open(database_url, clock=clock):
+            pass
+    async with first.open(database_url, clock=clock) as test:
+        assert await outbox_row(test) == before
+        await first.app.outboxes.drop(test, "send")
+    async with second.open(database_url, clock=clock) as test:
+        assert (await outbox_row(test)).plan.version == 2, "once the one before was dropped"
+
+
+async def test_an_older_program_with_another_source_leaves_the_outbox_alone(database_url: str) -> None:
+    older, newer = OutboxStage(Item), OutboxStage(Item)
+    older.outbox("a")
+    newer.outbox("b", version=2)
+    async with newer.open(database_url) as test:
+        await drain(test)
+        before = await outbox_row(test)
+        async with older.open(database_url, clock=test.clock) as other:
+            assert await outbox_row(test) == before
+            await drain(other)
+        await send(test, "b", '"mine"')
+        await drain(test)
+        assert (older.texts(), newer.texts()) == ([], ["mine"])
 
 
 @pytest.mark.parametrize("how", FILTERS)

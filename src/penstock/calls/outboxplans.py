@@ -48,6 +48,8 @@ async def check_outboxes(engine: Engine, outboxes: Outboxes, besides: Collection
     wanted = []
     for one in outboxes:
         outbox, row = one.outbox, known.get(one.outbox.name)
+        if row is not None and row.plan.version <= outbox.version:
+            _check_source(outbox, row)
         if outbox.definition is None or outbox.definition.name in besides:
             continue
         if (stored := tables.get(outbox.definition.name)) is not None:
@@ -92,7 +94,7 @@ async def _register(engine: Engine, outbox: Outbox, row: OutboxRow, readers: Col
         if outbox.definition is None or _is_said_by(outbox, row):
             at = BEGINNING if outbox.definition is None and outbox.start == "beginning" else None
             await store.changes.register(outbox.reader, engine.clock.now(), at)
-    if outbox.definition is None:
+    if outbox.definition is None and row.plan.source == outbox.source:
         await _read_under(engine, row, -await store.outboxes.topic(outbox.topic or ""))
 
 
@@ -156,6 +158,20 @@ async def _tell_of_others(engine: Engine, outboxes: Outboxes) -> None:
                 seconds=round(status.seconds),
                 fix=f"Declare it under this name, or let it go: penstock outbox drop {status.name}",
             )
+
+
+def _check_source(outbox: Outbox, row: OutboxRow) -> None:
+    """See to it that an outbox sends what it has sent: what waits of another source is not for this handler.
+
+    Raises:
+        DeclarationError: It was declared of another table or topic.
+    """
+    if row.plan.source != outbox.source:
+        raise DeclarationError(
+            f"Outbox {outbox.name!r} is one of {row.plan.source} in this database, and cannot become one of "
+            f"{outbox.source}.",
+            fix="Give it another name=; the one before goes on waiting for a handler, until it is dropped.",
+        )
 
 
 def _check_rows(
