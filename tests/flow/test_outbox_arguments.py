@@ -55,6 +55,21 @@ def test_a_set_of_something_else_is_refused(fields: Any) -> None:
         declared(fields=fields)
 
 
+def test_what_is_none_is_left_out() -> None:
+    none: dict[str, Any] = dict.fromkeys(("fields", "partition_by", "order_by"))
+    assert declared(**none) == declared()
+    stage = OutboxStage(Wide)
+    stage.outbox("news", **none)
+    (one,) = stage.app.outboxes
+    assert one.outbox.topic == "news"
+
+
+@pytest.mark.parametrize("option", [{"on": None}, {"fields": ()}, {"order_by": "note"}, {"partition_by": "note"}])
+def test_a_topic_has_no_options_of_tables(option: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationError, match="are for tables"):
+        OutboxStage(Wide).outbox("news", **option)
+
+
 # ----- looking after them
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -53,6 +54,7 @@ ODD: dict[str, Callable[[], BaseException | None]] = {
     "cancels": lambda: None,
     "CancelledError": asyncio.CancelledError,
     "Odd": Odd,
+    "GeneratorExit": GeneratorExit,
     "SystemExit": lambda: SystemExit(1),
     "LeaseLost": lambda: LeaseLost("Not that of the outbox."),
     "BaseExceptionGroup": lambda: BaseExceptionGroup("two", [Odd(), ValueError()]),
@@ -86,7 +88,7 @@ async def test_what_a_handler_raises_that_is_no_exception_fails_its_message_only
         assert (sorted(got) if options.get("parallelism") else got) == ["a", "b"]
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), Odd(), asyncio.CancelledError()])
+@pytest.mark.parametrize("error", [SystemExit(1), Odd(), GeneratorExit(), asyncio.CancelledError()])
 async def test_what_a_handler_in_a_thread_raises_that_is_no_exception_fails_its_message_only(
     database_url: str, error: BaseException
 ) -> None:
@@ -105,6 +107,17 @@ async def test_what_a_handler_in_a_thread_raises_that_is_no_exception_fails_its_
         assert f"raised {type(error).__name__}" in (await outbox_row(test)).trouble.error
         await drain(test, TEN)
         assert got == ["a"]
+
+
+async def test_what_a_canceled_future_of_a_thread_raises_is_told_as_that(database_url: str) -> None:
+    stage, future = OutboxStage(Item), Future[None]()
+    stage.outbox(Item, retry=SOON)
+    stage.fails = lambda _message: future.exception()
+    future.cancel()
+    async with stage.open(database_url) as test:
+        await stage.insert(test, *of("a"))
+        await drain(test)
+        assert "a task that it awaited was" in (await outbox_row(test)).trouble.error
 
 
 # ----- attempts
@@ -180,6 +193,34 @@ async def test_processes_that_die_while_a_receiver_is_away_do_not_halt_a_message
         assert sorted(stage.texts()) == ["a", "b"]
         assert (await outbox_row(test)).trouble is None
         assert await states(test) == []
+
+
+async def test_after_a_death_each_message_is_tried_as_soon_as_it_is_written_that_its_attempt_begins(
+    database_url: str,
+) -> None:
+    """Whatever else is due: one that has failed, or one that flows."""
+    stage = OutboxStage(Item)
+    stage.outbox(Item, retry=SOON, on_failure="halt_key")
+    async with stage.open(database_url) as test:
+        await drain(test)
+        stage.fails = failing(broken, "a", "b")
+        await stage.insert(test, *of("a"))
+        await drain(test)
+        await stage.insert(test, *of("b"))
+        await drain(test, timedelta(seconds=1))
+        stage.tried.clear()
+        await stage.insert(test, *of("c"))
+        test.relay = cast("Relay", test.make_service("relay"))  # the one before never says that it has ended
+        test.clock.advance(timedelta(minutes=1))
+        stage.fails = failing(broken)
+        await test.relay.tick()
+        (line,) = test.relay.lines
+        for tried in range(3):
+            assert await line.tick() == 0
+            assert len(stage.tried) == tried, "it is written that it begins"
+            assert await line.tick() == 0
+            assert len(stage.tried) == tried + 1
+        assert stage.texts() == ["a", "c", "b"]
 
 
 async def test_what_is_retried_leaves_the_attempts_of_the_next_message_alone(database_url: str) -> None:

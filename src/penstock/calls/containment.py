@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,13 +25,18 @@ async def contained(function: AnyFunction, run: Awaitable[Any]) -> Any:
 @contextmanager
 def containing(name: str) -> Iterator[None]:
     """The same for a part of a call, on the event loop or in a thread."""
+    task = _task()
     try:
         with uncanceled(name):
             yield
-    except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):  # the last two are not of its making
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt):  # the last is not of its making
         raise
+    except GeneratorExit as error:
+        if task is not _task():  # nor this: the call was left by a loop that has ended
+            raise
+        raise _no_exception(name, error) from error
     except BaseException as error:
-        raise UsageError(f"{name} raised {type(error).__name__}.", fix="Return, or raise an Exception.") from error
+        raise _no_exception(name, error) from error
 
 
 @contextmanager
@@ -38,7 +44,7 @@ def uncanceled(name: str) -> Iterator[None]:
     """The same for CancelledError only."""
     try:
         yield
-    except asyncio.CancelledError as error:
+    except (asyncio.CancelledError, concurrent.futures.CancelledError) as error:
         if _is_cancelled():  # it took too long, was asked to stop, or the process stops
             raise
         raise UsageError(
@@ -47,9 +53,18 @@ def uncanceled(name: str) -> Iterator[None]:
         ) from error
 
 
+def _no_exception(name: str, error: BaseException) -> UsageError:
+    return UsageError(f"{name} raised {type(error).__name__}.", fix="Return, or raise an Exception.")
+
+
 def _is_cancelled() -> bool:
+    task = _task()
+    return task is None or task.cancelling() > 0  # nobody can tell of a thread
+
+
+def _task() -> asyncio.Task[Any] | None:
+    """The task that runs here; None in a thread."""
     try:
-        task = asyncio.current_task()
-    except RuntimeError:  # in a thread, of which nobody can tell
-        return True
-    return task is None or task.cancelling() > 0
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

@@ -34,6 +34,7 @@ T = TypeVar("T", bound=Table)
 H = TypeVar("H", bound=Callable[..., Any])
 
 _ROW = "{row}"
+_OF_TABLES = frozenset({"on", "fields", "partition_by", "order_by"})
 _KINDS: dict[str, type[AnyFunction]] = {
     "ActionCtx": ActionFunction,
     "SyncActionCtx": ActionFunction,
@@ -240,11 +241,12 @@ class Outboxes(OutboxCare, Sending):
 
 
 def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> Outbox:
-    given: dict[str, Any] = {word: value for word, value in options.items() if word not in {"name", "reset"}}
+    left_out = {"name", "reset", *(word for word in _OF_TABLES - {"on"} if options.get(word) is None)}
+    given: dict[str, Any] = {word: value for word, value in options.items() if word not in left_out}
     for word in given.keys() & {"on", "fields", "order_by"}:
         given[word] = _several(word, given[word])
     if isinstance(source, str):
-        if condition is not None or given.keys() & {"on", "fields", "partition_by", "order_by"}:
+        if condition is not None or given.keys() & _OF_TABLES:
             raise DeclarationError(
                 f"Outbox {name!r}: filter, fields, on, partition_by and order_by are for tables.",
                 fix="Send only what is to be handed over, with a key=.",
@@ -270,8 +272,6 @@ def _several(word: str, given: Any) -> Any:
         given = (given,) if isinstance(given, str) else given
     elif isinstance(given, (set, frozenset)):
         given = sorted(given, key=str)  # the same in each process
-    if given is None and word != "on":
-        return ()
     return tuple(given) if isinstance(given, list) else given
 
 
