@@ -18,6 +18,7 @@ from penstock import (
     Conflict,
     JobState,
     MutationCtx,
+    Pending,
     QueryCtx,
     Table,
     sync,
@@ -209,8 +210,7 @@ async def value(ctx: QueryCtx, at: int) -> int:
 
 @app.mutation
 def copy_numbers(ctx: sync.MutationCtx) -> int:
-    for number in range(3):
-        ctx.db.insert(Number(value=number))
+    ctx.db.insert_many(Number(value=number + ctx.db.query(Number).count()) for number in range(3))
     return len(sms.enqueue_batch(ctx, send, ({"number": ctx.run_query(value, number)} for number in range(3))))
 
 
@@ -259,6 +259,9 @@ def test_arguments_may_be_what_belongs_to_the_thread_of_a_program(database_url: 
         sms.enqueue_batch(backend, send, ({"number": backend.job_counts()["ready"]} for _ in range(2)))
         sms.enqueue_batch(backend, send, again())
         assert sorted(job.args["number"] for job in backend.jobs()) == [1, 2, 2, 2, 3, 4]
+        assert (
+            sms.status_batch(backend, (job.id for _ in range(2) for job in backend.jobs(limit=1))) == [Pending(0)] * 2
+        )
         for wrong in (5, None, iter([{"number": 1}, 2])):
             with pytest.raises(ArgumentsInvalid):
                 sms.enqueue_batch(backend, send, wrong)  # type: ignore[arg-type]

@@ -114,8 +114,8 @@ class JobsAlike:
             yield replace(alike, id=job_uuid(text), args=args)
 
 
-def gone_through(arguments: Iterable[Any]) -> Iterable[Any]:
-    """The arguments of many calls, all asked for here: in the thread of their caller, where they may wait."""
-    if isinstance(arguments, list | tuple) or not isinstance(arguments, Iterable):
-        return arguments
-    return [dict(one) if isinstance(one, Mapping) else one for one in arguments]  # as some give the same one again
+def gone_through(given: Iterable[Any]) -> Iterable[Any]:
+    """What is given for many calls, all asked for here: in the thread of their caller, where it may wait."""
+    if isinstance(given, list | tuple) or not isinstance(given, Iterable):
+        return given
+    return [dict(one) if isinstance(one, Mapping) else one for one in given]  # as some give the same one again

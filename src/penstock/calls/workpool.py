@@ -196,7 +196,7 @@ class Workpool(Retrying, Completer):
     def status_batch(self, ctx: Any, work_ids: Iterable[JobId]) -> Any:
         """Where each of them stands, in order; see `status`."""
         calls = self._calls(ctx)
-        return calls.answer(self._status_batch(calls, work_ids))
+        return calls.answer(self._status_batch(calls, gone_through(work_ids) if calls.in_thread else work_ids))
 
     @overload
     def result(
