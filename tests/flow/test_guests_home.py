@@ -58,6 +58,29 @@ async def test_where_a_backend_is_open_its_clock_and_its_settings_hold(database_
     await other.close()
 
 
+async def test_nothing_is_told_of_what_is_enqueued_where_nobody_sees_the_commit(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, _, send = new_app()
+    loud = app.workpool("loud", log_level="info")
+    caplog.set_level("INFO", "penstock")
+    async with app.open(database_url, metrics_token="let-me-in") as backend:
+        connection = await connect(database_url)
+        await loud.enqueue(connection, send, to="Ada")
+        await loud.enqueue_batch(connection, send, [{"to": "Bob"}, {"to": "Eve"}])
+        await loud.with_options(key="k").enqueue(connection, send, to="Dan")
+        if database_url.startswith("sqlite"):
+            await connection.commit()
+        await connection.close()
+        assert (await backend.job_counts())["ready"] == 4
+        meters = backend.engine.journal.meters
+        assert meters is not None
+        assert "workpool.enqueued" not in caplog.text
+        await loud.enqueue(backend, send, to="Joe")
+        assert meters.counters["penstock_jobs_enqueued"] == {("loud",): 1}
+        assert caplog.text.count("workpool.enqueued") == 1
+
+
 async def test_a_connection_has_to_lead_to_the_kind_of_database_of_the_open_backend(
     sqlite_url: str, postgres_url: str
 ) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
+from stage.guests import sqlite_file
 
 from penstock import (
     ActionCtx,
@@ -208,6 +212,36 @@ async def test_work_with_different_keys_does_not_conflict(
         assert len(enqueued) == 100, "none ran again"
         await backend.run_until_idle()
         assert len(ran) == 100
+
+
+async def test_a_key_whose_job_was_never_stored_is_free_after_a_minute(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def die(*_: object) -> None:
+        raise ConnectionResetError("the program ends here")
+
+    async with TestApp(app, database_url) as backend:
+        works: list[WorkId] = []
+        lite = database_url.startswith("sqlite")
+        with closing(
+            sqlite3.connect(sqlite_file(database_url), isolation_level=None)
+            if lite
+            else psycopg.connect(database_url, autocommit=True)
+        ) as own:
+            once = fair.with_options(key="k")
+            with monkeypatch.context() as patch:
+                patch.setattr(backend.engine.store.jobs, "enqueue", die)
+                with pytest.raises(ConnectionResetError):
+                    once.enqueue(own, note, what="lost")
+            lost = await once.enqueue(backend, note, what="k")
+            assert await fair.status(backend, lost) is None, "another program may be about to store it"
+            backend.clock.advance(1.1 * MINUTE)
+            works += await asyncio.gather(*(backend.run_mutation(enqueue_once, key="k") for _ in range(5)))
+            works.append(once.enqueue(own, note, what="k"))
+        assert len(set(works)) == 1
+        assert lost not in works
+        await backend.run_until_idle()
+        assert ran == ["k"]
 
 
 async def test_what_is_tried_again_keeps_its_key(database_url: str) -> None:

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,6 +157,84 @@ def test_what_keeps_it_from_opening_is_told() -> None:
         app.sync.open("postgresql://nobody@127.0.0.1:1/nothing", database_wait=0.1) as backend,
     ):
         raise AssertionError(backend)
+
+
+@pytest.mark.parametrize("comes", ["before the loop is closed", "while it is", "after that"])
+def test_a_word_that_comes_when_the_loop_takes_its_last_turn_is_refused(sqlite_url: str, comes: str) -> None:
+    with app.sync.open(sqlite_url) as backend:
+        thread = backend._thread()
+        loop, check, begin = thread._loop, thread._check, thread._begin
+        close, call_soon = loop.close, loop.call_soon_threadsafe
+        checked, closing, given = threading.Event(), threading.Event(), threading.Event()
+        told: list[Exception] = []
+
+        def check_early() -> None:
+            check()
+            checked.set()
+            assert closing.wait(60)
+
+        def begin_in_time(call: Any) -> Any:
+            answer = begin(call)
+            given.set()
+            return answer
+
+        def call_in_time(*work: Any, **options: Any) -> Any:
+            handle = call_soon(*work, **options)
+            if comes == "while it is" and closing.is_set():
+                given.set()
+                thread._ended.result(60)
+            return handle
+
+        def close_late() -> None:
+            if comes == "after that":
+                close()
+            closing.set()
+            assert comes == "after that" or given.wait(60)
+            close()
+
+        def use() -> None:
+            try:
+                backend.run_query(visits)
+            except ContextError as error:
+                told.append(error)
+
+        user = threading.Thread(target=use, daemon=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(thread, "_check", check_early)
+            patch.setattr(thread, "_begin", begin_in_time)
+            patch.setattr(loop, "call_soon_threadsafe", call_in_time)
+            patch.setattr(loop, "close", close_late)
+            user.start()
+            assert checked.wait(60)
+            thread.close()
+            user.join(60)
+        assert [str(error) for error in told] == ["The backend is closed. Use it inside async with app.open()."]
+
+
+def test_what_calls_begin_as_they_end_comes_to_its_end(sqlite_url: str) -> None:
+    begun, ended, tasks = threading.Event(), list[str](), list[asyncio.Task[None]]()
+
+    async def wait(what: str) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append(what)
+            if what != "the last":
+                tasks.append(asyncio.create_task(wait("the last")))
+            raise
+
+    def use() -> None:
+        with pytest.raises(ContextError, match="is closed"):
+            thread.wait(wait("the first"))
+
+    with app.sync.open(sqlite_url) as backend:
+        thread = backend._thread()
+        user = threading.Thread(target=use, daemon=True)
+        user.start()
+        assert begun.wait(60)
+    user.join(60)
+    assert ended == ["the first", "the last"]
 
 
 _PROGRAM = """

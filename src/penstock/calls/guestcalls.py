@@ -31,6 +31,7 @@ T = TypeVar("T")
 # Only the statements of such a store are used: nobody connects to where it leads.
 _NOWHERE = {"postgres": "postgresql://", "sqlite": "sqlite:///nowhere.db"}
 _SAME_TIME_FOR = 60.0
+_PIECE = 5_000  # jobs at once
 
 
 class Guests:
@@ -127,18 +128,22 @@ class _Transaction:
     Attributes:
         now: The time of the call.
         wakes: Of no meaning here: nobody knows when it commits.
+        committed: For the same reason nothing of it is done.
     """
 
     def __init__(self, runner: Runner, inside: OpenTransaction) -> None:
         self.store = runner.engine.store
         self.now = runner.now()
         self.wakes = False
+        self.committed: list[Callable[[], None]] = []
         self.fetch = inside.fetch
         self.execute = inside.execute
         self.execute_many = inside.execute_many
 
     async def enqueue(self, jobs: Iterable[NewJob]) -> None:
-        await self.store.jobs.enqueue_alike(self, jobs, self.now)
+        made = list(jobs)  # before the first is stored: no savepoint would undo some if others cannot be made
+        for start in range(0, len(made), _PIECE):
+            await self.store.jobs.enqueue(self, made[start : start + _PIECE], self.now)
 
     async def send(self, topic: str, payload: str, key: str | None) -> bool:
         return await self.store.outboxes.send(self, topic, payload, key)

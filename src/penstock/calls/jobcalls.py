@@ -6,12 +6,13 @@ Owns the checks at the door. `ctx.scheduler` and pools speak to users in their o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
 from penstock.calls import tokens
-from penstock.calls.alike import JobsAlike
+from penstock.calls.alike import JobsAlike, NotMade
 from penstock.calls.journal import tell_of_retries
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
@@ -52,13 +53,17 @@ class JobCalls:
         runner: Runs functions.
         scope: The run of a function in a transaction; None where there is none.
         answer: Gives a call to its caller: as it is, to be awaited; or its result, where the caller waits in a thread.
+        in_thread: Whether the caller does so, while the call runs on the event loop.
     """
 
-    __slots__ = ("_runner", "_scope", "answer")
+    __slots__ = ("_runner", "_scope", "answer", "in_thread")
 
-    def __init__(self, runner: Runner, scope: Scope | None, answer: Answer | None = None) -> None:
+    def __init__(
+        self, runner: Runner, scope: Scope | None, answer: Answer | None = None, *, in_thread: bool = False
+    ) -> None:
         self._runner = runner
         self._scope = scope
+        self.in_thread = in_thread
         self.answer: Answer = answer or (scope.track if scope is not None else _as_it_is)
 
     def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
@@ -67,7 +72,7 @@ class JobCalls:
 
     def waiting(self, wait: Answer) -> JobCalls:
         """The same for a caller in a thread."""
-        return JobCalls(self._runner, self._scope, lambda call: wait(self.answer(call)))
+        return JobCalls(self._runner, self._scope, lambda call: wait(self.answer(call)), in_thread=True)
 
     @property
     def engine(self) -> Engine:
@@ -222,14 +227,15 @@ class JobCalls:
 
     async def enqueue_all(self, jobs: Iterable[NewJob]) -> list[JobId]:
         """Enqueue any number of jobs that are alike, all or none: with the transaction, or at once; their ids."""
-        batch = JobsAlike(jobs, again=self._scope is None)
+        batch = JobsAlike(jobs, again=not self.in_transaction)
 
         async def send(transaction: Transaction) -> None:
-            await transaction.enqueue(batch)
+            await batch.store(transaction, goes_on=self._scope is not None)
             if batch.first is not None:
                 self._runner.engine.journal.sending(transaction, batch.first, batch.ids)
 
-        await self.write(send)
+        with suppress(NotMade):  # it is raised below, as it was
+            await self.write(send)
         return batch.ids()
 
     async def enqueue_with_key(self, job: NewJob, duplicate: Duplicate) -> UUID:

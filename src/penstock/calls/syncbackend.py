@@ -73,6 +73,8 @@ class Thread:
         self._opening = opening
         self._opened: Future[Asynchronous] = Future()
         self._ended: Future[None] = Future()
+        self._answers: set[Future[Any]] = set()
+        self._is_over = False
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
         refuse_on_a_loop()
@@ -100,12 +102,14 @@ class Thread:
         except ContextError:
             call.close()
             raise
-        answer = asyncio.run_coroutine_threadsafe(call, self._loop)
+        answer = self._begin(call)
         try:
             return answer.result()
         except CancelledError as error:
+            call.close()  # which was perhaps never begun
             raise not_open() from error
         finally:
+            self._answers.discard(answer)
             answer.cancel()  # of a caller who was interrupted; else it is done
 
     def close(self) -> None:
@@ -122,8 +126,19 @@ class Thread:
                 "The backend was opened before this process was forked, and its connections are the other's.",
                 fix="Open it in each process after the fork; or use app.sync itself, which does so.",
             )
-        if self._ended.done():
+        if self._is_over:
             raise not_open()
+
+    def _begin(self, call: Coroutine[Any, Any, R]) -> Future[R]:
+        try:
+            answer = asyncio.run_coroutine_threadsafe(call, self._loop)
+        except RuntimeError as error:  # the loop was closed since that was checked
+            call.close()
+            raise not_open() from error
+        self._answers.add(answer)
+        if self._loop.is_closed():  # before `_work` could know of this one
+            answer.cancel()
+        return answer
 
     def _leave(self, opened: Future[Asynchronous]) -> None:
         """Stop, once it is open: nobody waits for it any more."""
@@ -136,14 +151,19 @@ class Thread:
         except BaseException as error:  # noqa: BLE001 - told to who opens or closes
             told: Future[Any] = self._ended if self._opened.done() else self._opened
             told.set_exception(error)
+        for answer in self._answers.copy():  # what came between the last turn of the loop and its end
+            answer.cancel()
         if not self._ended.done():
             self._ended.set_result(None)
 
     async def _live(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with self._opening() as backend:
-            self._opened.set_result(backend)
-            await self._stop.wait()
+        try:
+            async with self._opening() as backend:
+                self._opened.set_result(backend)
+                await self._stop.wait()
+        finally:
+            self._is_over = True
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
@@ -158,10 +178,11 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
 
 
 async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    """Cancel all other tasks, and those that they begin as they end, such as to close a connection."""
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 def refuse_on_a_loop() -> None:

@@ -216,7 +216,7 @@ class SyncDatabaseWriter(SyncDatabaseReader):
 
     def insert_many(self, rows: Iterable[T]) -> list[Id[T]]:
         """See `DatabaseWriter.insert_many`."""
-        return self._wait(self._writer.insert_many(rows))
+        return self._wait(self._writer.insert_many(list(rows)))  # in the thread, where they may wait
 
     def patch(self, table: type[T], row_id: RowId[T], /, **changes: Any) -> T:
         """See `DatabaseWriter.patch`."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
+from penstock.calls.alike import gone_through
 from penstock.calls.completer import Completer
 from penstock.calls.guestcalls import Guests
 from penstock.calls.jobcalls import JobCalls, calls_of
@@ -161,14 +162,15 @@ class Workpool(Retrying, Completer):
         Args:
             ctx: As for `enqueue`.
             function: As for `enqueue`.
-            arguments: Of each call its arguments by name. They are asked for once, one by one, while those before are
-                stored, so they may come from a generator.
+            arguments: Of each call its arguments by name. They are asked for once, one by one, so they may come from a
+                generator: while those before are stored; but where nobody awaits, and on connections, before that.
 
         Raises:
             ArgumentsInvalid: The function does not take some of them, or they are no mappings; then none is enqueued.
         """
         calls = self._calls(ctx, writes=True)
-        return calls.answer(calls.sending(self.name, function, self._enqueue_batch(calls, function, arguments)))
+        given = gone_through(arguments) if calls.in_thread else arguments
+        return calls.answer(calls.sending(self.name, function, self._enqueue_batch(calls, function, given)))
 
     # ----- look
 
@@ -194,7 +196,7 @@ class Workpool(Retrying, Completer):
     def status_batch(self, ctx: Any, work_ids: Iterable[JobId]) -> Any:
         """Where each of them stands, in order; see `status`."""
         calls = self._calls(ctx)
-        return calls.answer(self._status_batch(calls, work_ids))
+        return calls.answer(self._status_batch(calls, gone_through(work_ids) if calls.in_thread else work_ids))
 
     @overload
     def result(

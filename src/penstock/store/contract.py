@@ -159,8 +159,11 @@ class Jobs(Protocol):
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         """Store jobs in a transaction, in one statement on Postgres."""
 
-    async def enqueue_alike(self, session: OpenTransaction, jobs: Iterable[NewJob], now: datetime) -> None:
-        """Store any number of jobs in a transaction while they are made; they differ in id and arguments only."""
+    async def enqueue_alike(self, session: Session, jobs: Iterable[NewJob], now: datetime) -> None:
+        """Store any number of jobs in a transaction while they are made; they differ in id and arguments only.
+
+        After each piece of them all else that is ready has its turn.
+        """
 
     async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
         """Store a job in a transaction of its own; on Postgres in one round trip.

@@ -39,6 +39,9 @@ class Keys(Protocol):
     async def holder(self, transaction: OpenTransaction, pool: str, key: str) -> KeyHolder | None:
         """Who has a key."""
 
+    async def free(self, transaction: OpenTransaction, pool: str, key: str, job_id: UUID) -> bool:
+        """Take a key from a job that is not there, and so will never free it; False if it is there."""
+
     async def replace(self, transaction: OpenTransaction, job_id: UUID, job: NewJob, now: datetime) -> bool:
         """Put a job in the place of a pending one, which keeps its id; False if that has started."""
 

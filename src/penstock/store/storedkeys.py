@@ -35,6 +35,12 @@ class StoredKeys:
         rows = await self._fetch(transaction, "holder", pool=pool, key=key)
         return KeyHolder(*self.decode(rows[0])) if rows else None
 
+    async def free(self, transaction: OpenTransaction, pool: str, key: str, job_id: UUID) -> bool:
+        """Take a key from a job that is not there, and so will never free it; False if it is there."""
+        held = {"pool": pool, "key": key, "id": self.encode(job_id)}
+        # The look comes first: all may look, but not all may delete
+        return bool(await self._fetch(transaction, "lost", **held) and await self._fetch(transaction, "free", **held))
+
     async def replace(self, transaction: OpenTransaction, job_id: UUID, job: NewJob, now: datetime) -> bool:
         """Put a job in the place of a pending one, which keeps its id; False if that has started."""
         return bool(

@@ -16,6 +16,7 @@ from penstock.store.keys import KeyHolder
 from penstock.transaction.transaction import Transaction
 
 _ATTEMPTS = 20
+_MINUTE = 60_000 << 80  # between two ids of jobs, which begin with the time in milliseconds
 
 
 async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Duplicate) -> UUID:
@@ -33,6 +34,8 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
         holder = await keys.holder(transaction, job.pool, key)
         if holder is None:
             continue
+        if _may_be_lost(job, holder) and await keys.free(transaction, job.pool, key, holder.job_id):
+            continue
         if duplicate.does == "return":
             return holder.job_id
         if duplicate.does == "reject" or holder.enqueued_at is None:
@@ -43,6 +46,11 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
             transaction.wakes = True
             return holder.job_id
     raise Conflict(f"The key {key!r} of pool {job.pool} was taken and freed by others again and again.")
+
+
+def _may_be_lost(job: NewJob, holder: KeyHolder) -> bool:
+    """Whether its key may be all that was stored of a job: in autocommit its program may have died after that."""
+    return holder.enqueued_at is None and job.id.int - holder.job_id.int > _MINUTE
 
 
 def _delayed(job: NewJob, holder: KeyHolder, duplicate: Duplicate) -> NewJob:

@@ -37,7 +37,7 @@ from penstock.store.queries import Query, load_queries
 from penstock.store.rooms import GatesLeftOut, Line, gates_in_line, left_rooms
 
 _PROMOTE_MOST = 1000
-_PIECE = 5000  # jobs of a user's transaction, in one statement
+_PIECE = 5000  # jobs in one statement, of a transaction that is shared
 _RUN_AT, _RANK, _SEQ = 4, 12, 13  # of rows of the query `claim`
 _CANCELS, _GATES, _PASSED = 14, 15, 16  # of the first one
 _FAILING_SINCE = 17  # of the others
@@ -77,7 +77,7 @@ class PostgresJobs:
         query = self._queries["enqueue"]
         await session.execute(query.statement, query.args(arrays(jobs, now)))
 
-    async def enqueue_alike(self, session: OpenTransaction, jobs: Iterable[NewJob], now: datetime) -> None:
+    async def enqueue_alike(self, session: Session, jobs: Iterable[NewJob], now: datetime) -> None:
         """Store any number of jobs in a transaction while they are made."""
         left, copies = iter(jobs), isinstance(session, PostgresSession)
         while piece := list(islice(left, COPY_FROM if copies else _PIECE)):

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from penstock.clock import SystemClock
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
 from penstock.jobs.order import rank
@@ -79,11 +80,13 @@ class SqliteJobs:
             elif rows:
                 await session.execute_many(query.statement, rows)
 
-    async def enqueue_alike(self, session: OpenTransaction, jobs: Iterable[NewJob], now: datetime) -> None:
+    async def enqueue_alike(self, session: Session, jobs: Iterable[NewJob], now: datetime) -> None:
         """Store any number of jobs in a transaction while they are made."""
-        left = iter(jobs)
+        left, clock = iter(jobs), SystemClock()
         while piece := list(islice(left, _PIECE)):
             await self.enqueue(session, piece, now)
+            if len(piece) == _PIECE:
+                await clock.sleep(0)
 
     async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
         """Store a job in a transaction of its own."""

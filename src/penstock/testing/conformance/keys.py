@@ -52,9 +52,12 @@ class Keys(Suite):
         job = keyed(kind="action", retry=AGAIN)
         await hold(bench, job)
         lease = await bench.lease()
+        assert not await free(bench, job)
         (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)).jobs
+        assert not await free(bench, job)
         assert await holder(bench) == KeyHolder(job.id, until_start=False, enqueued_at=None)
         await bench.settle(lease, ended(running, JobEvent.RAISED, error="No"))
+        assert not await free(bench, job)
         assert await holder(bench) == KeyHolder(job.id, until_start=False, enqueued_at=None), "it is tried again"
         (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], after(60))).jobs
         assert await bench.store.jobs.settle(await bench.lease(), [ended(running)]) == set()
@@ -102,11 +105,22 @@ class Keys(Suite):
             else:
                 (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)).jobs
                 await bench.settle(lease, ended(running))
+            assert not await free(bench, job)
             assert await holder(bench) == KeyHolder(job.id, until_start=False, enqueued_at=None)
             (running,) = (await bench.store.jobs.claim(lease, 5, [], NOW)).jobs
             assert running.ending is not None
             await within(bench, lease, completed(running, running.ending, NOW, KEEP))
             assert await holder(bench) is None
+
+    @story
+    async def test_a_key_is_taken_from_a_job_that_was_never_stored(self, bench: Bench) -> None:
+        lost, other = keyed(), keyed()
+        await bench.writing(lambda session: bench.store.keys.hold(session, lost))
+        assert not await hold(bench, other)
+        assert not await free(bench, other), "it has not the key"
+        assert await free(bench, lost)
+        assert not await free(bench, lost)
+        assert await hold(bench, other)
 
     @story
     async def test_a_pending_job_gives_way_to_another_and_keeps_its_id(self, bench: Bench) -> None:
@@ -155,6 +169,11 @@ async def hold(bench: Bench, job: NewJob) -> bool:
 async def holder(bench: Bench, key: str = "k") -> KeyHolder | None:
     """Who has a key of the pool."""
     return await bench.reading(lambda session: bench.store.keys.holder(session, "p", key))
+
+
+async def free(bench: Bench, job: NewJob) -> bool:
+    """Take its key from a job, if that is not there; whether it was so."""
+    return await bench.writing(lambda session: bench.store.keys.free(session, "p", "k", job.id))
 
 
 async def replace(bench: Bench, old: NewJob, new: NewJob) -> bool:

@@ -211,7 +211,8 @@ create table penstock.turn (
 );
 
 -- Keys of jobs, of which there is one at a time: until it starts, or until it ends. Written by transactions that enqueue
--- (insert only); deleted by workers, and by a mutation that is a job, which ends its own.
+-- (insert only); deleted by workers, by a mutation that is a job, which ends its own, and by whoever finds that the job
+-- of a key was never stored.
 create table penstock.job_key (
     pool text not null,
     key text not null,
