@@ -205,6 +205,21 @@ class Outboxes(Suite):
         assert [one.change.seq for one in await asides(bench, row)] == [2, 3, 4]
 
     @story
+    async def test_what_is_tried_again_counts_as_if_no_process_had_died(self, bench: Bench) -> None:
+        """Otherwise the next process to die would put an end to its attempts at once."""
+        store = bench.store.outboxes
+        row, lease = await begun(bench)
+        put = [
+            replace(aside(number, state), trouble=deadly(number)) for number, state in ((1, "halted"), (2, "parked"))
+        ]
+        assert await store.advance(step(row, lease, 0, 5, trouble=deadly(9), put=put), NOW)
+        before = [(await find(bench)).trouble, *(one.trouble for one in await asides(bench, row))]
+        assert [one and one.deaths for one in before] == [3, 3, 3]
+        assert await store.retry("o", after(1)) == 3
+        later = [(await find(bench)).trouble, *(one.trouble for one in await asides(bench, row))]
+        assert [one and (one.attempts, one.deaths, one.halted) for one in later] == [(0, 0, False)] * 3
+
+    @story
     async def test_it_is_forgotten_with_all_that_belongs_to_it(self, bench: Bench) -> None:
         row, lease = await begun(bench)
         assert await bench.store.outboxes.advance(step(row, lease, 0, 5, put=[aside(1)]), NOW)
@@ -253,6 +268,11 @@ def aside(number: int, state: AsideState = "waiting", key: str = ODD, retry: flo
     """A message that is put aside."""
     change = CapturedChange(number, 1, "enter", f"[{number}]", None, f'{{"text": "{number}"}}', after(number))
     return Aside(change, key, state, None if state == "waiting" else known(number, retry))
+
+
+def deadly(number: int) -> Trouble:
+    """What is known of a message at which processes have ended three times."""
+    return replace(known(number), deaths=3)
 
 
 def known(number: int, retry: float = 1) -> Trouble:
