@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
+from penstock.outbox.older import BEFORE_ALL
 from penstock.outbox.trouble import Trouble
 from penstock.store.tasks import Move
 
@@ -203,7 +204,7 @@ class Outboxes(Protocol):
         """Of rows with these keys those of which a change of these kinds was put aside, as a session sees it."""
 
     async def aside(
-        self, outbox: int, states: Sequence[AsideState], limit: int, after: int | None = None
+        self, outbox: int, states: Sequence[AsideState], limit: int, after: int = BEFORE_ALL
     ) -> builtins.list[Aside]:
         """Messages that are put aside, in their order, after the one with a number."""
 

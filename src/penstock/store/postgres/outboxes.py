@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.changes.position import Position, Snapshot
 from penstock.errors import Conflict, CursorInvalid
+from penstock.outbox.older import BEFORE_ALL
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract import OpenTransaction, Row, Session
@@ -104,7 +105,7 @@ class PostgresOutboxes:
         return {row[0] for row in await self._fetch(session, "put_keys", outbox=outbox, keys=[*keys], kinds=[*kinds])}
 
     async def aside(
-        self, outbox: int, states: Sequence[AsideState], limit: int, after: int | None = None
+        self, outbox: int, states: Sequence[AsideState], limit: int, after: int = BEFORE_ALL
     ) -> builtins.list[Aside]:
         """Messages that are put aside, in their order, after the one with a number."""
         return _asides(await self._run("aside", outbox=outbox, states=[*states], limit=limit, after=after))

@@ -185,6 +185,15 @@ class OutboxCare(Suite):
         assert await store.count_aside(other.id) == {}
         assert (await store.next_retry(other.id), await store.kept_keys(other.id)) == (None, set())
 
+    @story
+    async def test_the_oldest_is_that_which_was_written_first_whatever_its_number(self, bench: Bench) -> None:
+        store = bench.store.outboxes
+        row, lease, _ = await sending(bench)
+        put = [written(aside(number), 9 - number) for number in range(1, 5)]
+        assert await store.advance(step_of(row, lease, BEGINNING, put), NOW)
+        assert [one.oldest_at for one in await store.backlog(9)] == [after(5)]
+        assert [one.oldest_at for one in await store.backlog(2)] == [after(7)], "of those that were counted"
+
     # ----- keeping
 
     @story
@@ -235,6 +244,11 @@ async def sending(bench: Bench) -> tuple[OutboxRow, int, Position]:
     for number in range(4):
         assert await bench.writing(partial(store.send, topic="t", payload=str(number), key=None))
     return await find(bench), lease, BEGINNING
+
+
+def written(one: Aside, seconds: float) -> Aside:
+    """A message aside that was written at another time."""
+    return replace(one, change=replace(one.change, changed_at=after(seconds)))
 
 
 async def read(bench: Bench, start: Position, limit: int) -> Position:

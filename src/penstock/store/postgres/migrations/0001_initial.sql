@@ -504,10 +504,12 @@ create table penstock.outbox_message (
     primary key (outbox, seq)
 );
 create index outbox_message_state on penstock.outbox_message (outbox, state, seq);
--- Keys have any length, and entries of an index have not.
-create index outbox_message_key on penstock.outbox_message (outbox, left(key, 500), seq);
+-- Keys have any length, and entries of an index have not. Spelled otherwise, this state leads who asks for keys to no other
+-- index, and nobody else to this one.
+create index outbox_message_key on penstock.outbox_message (outbox, left(key, 500)) where state || '' = 'halted';
 create index outbox_message_row on penstock.outbox_message (outbox, left(row_key, 500));
 create index outbox_message_due on penstock.outbox_message (outbox, retry_at, seq) where state = 'halted';
+create index outbox_message_turned on penstock.outbox_message (outbox, seq) where turned;
 
 -- ----- for plain SQL, in any language
 

@@ -80,14 +80,19 @@ on conflict (outbox, seq) do update set
 delete from penstock.outbox_message where outbox = :outbox and seq = any(:seqs::bigint[]);
 
 -- waiting: messages that wait, of keys of which none has failed, in their order.
+-- Unbounded: it passes over those of keys of which one has failed.
+-- Differs: it cannot name its indexes. It asks by ranges, in an order that only the right one has, and `|| ''` hides all
+-- others with that state. So it is read through these whatever was known of the table when it was planned.
 select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
        deaths, used_up, turned
 from penstock.outbox_message w
-where w.outbox = :outbox and w.state = 'waiting' and not exists (
-    select from penstock.outbox_message h where h.outbox = w.outbox and left(h.key, 500) = left(w.key, 500) and h.key = w.key
-      and h.state = 'halted'
-)
-order by w.seq limit :limit;
+where w.outbox = :outbox and w.state between 'waiting' and 'waiting' and (
+    select true from penstock.outbox_message h
+    where h.outbox = w.outbox and left(h.key, 500) between left(w.key, 500) and left(w.key, 500) and h.key = w.key
+      and h.state || '' = 'halted'
+    order by left(h.key, 500) limit 1
+) is null
+order by w.state, w.seq limit :limit;
 
 -- failed: messages that keep those of their key waiting, and are to be tried again by now: that first which waits longest.
 select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
@@ -103,31 +108,38 @@ select min(retry_at) from penstock.outbox_message where outbox = :outbox and sta
 select distinct key from penstock.outbox_message where outbox = :outbox and state in ('waiting', 'halted');
 
 -- turned: the messages aside of which the feed tells as of mere changes.
--- Unbounded: it reads all that is put aside.
+-- Unbounded: it reads them all.
 select seq from penstock.outbox_message where outbox = :outbox and turned;
 
 -- put_keys: of rows with these keys those of which a change of these kinds was put aside.
--- Differs: keys and kinds are arrays.
-select distinct row_key from penstock.outbox_message
-where outbox = :outbox and left(row_key, 500) in (select left(k, 500) from unnest(:keys::text[]) k)
-  and row_key = any(:keys::text[]) and kind = any(:kinds::text[]);
+-- Differs: keys and kinds are arrays; see waiting.
+select distinct k.row_key from unnest(:keys::text[]) as k (row_key) where (
+    select true from penstock.outbox_message m
+    where m.outbox = :outbox and left(m.row_key, 500) between left(k.row_key, 500) and left(k.row_key, 500)
+      and m.row_key = k.row_key and m.kind = any(:kinds::text[])
+    order by left(m.row_key, 500) limit 1
+);
 
 -- aside: messages that are put aside, in their order.
+-- Unbounded: it passes over those in other states.
 -- Differs: the states are an array.
 select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
        deaths, used_up, turned
 from penstock.outbox_message
-where outbox = :outbox and state = any(:states::text[]) and (:after::bigint is null or seq > :after) order by seq limit :limit;
+where outbox = :outbox and state = any(:states::text[]) and seq > :after order by seq limit :limit;
 
 -- count_aside: how many messages are put aside.
 -- Unbounded: it reads all that is put aside.
 select state, count(*) from penstock.outbox_message where outbox = :outbox group by state;
 
 -- backlog: what is put aside of each outbox, by state, as far as it is counted.
+-- Unbounded: it counts up to as many as it is told.
+-- Differs: see waiting.
 select o.id, t.state, t.number, t.oldest_at, t.used_up
 from penstock.outbox o cross join (values ('waiting'), ('halted'), ('parked')) as s (state), lateral (
     select s.state, count(*) as number, min(c.changed_at) as oldest_at, count(*) filter (where c.used_up) as used_up from (
-        select m.changed_at, m.used_up from penstock.outbox_message m where m.outbox = o.id and m.state = s.state order by m.seq limit :most
+        select m.changed_at, m.used_up from penstock.outbox_message m
+        where m.outbox = o.id and m.state between s.state and s.state order by m.state, m.seq limit :most
     ) c
 ) t
 where t.number > 0;
@@ -146,6 +158,7 @@ where name = :name and trouble is not null
 returning id;
 
 -- retry_aside: the same of messages that are aside; those parked wait for their turn again.
+-- Unbounded: it writes all that have failed.
 -- Differs: see retry. The outbox is locked first, as `advance` does.
 with o as materialized (
     select id from penstock.outbox where name = :name for update
@@ -218,6 +231,7 @@ update penstock.change_reader set position = :position, lease = null, moved_at =
 
 -- forget_unread: forget messages aside that are read again from a position on, but for those that were turned: the feed does
 -- not tell of them.
+-- Unbounded: it reads all that is put aside.
 -- Differs: on SQLite numbers say it all.
 delete from penstock.outbox_message m where m.outbox = :outbox and ((m.seq < 0 and :older::boolean) or not m.turned and m.seq in (
     select c.seq from penstock.change c
@@ -226,9 +240,11 @@ delete from penstock.outbox_message m where m.outbox = :outbox and ((m.seq < 0 a
 ));
 
 -- forget_aside: forget messages aside, those parked too if they are meant.
+-- Unbounded: it reads all that is put aside.
 delete from penstock.outbox_message where outbox = :outbox and (state <> 'parked' or :parked);
 
--- forget: drop an outbox.
+-- forget: drop an outbox, with all that is put aside.
+-- Unbounded: it deletes all of that.
 delete from penstock.outbox where name = :name returning id;
 
 -- forget_reader: drop the reader of an outbox.

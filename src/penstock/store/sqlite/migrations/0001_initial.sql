@@ -448,9 +448,10 @@ create table penstock_outbox_message (
     primary key (outbox, seq)
 ) strict, without rowid;
 create index penstock_outbox_message_state on penstock_outbox_message (outbox, state, seq);
-create index penstock_outbox_message_key on penstock_outbox_message (outbox, key, seq);
+create index penstock_outbox_message_key on penstock_outbox_message (outbox, key) where state = 'halted';
 create index penstock_outbox_message_due on penstock_outbox_message (outbox, retry_at, seq) where state = 'halted';
 create index penstock_outbox_message_row on penstock_outbox_message (outbox, row_key);
+create index penstock_outbox_message_turned on penstock_outbox_message (outbox, seq) where turned;
 
 -- ----- for plain SQL, in any language: SQLite has no functions of its own making, so here a view takes rows
 

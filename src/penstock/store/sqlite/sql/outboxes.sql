@@ -73,11 +73,14 @@ on conflict (outbox, seq) do update set
 delete from penstock_outbox_message where outbox = :outbox and seq in (select value from json_each(:seqs));
 
 -- waiting: messages that wait, of keys of which none has failed, in their order.
+-- Unbounded: it passes over those of keys of which one has failed.
+-- Differs: it names its indexes.
 select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
        deaths, used_up, turned
-from penstock_outbox_message w
+from penstock_outbox_message w indexed by penstock_outbox_message_state
 where w.outbox = :outbox and w.state = 'waiting' and not exists (
-    select 1 from penstock_outbox_message h where h.outbox = w.outbox and h.key = w.key and h.state = 'halted'
+    select 1 from penstock_outbox_message h indexed by penstock_outbox_message_key
+    where h.outbox = w.outbox and h.key = w.key and h.state = 'halted'
 )
 order by w.seq limit :limit;
 
@@ -95,8 +98,9 @@ select min(retry_at) from penstock_outbox_message where outbox = :outbox and sta
 select distinct key from penstock_outbox_message where outbox = :outbox and state in ('waiting', 'halted');
 
 -- turned: the messages aside of which the feed tells as of mere changes.
--- Unbounded: it reads all that is put aside.
-select seq from penstock_outbox_message where outbox = :outbox and turned;
+-- Unbounded: it reads them all.
+-- Differs: it names its index.
+select seq from penstock_outbox_message indexed by penstock_outbox_message_turned where outbox = :outbox and turned;
 
 -- put_keys: of rows with these keys those of which a change of these kinds was put aside.
 -- Differs: keys and kinds are JSON.
@@ -104,11 +108,12 @@ select distinct row_key from penstock_outbox_message
 where outbox = :outbox and row_key in (select value from json_each(:keys)) and kind in (select value from json_each(:kinds));
 
 -- aside: messages that are put aside, in their order.
+-- Unbounded: it passes over those in other states.
 -- Differs: the states are JSON.
 select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
        deaths, used_up, turned
 from penstock_outbox_message
-where outbox = :outbox and state in (select value from json_each(:states)) and (:after is null or seq > :after)
+where outbox = :outbox and state in (select value from json_each(:states)) and seq > :after
 order by seq limit :limit;
 
 -- count_aside: how many messages are put aside.
@@ -116,14 +121,20 @@ order by seq limit :limit;
 select state, count(*) from penstock_outbox_message where outbox = :outbox group by state;
 
 -- backlog: what is put aside of each outbox, by state, as far as it is counted.
--- Differs: it counts in subqueries, as a subquery in `from` cannot refer to what is beside it.
+-- Unbounded: it counts up to as many as it is told.
+-- Differs: it counts in subqueries, as a subquery in `from` cannot refer to what is beside it, and names its index.
 select id, state,
     (select count(*) from (
-        select 1 from penstock_outbox_message m where m.outbox = o.id and m.state = s.state limit :most
+        select 1 from penstock_outbox_message m indexed by penstock_outbox_message_state
+        where m.outbox = o.id and m.state = s.state limit :most
     )),
-    (select m.changed_at from penstock_outbox_message m where m.outbox = o.id and m.state = s.state order by m.seq limit 1),
+    (select min(changed_at) from (
+        select m.changed_at from penstock_outbox_message m indexed by penstock_outbox_message_state
+        where m.outbox = o.id and m.state = s.state order by m.seq limit :most
+    )),
     (select count(*) from (
-        select m.used_up from penstock_outbox_message m where m.outbox = o.id and m.state = s.state limit :most
+        select m.used_up from penstock_outbox_message m indexed by penstock_outbox_message_state
+        where m.outbox = o.id and m.state = s.state order by m.seq limit :most
     ) where used_up)
 from penstock_outbox o, (select 'waiting' as state union all select 'halted' union all select 'parked') s
 where exists (select 1 from penstock_outbox_message m where m.outbox = o.id and m.state = s.state);
@@ -142,6 +153,7 @@ where name = :name and trouble is not null
 returning id;
 
 -- retry_aside: the same of messages that are aside; those parked wait for their turn again.
+-- Unbounded: it writes all that have failed.
 -- Differs: see retry; `touch` follows.
 update penstock_outbox_message set
     state = case when state = 'parked' then 'waiting' else state end, attempts = 0, deaths = 0, used_up = 0, retry_at = :now
@@ -198,6 +210,7 @@ update penstock_change_reader set position = :position, lease = null, moved_at =
 
 -- forget_unread: forget messages aside that are read again from a position on, but for those that were turned: the feed does
 -- not tell of them.
+-- Unbounded: it reads all that is put aside.
 -- Differs: numbers say it all.
 delete from penstock_outbox_message where outbox = :outbox and (seq < 0 and :older or not turned and seq in (
     select c.seq from penstock_change c
@@ -205,9 +218,11 @@ delete from penstock_outbox_message where outbox = :outbox and (seq < 0 and :old
 ));
 
 -- forget_aside: forget messages aside, those parked too if they are meant.
+-- Unbounded: it reads all that is put aside.
 delete from penstock_outbox_message where outbox = :outbox and (state <> 'parked' or :parked);
 
--- forget: drop an outbox.
+-- forget: drop an outbox, with all that is put aside.
+-- Unbounded: it deletes all of that.
 delete from penstock_outbox where name = :name returning id;
 
 -- forget_reader: drop the reader of an outbox.
