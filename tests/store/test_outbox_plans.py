@@ -34,14 +34,14 @@ ASKED: dict[str, dict[str, Any]] = {
     "failed": {"now": "2040-01-01", "limit": MOST},
     "next_retry": {},
     "turned": {},
+    "aside": {"states": ["halted", "parked"], "after": 4, "limit": MOST},
     "put_keys": {"keys": LAST, "kinds": ["enter"]},
     "backlog": {"most": MOST},
 }
-ANSWERS = {"waiting": MOST, "failed": 3, "next_retry": 1, "turned": 2, "put_keys": 2, "backlog": 3}
+ANSWERS = {"waiting": MOST, "failed": 3, "next_retry": 1, "turned": 2, "aside": MOST, "put_keys": 2, "backlog": 3}
 
 # The others, that read more the more there is.
 GROWING: dict[str, dict[str, Any]] = {
-    "aside": {"states": ["waiting"], "after": 0, "limit": MOST},
     "kept_keys": {},
     "count_aside": {},
     "retry_aside": {"name": "o", "now": "2040-01-01", "seqs": None},
@@ -60,6 +60,7 @@ READ = {
     "failed": {"due": 3},
     "next_retry": {"due": 1},
     "turned": {"turned": 2},
+    "aside": {"state": 3 + MOST},
     "put_keys": {"row": 2},
     "backlog": {"state": MOST + 3 + MOST},
 }

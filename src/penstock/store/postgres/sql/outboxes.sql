@@ -121,12 +121,15 @@ select distinct k.row_key from unnest(:keys::text[]) as k (row_key) where (
 );
 
 -- aside: messages that are put aside, in their order.
--- Unbounded: it passes over those in other states.
--- Differs: the states are an array.
+-- Differs: the states are an array; see waiting.
 select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
        deaths, used_up, turned
-from penstock.outbox_message
-where outbox = :outbox and state = any(:states::text[]) and seq > :after order by seq limit :limit;
+from unnest(:states::text[]) as s (asked), lateral (
+    select * from penstock.outbox_message m
+    where m.outbox = :outbox and (m.state, m.seq) > (s.asked, :after::bigint) and m.state <= s.asked
+    order by m.state, m.seq limit :limit
+) m
+order by seq limit :limit;
 
 -- count_aside: how many messages are put aside.
 -- Unbounded: it reads all that is put aside.

@@ -108,12 +108,29 @@ select distinct row_key from penstock_outbox_message
 where outbox = :outbox and row_key in (select value from json_each(:keys)) and kind in (select value from json_each(:kinds));
 
 -- aside: messages that are put aside, in their order.
--- Unbounded: it passes over those in other states.
--- Differs: the states are JSON.
+-- Differs: the states are JSON; each that is asked for is read by itself, through the index that it names.
 select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
        deaths, used_up, turned
 from penstock_outbox_message
-where outbox = :outbox and state in (select value from json_each(:states)) and seq > :after
+where outbox = :outbox and seq in (
+    select seq from (
+        select m.seq from penstock_outbox_message m indexed by penstock_outbox_message_state
+        where m.outbox = :outbox and m.state = 'waiting' and m.seq > :after
+        order by m.seq limit :limit * ('waiting' in (select value from json_each(:states)))
+    )
+    union all
+    select seq from (
+        select m.seq from penstock_outbox_message m indexed by penstock_outbox_message_state
+        where m.outbox = :outbox and m.state = 'halted' and m.seq > :after
+        order by m.seq limit :limit * ('halted' in (select value from json_each(:states)))
+    )
+    union all
+    select seq from (
+        select m.seq from penstock_outbox_message m indexed by penstock_outbox_message_state
+        where m.outbox = :outbox and m.state = 'parked' and m.seq > :after
+        order by m.seq limit :limit * ('parked' in (select value from json_each(:states)))
+    )
+)
 order by seq limit :limit;
 
 -- count_aside: how many messages are put aside.
