@@ -141,7 +141,7 @@ async def rows_read(connection: Any, name: str) -> dict[str, int]:
 
 def test_sqlite_takes_as_many_steps_however_many_are_aside(sqlite_template: Path, tmp_path: Path) -> None:
     """In steps of SQLite's machine: as many with 20,000 messages aside as with 40."""
-    few, many = (steps_of(shutil.copy(sqlite_template, tmp_path / str(number)), number) for number in (FEW, MANY))
+    few, many = (steps_of(Path(shutil.copy(sqlite_template, tmp_path / str(number))), number) for number in (FEW, MANY))
     assert {name: many[name] for name in ASKED} == {name: few[name] for name in ASKED}
     for name in GROWING:
         assert many[name] > few[name], name

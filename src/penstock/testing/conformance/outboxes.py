@@ -209,9 +209,7 @@ class Outboxes(Suite):
         """Otherwise the next process to die would put an end to its attempts at once."""
         store = bench.store.outboxes
         row, lease = await begun(bench)
-        put = [
-            replace(aside(number, state), trouble=deadly(number)) for number, state in ((1, "halted"), (2, "parked"))
-        ]
+        put = [replace(one, trouble=deadly(one.change.seq)) for one in (aside(1, "halted"), aside(2, "parked"))]
         assert await store.advance(step(row, lease, 0, 5, trouble=deadly(9), put=put), NOW)
         before = [(await find(bench)).trouble, *(one.trouble for one in await asides(bench, row))]
         assert [one and one.deaths for one in before] == [3, 3, 3]
