@@ -21,6 +21,7 @@ from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import reader_lost
 from penstock.schema.stored import StoredTable, index_columns, unique_keys
 from penstock.schema.table import TableDefinition
+from penstock.store.contract import Store
 from penstock.store.ddl import describe
 from penstock.store.dialect import Dialect
 from penstock.store.outboxes import OutboxRow
@@ -63,8 +64,9 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
     """Make the outboxes of a program known: first how they are read, then what is captured.
 
     The number of an interest is known to relays before anything is captured under it, and what was declared before is
-    captured no more from the same transaction on: so no change is missed, and none comes twice. Outboxes of other
-    programs are learned of here. Whoever starts reads each list of what is there once, however many outboxes it has.
+    captured no more from the same transaction on: so no change is missed, and none comes twice. If two releases start
+    at once, what is declared last is captured. Outboxes of other programs are learned of here. Whoever starts reads
+    each list of what is there once, however many outboxes it has.
     """
     store = engine.store
     if len(outboxes):
@@ -72,9 +74,9 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
         readers = {reader.name for reader in await store.changes.readers()}  # afterwards: what is ready has had one
         for one, row in rows:
             await _register(engine, one.outbox, row, readers)
-        await _capture(engine, [(one, row) for one, row in rows if _is_said_by(one.outbox, row)])
-        for _one, row in rows:
-            if not row.ready:
+        captured = await _capture(engine, [(one, row) for one, row in rows if _is_said_by(one.outbox, row)])
+        for one, row in rows:
+            if not row.ready and (one.outbox.definition is None or row.id in captured):
                 await store.outboxes.prepared(row.id)
     await engine.learn_order()
     await _tell_of_others(engine, outboxes)
@@ -103,17 +105,36 @@ def _is_said_by(outbox: Outbox, row: OutboxRow) -> bool:
     return outbox.definition is not None and row.plan.version == outbox.version
 
 
-async def _capture(engine: Engine, ours: Sequence[tuple[DeclaredOutbox, OutboxRow]]) -> None:
-    """Have changes captured as outboxes are declared."""
-    store, now = engine.store, engine.clock.now()
-    interests = [_interest(one, row, store.dialect) for one, row in ours]
-    numbers = await store.interests.add(interests, now)
-    for (_one, row), number, interest in zip(ours, numbers, interests, strict=True):
-        await _read_under(engine, row, number, interest.meaning)
-    names = {interest.name for interest in interests}
-    known = await store.interests.list() if names else []
-    before = [old.id for old in known if old.interest.name in names and old.id not in numbers]
-    await store.interests.declare(interests, now, replaces=before)
+async def _capture(engine: Engine, ours: Sequence[tuple[DeclaredOutbox, OutboxRow]]) -> set[int]:
+    """Have changes captured as outboxes are declared; the numbers of the outboxes of which they are.
+
+    Another release that starts at the same time may declare an outbox otherwise: whoever was the last to do so has its
+    changes captured, and begins again if the other one has taken its place.
+    """
+    store, now, captured = engine.store, engine.clock.now(), set[int]()
+    while ours:
+        interests = [_interest(one, row, store.dialect) for one, row in ours]
+        added = await store.interests.add(interests, now)
+        standing = await _standing(store, ours)  # afterwards: who declares it from now on replaces what was added
+        known = [
+            (one, standing[row.id], interest, number)
+            for (one, row), interest, number in zip(ours, interests, added, strict=True)
+            if row.id in standing
+        ]
+        left = [number for (_one, row), number in zip(ours, added, strict=True) if row.id not in standing]
+        await store.interests.drop(left, unused=True)
+        for _one, row, interest, number in known:
+            await _read_under(engine, row, number, interest.meaning)
+        gone = await store.interests.replace([each[2] for each in known], [each[3] for each in known], now)
+        captured |= {row.id for _one, row, _interest, number in known if number not in gone}
+        ours = [(one, row) for one, row, _interest, number in known if number in gone]
+    return captured
+
+
+async def _standing(store: Store, ours: Sequence[tuple[DeclaredOutbox, OutboxRow]]) -> dict[int, OutboxRow]:
+    """Those of these outboxes, by number, that are declared as here and not otherwise since, as they are now."""
+    plans = {row.id: one.plan() for one, row in ours}
+    return {row.id: row for row in await store.outboxes.list() if row.plan == plans.get(row.id)}
 
 
 async def _read_under(engine: Engine, row: OutboxRow, number: int, meaning: str | None = None) -> None:

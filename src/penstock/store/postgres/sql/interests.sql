@@ -46,6 +46,10 @@ select i.id, i.spec, i.declared_at, i.installed,
         from pg_class c where c.oid = to_regclass(i.source)) as found
 from penstock.interest i where :id::integer is null or i.id = :id order by i.id;
 
+-- declared: what tasks are declared with now: the names and the digests of their interests.
+-- Unbounded: it reads all tasks.
+select 'task:' || t.name, t.spec::jsonb ->> 'interest' from penstock.task t where 'task:' || t.name = any(:names::text[]);
+
 -- each_of: those of some tables of which each change counts: there is a function that says so.
 -- Differs: it is named by the table as the catalog knows it, so that one table is one, however programs spell it.
 select t.name from unnest(:tables::text[]) as t (name)
