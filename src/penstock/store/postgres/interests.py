@@ -180,7 +180,7 @@ class PostgresInterests:
         """What makes triggers; if there were some before, changes may have been missed since, and readers are told."""
         found = _checked(one)
         ((path,),) = await self._run("path")
-        made = install(one.id, one.interest, found["columns"], found["partitions"] or (), path, found["each"])
+        made = install(one.id, one.interest, found, path)
         return (*made, lost(one.id)) if missed or one.installed is not None else made
 
     async def _apply(self, lock: SchemaLock, interest: Interest, statements: tuple[str, ...]) -> None:
@@ -324,8 +324,9 @@ def _state(one: Known | None) -> State:
         return "gone" if one is not None else "missing"
     made = one.found["triggers"] or ()
     expected = triggers(one.id, one.interest, one.found["partitions"] or ())
-    there = {(each["table"], each["name"]) for each in made}
-    if one.installed is None or len(there) < len(expected):
+    table = POSTGRES.table(one.interest.table)
+    there = {(table if each["here"] else each["table"], each["name"]) for each in made}
+    if one.installed is None or not there.issuperset(expected):
         return "missing"
     if any(each["enabled"] != "A" for each in made):
         return "disabled"
