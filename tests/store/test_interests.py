@@ -148,7 +148,7 @@ async def test_nobody_tries_out_triggers_while_others_make_theirs(
 
 
 async def test_a_table_in_use_is_not_waited_for_to_check_an_interest(postgres_url: str) -> None:
-    async with opened(postgres_url) as store:
+    async with opened(postgres_url, statement_timeout=10 * PATIENCE) as store:
         await run_sql(postgres_url, ORDERS)
         other = await asyncpg.connect(postgres_url)
         try:

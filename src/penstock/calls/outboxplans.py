@@ -29,13 +29,16 @@ from penstock.store.outboxes import OutboxRow
 _MOST_TOLD = 1000
 
 
-async def check_outboxes(engine: Engine, outboxes: Outboxes, besides: Collection[str] = ()) -> None:
+async def check_outboxes(
+    engine: Engine, outboxes: Outboxes, besides: Collection[str] = (), *, tells: bool = True
+) -> None:
     """Refuse what cannot be read or captured, before anything of a program is written.
 
     Args:
         engine: The engine.
         outboxes: The outboxes of the program.
         besides: Tables that are left out.
+        tells: Whether an order without an index is told of.
 
     Raises:
         DeclarationError: An outbox cannot be as it is declared.
@@ -54,7 +57,7 @@ async def check_outboxes(engine: Engine, outboxes: Outboxes, besides: Collection
         if outbox.definition is None or outbox.definition.name in besides:
             continue
         if (stored := tables.get(outbox.definition.name)) is not None:
-            _check_rows(one, outbox.definition, row, stored, dialect)
+            _check_rows(one, outbox.definition, row, stored, dialect, tells=tells)
         if row is None or row.plan.version <= outbox.version:
             wanted.append(_interest(one, row, dialect))
     await store.interests.check(wanted, engine.clock.now())
@@ -196,7 +199,13 @@ def _check_source(outbox: Outbox, row: OutboxRow) -> None:
 
 
 def _check_rows(
-    one: DeclaredOutbox, definition: TableDefinition, row: OutboxRow | None, stored: StoredTable, dialect: Dialect
+    one: DeclaredOutbox,
+    definition: TableDefinition,
+    row: OutboxRow | None,
+    stored: StoredTable,
+    dialect: Dialect,
+    *,
+    tells: bool,
 ) -> None:
     """See to it that the rows of an outbox's table can be read one after another, each once, if they are to be read.
 
@@ -226,7 +235,7 @@ def _check_rows(
             "place in an order.",
             fix="Make it NOT NULL with the program that owns the table, or order by other columns.",
         )
-    if begins and order and not _is_indexed(stored, tuple(place), tuple(keys)):
+    if tells and begins and order and not _is_indexed(stored, tuple(place), tuple(keys)):
         log_event(
             "outbox.unindexed",
             logging.WARNING,
