@@ -57,7 +57,9 @@ async def check_outboxes(
         if outbox.definition is None or outbox.definition.name in besides:
             continue
         if (stored := tables.get(outbox.definition.name)) is not None:
-            _check_rows(one, outbox.definition, row, stored, dialect, tells=tells)
+            _check_rows(one, outbox.definition, row, stored, dialect)
+            if tells:
+                _tell_of_order(outbox, outbox.definition, row, stored, dialect)
         if row is None or row.plan.version <= outbox.version:
             wanted.append(_interest(one, row, dialect))
     await store.interests.check(wanted, engine.clock.now())
@@ -199,13 +201,7 @@ def _check_source(outbox: Outbox, row: OutboxRow) -> None:
 
 
 def _check_rows(
-    one: DeclaredOutbox,
-    definition: TableDefinition,
-    row: OutboxRow | None,
-    stored: StoredTable,
-    dialect: Dialect,
-    *,
-    tells: bool,
+    one: DeclaredOutbox, definition: TableDefinition, row: OutboxRow | None, stored: StoredTable, dialect: Dialect
 ) -> None:
     """See to it that the rows of an outbox's table can be read one after another, each once, if they are to be read.
 
@@ -213,12 +209,9 @@ def _check_rows(
         DeclarationError: Several rows may have the same key, or a column by which they are ordered may be NULL.
     """
     outbox = one.outbox
-    begins = _reads_rows(outbox) if row is None else row.backfill is not None
-    if not (begins or one.reset is not None) or stored.kind != "table":
+    if not (_has_rows_left(outbox, row) or one.reset is not None) or stored.kind != "table":
         return
-    order = outbox.order_by
-    names = {column.name: name for name, column in describe(definition, dialect).columns.items()}
-    keys, place = [names[name] for name in definition.key], [names.get(name, name) for name in order]
+    keys, place = _columns(outbox, definition, dialect)
     nullable = {name for name, column in stored.columns.items() if column.nullable} - {*stored.key}
     told_apart = [columns for columns in unique_keys(stored) if not nullable.intersection(columns)]
     if not definition.managed and not any(set(keys).issuperset(columns) for columns in told_apart):
@@ -235,7 +228,15 @@ def _check_rows(
             "place in an order.",
             fix="Make it NOT NULL with the program that owns the table, or order by other columns.",
         )
-    if tells and begins and order and not _is_indexed(stored, tuple(place), tuple(keys)):
+
+
+def _tell_of_order(
+    outbox: Outbox, definition: TableDefinition, row: OutboxRow | None, stored: StoredTable, dialect: Dialect
+) -> None:
+    """Tell of rows that are read in an order without an index."""
+    keys, place = _columns(outbox, definition, dialect)
+    if place and stored.kind == "table" and _has_rows_left(outbox, row) and not _is_indexed(stored, place, keys):
+        order = outbox.order_by
         log_event(
             "outbox.unindexed",
             logging.WARNING,
@@ -245,6 +246,17 @@ def _check_rows(
             fix=f"Create an index of ({', '.join(dict.fromkeys((*order, *definition.key)))}): without one, each look "
             "at the rows sorts all of them.",
         )
+
+
+def _has_rows_left(outbox: Outbox, row: OutboxRow | None) -> bool:
+    """Whether rows are to be handed over that are older than it."""
+    return _reads_rows(outbox) if row is None else row.backfill is not None
+
+
+def _columns(outbox: Outbox, definition: TableDefinition, dialect: Dialect) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The columns of a table's key, and those by which its rows are ordered, as the database calls them."""
+    names = {column.name: name for name, column in describe(definition, dialect).columns.items()}
+    return tuple(names[name] for name in definition.key), tuple(names.get(name, name) for name in outbox.order_by)
 
 
 def _is_indexed(stored: StoredTable, order: tuple[str, ...], key: tuple[str, ...]) -> bool:
