@@ -271,14 +271,18 @@ class Backend:
         self.services.start()
         self.app.guests.opened(self.runner)
 
-    async def check(self, besides: Collection[str] = ()) -> None:
-        """Refuse what `declare` would refuse, and write nothing; `besides` names tables that are left out.
+    async def check(self, besides: Collection[str] = (), *, tells: bool = True) -> None:
+        """Refuse what `declare` would refuse, and write nothing.
+
+        Args:
+            besides: Tables that are left out.
+            tells: Whether what is slow is told of, as `declare` does.
 
         Raises:
             DeclarationError: What is declared cannot be captured.
         """
         await check_tasks(self.engine, self.app.tasks, besides)
-        await check_outboxes(self.engine, self.app.outboxes, besides)
+        await check_outboxes(self.engine, self.app.outboxes, besides, tells=tells)
 
     async def declare(self, crons: Sequence[CronPlan]) -> None:
         """Make known to the database what the app declares beside its tables, and have its changes captured.

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +26,8 @@ from penstock.services.feedwatch import FeedWatch
 from penstock.services.pruner import Pruner
 from penstock.store.contract import Statement, Store
 from penstock.testing import TestApp, TestClock
+from penstock.testing.conformance.outboxes import PLAN
+from penstock.testing.conformance.taskbench import task_plan
 
 WRITERS, ROWS = 4, 1500
 MINUTE = timedelta(minutes=1)
@@ -277,6 +280,27 @@ async def test_one_that_cannot_be_mended_is_told_of_with_its_reason(
             await pruner.tick()
             backend.clock.advance(MINUTE)
         assert [row.state for row in await store.interests.list()] == ["ok"]
+
+
+async def test_tasks_and_outboxes_without_an_interest_are_told_of(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pruned(database_url) as (backend, pruner):
+        store, now = backend.engine.store, backend.clock.now()
+        (number,) = [row.id for row in await store.interests.list()]
+        await store.tasks.declare([task_plan("deaf"), task_plan("fine")], now)
+        await store.interests.declare([replace(ENTRIES, name="task:fine")], now)
+        for name, numbers in (("deaf", [number + 9]), ("fine", [number, number + 9]), ("topic", [-1])):
+            row = await store.outboxes.declare(replace(PLAN, name=name), None, now)
+            await store.outboxes.capture(row.id, numbers)
+            await store.outboxes.prepared(row.id)
+        await store.outboxes.declare(replace(PLAN, name="not yet"), None, now)
+        told = []
+        for _ in range(4):
+            await pruner.tick()
+            told.append([(one["level"], one["reader"]) for one in events(caplog, "changes.no_interest")])
+            backend.clock.advance(MINUTE)
+        assert told == [[], [("ERROR", "task:deaf"), ("ERROR", "outbox:deaf")], [], []]
 
 
 async def test_mending_waits_for_nobody(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,6 +21,7 @@ from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import reader_lost
 from penstock.schema.stored import StoredTable, index_columns, unique_keys
 from penstock.schema.table import TableDefinition
+from penstock.store.contract import Store
 from penstock.store.ddl import describe
 from penstock.store.dialect import Dialect
 from penstock.store.outboxes import OutboxRow
@@ -28,13 +29,16 @@ from penstock.store.outboxes import OutboxRow
 _MOST_TOLD = 1000
 
 
-async def check_outboxes(engine: Engine, outboxes: Outboxes, besides: Collection[str] = ()) -> None:
+async def check_outboxes(
+    engine: Engine, outboxes: Outboxes, besides: Collection[str] = (), *, tells: bool = True
+) -> None:
     """Refuse what cannot be read or captured, before anything of a program is written.
 
     Args:
         engine: The engine.
         outboxes: The outboxes of the program.
         besides: Tables that are left out.
+        tells: Whether an order without an index is told of.
 
     Raises:
         DeclarationError: An outbox cannot be as it is declared.
@@ -54,6 +58,8 @@ async def check_outboxes(engine: Engine, outboxes: Outboxes, besides: Collection
             continue
         if (stored := tables.get(outbox.definition.name)) is not None:
             _check_rows(one, outbox.definition, row, stored, dialect)
+            if tells:
+                _tell_of_order(outbox, outbox.definition, row, stored, dialect)
         if row is None or row.plan.version <= outbox.version:
             wanted.append(_interest(one, row, dialect))
     await store.interests.check(wanted, engine.clock.now())
@@ -63,8 +69,9 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
     """Make the outboxes of a program known: first how they are read, then what is captured.
 
     The number of an interest is known to relays before anything is captured under it, and what was declared before is
-    captured no more from the same transaction on: so no change is missed, and none comes twice. Outboxes of other
-    programs are learned of here. Whoever starts reads each list of what is there once, however many outboxes it has.
+    captured no more from the same transaction on: so no change is missed, and none comes twice. If two releases start
+    at once, what is declared last is captured. Outboxes of other programs are learned of here. Whoever starts reads
+    each list of what is there once, however many outboxes it has.
     """
     store = engine.store
     if len(outboxes):
@@ -72,9 +79,9 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
         readers = {reader.name for reader in await store.changes.readers()}  # afterwards: what is ready has had one
         for one, row in rows:
             await _register(engine, one.outbox, row, readers)
-        await _capture(engine, [(one, row) for one, row in rows if _is_said_by(one.outbox, row)])
-        for _one, row in rows:
-            if not row.ready:
+        captured = await _capture(engine, [(one, row) for one, row in rows if _is_said_by(one.outbox, row)])
+        for one, row in rows:
+            if not row.ready and (one.outbox.definition is None or row.id in captured):
                 await store.outboxes.prepared(row.id)
     await engine.learn_order()
     await _tell_of_others(engine, outboxes)
@@ -103,17 +110,36 @@ def _is_said_by(outbox: Outbox, row: OutboxRow) -> bool:
     return outbox.definition is not None and row.plan.version == outbox.version
 
 
-async def _capture(engine: Engine, ours: Sequence[tuple[DeclaredOutbox, OutboxRow]]) -> None:
-    """Have changes captured as outboxes are declared."""
-    store, now = engine.store, engine.clock.now()
-    interests = [_interest(one, row, store.dialect) for one, row in ours]
-    numbers = await store.interests.add(interests, now)
-    for (_one, row), number, interest in zip(ours, numbers, interests, strict=True):
-        await _read_under(engine, row, number, interest.meaning)
-    names = {interest.name for interest in interests}
-    known = await store.interests.list() if names else []
-    before = [old.id for old in known if old.interest.name in names and old.id not in numbers]
-    await store.interests.declare(interests, now, replaces=before)
+async def _capture(engine: Engine, ours: Sequence[tuple[DeclaredOutbox, OutboxRow]]) -> set[int]:
+    """Have changes captured as outboxes are declared; the numbers of the outboxes of which they are.
+
+    Another release that starts at the same time may declare an outbox otherwise: whoever was the last to do so has its
+    changes captured, and begins again if the other one has taken its place.
+    """
+    store, now, captured = engine.store, engine.clock.now(), set[int]()
+    while ours:
+        interests = [_interest(one, row, store.dialect) for one, row in ours]
+        added = await store.interests.add(interests, now)
+        standing = await _standing(store, ours)  # afterwards: who declares it from now on replaces what was added
+        known = [
+            (one, standing[row.id], interest, number)
+            for (one, row), interest, number in zip(ours, interests, added, strict=True)
+            if row.id in standing
+        ]
+        left = [number for (_one, row), number in zip(ours, added, strict=True) if row.id not in standing]
+        await store.interests.drop(left, unused=True)
+        for _one, row, interest, number in known:
+            await _read_under(engine, row, number, interest.meaning)
+        gone = await store.interests.replace([each[2] for each in known], [each[3] for each in known], now)
+        captured |= {row.id for _one, row, _interest, number in known if number not in gone}
+        ours = [(one, row) for one, row, _interest, number in known if number in gone]
+    return captured
+
+
+async def _standing(store: Store, ours: Sequence[tuple[DeclaredOutbox, OutboxRow]]) -> dict[int, OutboxRow]:
+    """Those of these outboxes, by number, that are declared as here and not otherwise since, as they are now."""
+    plans = {row.id: one.plan() for one, row in ours}
+    return {row.id: row for row in await store.outboxes.list() if row.plan == plans.get(row.id)}
 
 
 async def _read_under(engine: Engine, row: OutboxRow, number: int, meaning: str | None = None) -> None:
@@ -183,12 +209,9 @@ def _check_rows(
         DeclarationError: Several rows may have the same key, or a column by which they are ordered may be NULL.
     """
     outbox = one.outbox
-    begins = _reads_rows(outbox) if row is None else row.backfill is not None
-    if not (begins or one.reset is not None) or stored.kind != "table":
+    if not (_has_rows_left(outbox, row) or one.reset is not None) or stored.kind != "table":
         return
-    order = outbox.order_by
-    names = {column.name: name for name, column in describe(definition, dialect).columns.items()}
-    keys, place = [names[name] for name in definition.key], [names.get(name, name) for name in order]
+    keys, place = _columns(outbox, definition, dialect)
     nullable = {name for name, column in stored.columns.items() if column.nullable} - {*stored.key}
     told_apart = [columns for columns in unique_keys(stored) if not nullable.intersection(columns)]
     if not definition.managed and not any(set(keys).issuperset(columns) for columns in told_apart):
@@ -205,7 +228,15 @@ def _check_rows(
             "place in an order.",
             fix="Make it NOT NULL with the program that owns the table, or order by other columns.",
         )
-    if begins and order and not _is_indexed(stored, tuple(place), tuple(keys)):
+
+
+def _tell_of_order(
+    outbox: Outbox, definition: TableDefinition, row: OutboxRow | None, stored: StoredTable, dialect: Dialect
+) -> None:
+    """Tell of rows that are read in an order without an index."""
+    keys, place = _columns(outbox, definition, dialect)
+    if place and stored.kind == "table" and _has_rows_left(outbox, row) and not _is_indexed(stored, place, keys):
+        order = outbox.order_by
         log_event(
             "outbox.unindexed",
             logging.WARNING,
@@ -215,6 +246,17 @@ def _check_rows(
             fix=f"Create an index of ({', '.join(dict.fromkeys((*order, *definition.key)))}): without one, each look "
             "at the rows sorts all of them.",
         )
+
+
+def _has_rows_left(outbox: Outbox, row: OutboxRow | None) -> bool:
+    """Whether rows are to be handed over that are older than it."""
+    return _reads_rows(outbox) if row is None else row.backfill is not None
+
+
+def _columns(outbox: Outbox, definition: TableDefinition, dialect: Dialect) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The columns of a table's key, and those by which its rows are ordered, as the database calls them."""
+    names = {column.name: name for name, column in describe(definition, dialect).columns.items()}
+    return tuple(names[name] for name in definition.key), tuple(names.get(name, name) for name in outbox.order_by)
 
 
 def _is_indexed(stored: StoredTable, order: tuple[str, ...], key: tuple[str, ...]) -> bool:

@@ -97,7 +97,7 @@ class DeclaredTask:
 
     def plan(self, dialect: Dialect) -> TaskPlan:
         """What is kept of it."""
-        task = self.task
+        task, interest = self.task, self.interest(dialect)
         return TaskPlan(
             name=task.name,
             function=self.function.name,
@@ -109,7 +109,7 @@ class DeclaredTask:
             history=task.history,
             version=task.version,
             signature=task.signature,
-            spec=spec_of(task, exact=self.interest(dialect).exact),
+            spec=spec_of(task, exact=interest.exact, interest=interest.digest),
             on_version_change=task.on_version_change,
             reconciles=task.reconciles,
         )
@@ -357,7 +357,11 @@ async def check_tasks(engine: Engine, tasks: ReactiveTasks, besides: Collection[
 
 
 async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
-    """Make the tasks of a program known: the reader of planners first, then what is captured, then the tasks."""
+    """Make the tasks of a program known: the reader of planners first, then what is captured, then the tasks.
+
+    What was declared of them before is captured until they are known as they are declared here. If two releases start
+    at once, what is captured in the end is what that one declares which was the last to make them known.
+    """
     store, now = engine.store, engine.clock.now()
     if not len(tasks):
         return
@@ -367,14 +371,15 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     if is_new and known:  # somebody had dropped it: what has changed since is told no more
         await look_at_all_rows(store, now)
     ours = [one for one in declared if _may_declare(one, known.get(one.task.name))]
-    await store.interests.declare([one.interest(store.dialect) for one in ours], now)
+    interests = [one.interest(store.dialect) for one in ours]
+    await store.interests.declare(interests, now)
     rows = await store.tasks.declare([one.plan(store.dialect) for one in declared], now)
     engine.tasks = {row.plan.name: row for row in rows}
     engine.journal.tasks = {row.id: row.plan.name for row in rows}
     for one in declared:
         if one.breaker is not None:
             engine.holds.watch(engine.tasks[one.task.name].id, one.task.name, one.breaker)
-    await _drop_older(engine, ours)
+    await store.interests.keep_declared(interests, now)
 
 
 async def look_at_all_rows(store: Store, now: datetime) -> None:
@@ -385,14 +390,3 @@ async def look_at_all_rows(store: Store, now: datetime) -> None:
 
 def _may_declare(declared: DeclaredTask, known: TaskRow | None) -> bool:
     return known is None or known.plan.version <= declared.task.version
-
-
-async def _drop_older(engine: Engine, declared: Sequence[DeclaredTask]) -> None:
-    """Let nothing be captured any more for what was declared of these tasks before."""
-    digests = {(one := task.interest(engine.store.dialect)).name: one.digest for task in declared}
-    older = [
-        row.id
-        for row in await engine.store.interests.list()
-        if row.interest.name in digests and row.interest.digest != digests[row.interest.name]
-    ]
-    await engine.store.interests.drop(older)

@@ -85,7 +85,7 @@ async def _apply(
     store = backend.engine.store
     await store.open()
     own = (await push(store, [])).migrations if plan.migrations else ()
-    await backend.check(plan.tables)
+    await backend.check(plan.tables, tells=False)
     pushed = await push(store, definitions)
     news = await news_for(backend, crons, known=True)
     await backend.declare(crons)

@@ -1,5 +1,7 @@
 """A watch over the change feed: it tells of readers that are behind, and mends interests that do not capture.
 
+It also tells of tasks and outboxes that have none, for which nothing can be mended here.
+
 A part of the pruner. Owns when to look, and that nothing is told twice. Leaves who is behind to `changes/behind`.
 """
 
@@ -7,19 +9,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from penstock.changes.behind import Behind, Standing, Told, behind, is_news, is_try
 from penstock.clock import Clock
 from penstock.errors import DatabaseBusy, DataError, DeclarationError, PenstockError
 from penstock.observe.logs import event as log_event
-from penstock.outbox.outbox import outbox_read
+from penstock.outbox.outbox import outbox_read, reader_name
+from penstock.reactive.task import interest_name
 from penstock.store.changes import InterestRow, State
 from penstock.store.contract import Store
 from penstock.store.feed import FeedSeen, see_feed
 
 MOST = 1_000
 _PAUSE = 60.0
+_DEAF_LOOKS = 2
 _FIXES: dict[State, str] = {
     "missing": "Find out who dropped its triggers, or added a partition; penstock makes them anew.",
     "disabled": "Find out who switched its triggers off; penstock makes them anew.",
@@ -44,6 +48,7 @@ class FeedWatch:
         self._clock = clock
         self._told: dict[str, Told] = {}
         self._states: dict[int, tuple[State, int]] = {}
+        self._deaf: dict[str, int] = {}
         self.broken: Mapping[str, float] = {}
 
     async def look(self) -> float:
@@ -98,6 +103,21 @@ class FeedWatch:
                 states[row.id] = (row.state, looks)
                 broken[row.state] += 1
         self._states, self.broken = states, dict(broken)
+        await self._look_for_deaf({row.id for row in rows})
+
+    async def _look_for_deaf(self, interests: Collection[int]) -> None:
+        """Tell of tasks and outboxes without an interest, at the second look: it may be that one is being declared."""
+        tasks = [interest_name(row.plan.name) for row in await self._store.tasks.list() if not row.interests]
+        outboxes = [
+            reader_name(row.plan.name)
+            for row in await self._store.outboxes.list()
+            if row.ready and not any(number in interests or _is_topic(number) for number in row.interests)
+        ]
+        self._deaf = {name: self._deaf.get(name, 0) + 1 for name in (*tasks, *outboxes)}
+        for name, looks in self._deaf.items():
+            if looks == _DEAF_LOOKS:
+                fix = "Start a program that declares it. A task looks at all rows then; an outbox misses what changed."
+                log_event("changes.no_interest", logging.ERROR, reader=name, fix=fix)
 
     async def _mend(self, row: InterestRow, looks: int) -> bool:
         """Have an interest capture again, if that can be; whether it does. It is told once, and when it is mended."""
@@ -129,6 +149,10 @@ class FeedWatch:
             **facts,
             fix=_FIXES[row.state],
         )
+
+
+def _is_topic(number: int) -> bool:
+    return number < 0
 
 
 def _dropped_by(reader: str) -> str:

@@ -71,19 +71,40 @@ class Interests(Protocol):
             DeclarationError: See `declare`.
         """
 
-    async def declare(
-        self, interests: Sequence[Interest], now: datetime, *, replaces: Sequence[int] = ()
-    ) -> builtins.list[int]:
+    async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Have changes captured from now on, and mend what is amiss; the numbers of the interests, in their order.
 
-        Those that it `replaces`, by their numbers, are captured no more from the very transaction on that captures the
-        one of their name.
-
         Those that are declared and in order are left alone, and no lock is taken for them. One that was captured before
-        and was not in order is told of as ``lost``, in the transaction that makes its triggers anew.
+        and was not in order is told of as ``lost``, in the transaction that makes its triggers anew; so is one that a
+        task is declared with already, as it should have been captured.
 
         Raises:
             DeclarationError: There is no such table, it is a view or the like, or the database refuses the SQL.
+            DatabaseBusy: Others hold locks on the table for too long.
+        """
+
+    async def replace(self, interests: Sequence[Interest], numbers: Sequence[int], now: datetime) -> frozenset[int]:
+        """Have changes captured under the numbers that `add` gave, and for no others of the same names any more.
+
+        One transaction ends the one and begins the other. Those that are in order and alone take no lock.
+
+        Returns:
+            The numbers that are gone, as somebody else has replaced them meanwhile: nothing was done about these.
+
+        Raises:
+            DeclarationError: See `declare`.
+            DatabaseBusy: Others hold locks on the table for too long.
+        """
+
+    async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
+        """Have captured for tasks what they are declared with now, and nothing else.
+
+        If that is one of these interests, it takes the place of all others of its name, in one transaction, and is
+        told of as ``lost`` if somebody has dropped it meanwhile. If it is not, as another release has declared the task
+        since, the one that was given is dropped.
+
+        Raises:
+            DeclarationError: See `declare`.
             DatabaseBusy: Others hold locks on the table for too long.
         """
 
@@ -95,8 +116,13 @@ class Interests(Protocol):
             DatabaseBusy: Others hold locks on the table.
         """
 
-    async def drop(self, ids: Sequence[int]) -> None:
-        """Have them captured no more. What was captured stays until its readers have passed it."""
+    async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
+        """Have them captured no more. What was captured stays until its readers have passed it.
+
+        Args:
+            ids: Their numbers.
+            unused: Whether only those of them are dropped which were added, and never captured.
+        """
 
     async def list(self) -> builtins.list[InterestRow]:
         """All interests by number, and whether each still captures."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -33,6 +33,25 @@ def known_state(installed: Mapping[str, Any], now: Mapping[str, Any]) -> State:
     if not installed["triggers"].keys() <= now["triggers"].keys():
         return "missing"
     return "ok" if installed == now else "altered"
+
+
+Identity = tuple[str, str]  # name and digest
+
+
+def identity_of(interest: Interest) -> Identity:
+    """What tells an interest from all others."""
+    return interest.name, interest.digest
+
+
+def others(interest: Interest, known: Mapping[Identity, Known]) -> list[Known]:
+    """All of an interest's name but itself."""
+    return [one for (name, digest), one in known.items() if name == interest.name and digest != interest.digest]
+
+
+def gone(interests: Sequence[Interest], numbers: Sequence[int], known: Mapping[Identity, Known]) -> frozenset[int]:
+    """Of the numbers of interests those that are gone."""
+    found = {number: known.get(identity_of(one)) for one, number in zip(interests, numbers, strict=True)}
+    return frozenset(number for number, one in found.items() if one is None or one.id != number)
 
 
 def check_columns(interest: Interest, columns: Collection[str]) -> None:

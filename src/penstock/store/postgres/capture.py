@@ -9,6 +9,7 @@ goes on. Row triggers fire after the row is locked, so the numbers of changes fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
@@ -90,19 +91,20 @@ def triggers(number: int, interest: Interest, partitions: Sequence[str]) -> dict
     return made
 
 
-def install(
-    number: int, interest: Interest, types: Mapping[str, str], partitions: Sequence[str], path: str, each: str
-) -> tuple[str, ...]:
+def install(number: int, interest: Interest, found: Mapping[str, Any], path: str) -> tuple[str, ...]:
     """The statements that make an interest's triggers, or make them anew.
+
+    Those that are left on a table which had the name before, or on one that is no partition any more, are dropped.
 
     Args:
         number: The interest's number.
         interest: The interest.
-        types: The SQL types of the table's columns.
-        partitions: Its partitions, as SQL.
+        found: What is there of its table: the SQL types of its columns, its partitions as SQL, the interest's triggers,
+            and how the function is named that says of the table that each of its changes counts.
         path: The schemas in which names are looked for, as SQL.
-        each: How the function is named that says of the table that each of its changes counts.
     """
+    types, partitions = found["columns"], found["partitions"] or ()
+    left = [one for one in found["triggers"] or () if not one["here"]]
     made = triggers(number, interest, partitions)
     table = POSTGRES.table(interest.table)
     trial = f"penstock_change_{number}_trial"
@@ -111,12 +113,13 @@ def install(
     everywhere = [(part, name) for relation, name in made if relation == table for part in partitions]
     return (
         *functions(number, interest, types, path),
+        *(f"drop trigger if exists {one['name']} on {one['table']}" for one in left),
         # What a function says is looked at when it runs, what a trigger says when it is made.
         *((f"create trigger {trial} after update on {table} for each row when ({asked}) {call}",) if asked else ()),
         *((f"drop trigger {trial} on {table}",) if asked else ()),
         *(f"drop trigger if exists {name} on {relation}" for relation, name in made),
         *(f"create trigger {name} {text}" for (_relation, name), text in made.items()),
-        *((EACH.format(each),) if interest.each else ()),
+        *((EACH.format(found["each"]),) if interest.each else ()),
         # Also for sessions that apply what others have written, and would fire no trigger.
         *(f"alter table {relation} enable always trigger {name}" for relation, name in (*made, *everywhere)),
     )

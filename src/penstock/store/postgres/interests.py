@@ -12,7 +12,7 @@ from penstock.changes.interest import Interest
 from penstock.errors import Conflict, DatabaseBusy, DataError, DeclarationError, PenstockError
 from penstock.store.changes import InterestRow, Source, State
 from penstock.store.contract import Change, OpenTransaction, SchemaLock, Statement
-from penstock.store.interestrows import Known, check_columns, known_state
+from penstock.store.interestrows import Identity, Known, check_columns, gone, identity_of, known_state, others
 from penstock.store.postgres.capture import EVENTS, function_name, install, lost, source, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
@@ -40,31 +40,55 @@ class PostgresInterests:
         """Give interests their numbers, without capturing anything yet."""
         known = await self._known()
         for one in interests:
-            if (one.name, one.digest) not in known:
+            if identity_of(one) not in known:
                 await self._run("add", **_added(one, now))
                 known = await self._known()
-        return [known[one.name, one.digest].id for one in interests]
+        return [known[identity_of(one)].id for one in interests]
 
     async def check(self, interests: Sequence[Interest], now: datetime) -> None:
         """Refuse what `declare` would refuse, without changing anything."""
         known = await self._known()
-        wanted = [one for one in interests if _state(known.get((one.name, one.digest))) != "ok"]
+        wanted = [one for one in interests if _state(known.get(identity_of(one))) != "ok"]
         if wanted:
             async with self._catalog.lock():  # whoever makes the same functions has them first
                 for one in wanted:
                     await self._try_out(one, now)
 
-    async def declare(
-        self, interests: Sequence[Interest], now: datetime, *, replaces: Sequence[int] = ()
-    ) -> builtins.list[int]:
+    async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Have changes captured from now on; the numbers of the interests."""
         known = await self._known()
-        if replaces or any(_state(known.get((one.name, one.digest))) != "ok" for one in interests):
+        if any(_state(known.get(identity_of(one))) != "ok" for one in interests):
             async with self._catalog.lock() as lock:
-                known = await self._known()
-                for interest in interests:
-                    await self._declare(lock, interest, now, replaces, known)
-        return [known[one.name, one.digest].id for one in interests]
+                known, declared = await self._known(), await self._declared(interests)
+                for one in interests:
+                    await self._declare(lock, one, now, known, missed=identity_of(one) in declared)
+        return [known[identity_of(one)].id for one in interests]
+
+    async def replace(self, interests: Sequence[Interest], numbers: Sequence[int], now: datetime) -> frozenset[int]:
+        """Have changes captured under the numbers that `add` gave, and for no others of the same names any more."""
+        known = await self._known()
+        if not gone(interests, numbers, known) and all(_is_alone(one, known) for one in interests):
+            return frozenset()
+        async with self._catalog.lock() as lock:
+            known = await self._known()
+            missing = gone(interests, numbers, known)
+            for one, number in zip(interests, numbers, strict=True):
+                if number not in missing:
+                    await self._declare(lock, one, now, known, alone=True)
+        return missing
+
+    async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
+        """Have captured for tasks what they are declared with now, and nothing else."""
+        known, declared = await self._known(), await self._declared(interests)
+        if all(identity_of(one) in declared and _is_alone(one, known) for one in interests):
+            return
+        async with self._catalog.lock() as lock:
+            known, declared = await self._known(), await self._declared(interests)
+            for one in interests:
+                if identity_of(one) in declared:
+                    await self._declare(lock, one, now, known, alone=True, missed=True)
+                elif (own := known.get(identity_of(one))) is not None:
+                    await lock.apply(Change(one.table, _taken([own], known)))
 
     async def mend(self, id_: int) -> bool:
         """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more."""
@@ -89,13 +113,15 @@ class PostgresInterests:
             await session.rollback()
         return True
 
-    async def drop(self, ids: Sequence[int]) -> None:
+    async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
         """Have them captured no more."""
         if not ids:
             return
         async with self._catalog.lock() as lock:
             known = {one.id: one for one in (await self._known()).values()}
             for number in ids:
+                if unused and number in known and known[number].installed is not None:
+                    continue
                 await lock.apply(Change(f"of interest {number}", (*_dropped(number), *_each_dropped(number, known))))
                 await self._run("remove", id=number)
                 known.pop(number, None)
@@ -125,21 +151,23 @@ class PostgresInterests:
         lock: SchemaLock,
         interest: Interest,
         now: datetime,
-        replaces: Sequence[int],
-        known: dict[tuple[str, str], Known],
+        known: dict[Identity, Known],
+        *,
+        alone: bool = False,
+        missed: bool = False,
     ) -> None:
-        identity = interest.name, interest.digest
+        identity = identity_of(interest)
         added = await self._run("add", **_added(interest, now))
         if not added and identity not in known:  # another program has added it just now
             known |= await self._known()
         one = known[identity] = await self._one(added[0][0] if added else known[identity].id)
-        gone = _replaced(interest, replaces, known)
+        replaced = _taken(others(interest, known), known) if alone else ()
         if _state(one) == "ok":
-            if gone:
-                await lock.apply(Change(interest.table, gone))
+            if replaced:
+                await lock.apply(Change(interest.table, replaced))
             return
         try:
-            await self._apply(lock, interest, (*gone, *await self._statements(one)))
+            await self._apply(lock, interest, (*replaced, *await self._statements(one, missed=missed)))
         except PenstockError:
             if added:  # nothing is left of what could not be declared
                 await self._run("remove", id=one.id)
@@ -148,12 +176,12 @@ class PostgresInterests:
         installed = json.dumps(_installed(one, _columns(one)))
         await self._run("installed", id=one.id, installed=installed)
 
-    async def _statements(self, one: Known) -> tuple[str, ...]:
+    async def _statements(self, one: Known, *, missed: bool = False) -> tuple[str, ...]:
         """What makes triggers; if there were some before, changes may have been missed since, and readers are told."""
         found = _checked(one)
         ((path,),) = await self._run("path")
-        made = install(one.id, one.interest, found["columns"], found["partitions"] or (), path, found["each"])
-        return made if one.installed is None else (*made, lost(one.id))
+        made = install(one.id, one.interest, found, path)
+        return (*made, lost(one.id)) if missed or one.installed is not None else made
 
     async def _apply(self, lock: SchemaLock, interest: Interest, statements: tuple[str, ...]) -> None:
         try:
@@ -168,8 +196,7 @@ class PostgresInterests:
         try:
             await session.execute(_IMPATIENT)
             added = await session.fetch(add.statement, add.args(_added(interest, now)))
-            identity = interest.name, interest.digest
-            number = added[0][0] if added else (await self._known())[identity].id
+            number = added[0][0] if added else (await self._known())[identity_of(interest)].id
             for statement in await self._statements(await self._one(number, session)):
                 await session.execute(Statement(statement))
         except DataError as error:
@@ -179,9 +206,13 @@ class PostgresInterests:
         finally:
             await session.rollback()
 
-    async def _known(self) -> dict[tuple[str, str], Known]:
+    async def _known(self) -> dict[Identity, Known]:
         found = map(_known, await self._run("list", id=None))
-        return {(one.interest.name, one.interest.digest): one for one in found}
+        return {identity_of(one.interest): one for one in found}
+
+    async def _declared(self, interests: Sequence[Interest]) -> set[Identity]:
+        """What the tasks of these interests are declared with now."""
+        return {(row[0], row[1]) for row in await self._run("declared", names=[one.name for one in interests])}
 
     async def _one(self, id_: int, session: PostgresSession | None = None) -> Known:
         """An interest that is there, as a transaction sees it, or now."""
@@ -210,14 +241,18 @@ def _refused(interest: Interest, error: DataError) -> DeclarationError:
     )
 
 
-def _replaced(interest: Interest, replaces: Sequence[int], known: dict[tuple[str, str], Known]) -> tuple[str, ...]:
-    """What lets those of its name that it replaces be captured no more; they are not known any more then."""
+def _is_alone(interest: Interest, known: Mapping[Identity, Known]) -> bool:
+    """Whether an interest is in order, and nothing else is captured under its name."""
+    return _state(known.get(identity_of(interest))) == "ok" and not others(interest, known)
+
+
+def _taken(taken: Iterable[Known], known: dict[Identity, Known]) -> tuple[str, ...]:
+    """What lets interests be captured no more; they are not known any more then."""
     found: list[str] = []
-    for identity, old in list(known.items()):
-        if old.id in replaces and old.interest.name == interest.name:
-            left = {one.id: one for one in known.values()}
-            found += _FORGOTTEN.format(old.id), *_dropped(old.id), *_each_dropped(old.id, left)
-            del known[identity]
+    for old in taken:
+        left = {one.id: one for one in known.values()}
+        found += _FORGOTTEN.format(old.id), *_dropped(old.id), *_each_dropped(old.id, left)
+        del known[identity_of(old.interest)]
     return tuple(found)
 
 
@@ -289,8 +324,9 @@ def _state(one: Known | None) -> State:
         return "gone" if one is not None else "missing"
     made = one.found["triggers"] or ()
     expected = triggers(one.id, one.interest, one.found["partitions"] or ())
-    there = {(each["table"], each["name"]) for each in made}
-    if one.installed is None or len(there) < len(expected):
+    table = POSTGRES.table(one.interest.table)
+    there = {(table if each["here"] else each["table"], each["name"]) for each in made}
+    if one.installed is None or not there.issuperset(expected):
         return "missing"
     if any(each["enabled"] != "A" for each in made):
         return "disabled"

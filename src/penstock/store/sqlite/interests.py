@@ -19,7 +19,7 @@ from penstock.errors import DeclarationError
 from penstock.schema.fields import Kind
 from penstock.store.changes import InterestRow, Source, State
 from penstock.store.contract import OpenTransaction, Session, Statement
-from penstock.store.interestrows import Known, check_columns, known_state
+from penstock.store.interestrows import Identity, Known, check_columns, gone, identity_of, known_state, others
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.capture import lost, source, triggers
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
@@ -43,37 +43,57 @@ class SqliteInterests:
         """Give interests their numbers, without capturing anything yet."""
         async with reading(self._begin_read) as session:
             known = await self._known(session)
-        if any((one.name, one.digest) not in known for one in interests):
+        if any(identity_of(one) not in known for one in interests):
             async with writing(self._begin_write) as session:
                 for one in interests:
                     await self._fetch(session, "add", **_added(one, now))
                 known = await self._known(session)
-        return [known[one.name, one.digest].id for one in interests]
+        return [known[identity_of(one)].id for one in interests]
 
     async def check(self, interests: Sequence[Interest], now: datetime) -> None:
         """Refuse what `declare` would refuse, without changing anything."""
         async with reading(self._begin_read) as session:
             known = await self._known(session)
-        if any(_state(known.get((one.name, one.digest))) != "ok" for one in interests):
+        if any(_state(known.get(identity_of(one))) != "ok" for one in interests):
             session = await self._begin_write()
             try:
                 await self._declare(session, interests, now)
             finally:
                 await session.rollback()
 
-    async def declare(
-        self, interests: Sequence[Interest], now: datetime, *, replaces: Sequence[int] = ()
-    ) -> builtins.list[int]:
+    async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Have changes captured from now on; the numbers of the interests."""
         async with reading(self._begin_read) as session:
             known = await self._known(session)
-        if replaces or any(_state(known.get((one.name, one.digest))) != "ok" for one in interests):
+        if any(_state(known.get(identity_of(one))) != "ok" for one in interests):
             async with writing(self._begin_write) as session:
-                for number in replaces:
-                    await _drop_triggers(session, number)
-                    await self._fetch(session, "remove", id=number)
                 known = await self._declare(session, interests, now)
-        return [known[one.name, one.digest].id for one in interests]
+        return [known[identity_of(one)].id for one in interests]
+
+    async def replace(self, interests: Sequence[Interest], numbers: Sequence[int], now: datetime) -> frozenset[int]:
+        """Have changes captured under the numbers that `add` gave, and for no others of the same names any more."""
+        async with reading(self._begin_read) as session:
+            known = await self._known(session)
+        if not gone(interests, numbers, known) and all(_is_alone(one, known) for one in interests):
+            return frozenset()
+        async with writing(self._begin_write) as session:
+            known = await self._known(session)
+            missing = gone(interests, numbers, known)
+            left = [one for one, number in zip(interests, numbers, strict=True) if number not in missing]
+            await self._declare_alone(session, left, known, now)
+        return missing
+
+    async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
+        """Have captured for tasks what they are declared with now, and nothing else."""
+        async with reading(self._begin_read) as session:
+            known, declared = await self._known(session), await self._declared(session, interests)
+        if all(identity_of(one) in declared and _is_alone(one, known) for one in interests):
+            return
+        async with writing(self._begin_write) as session:
+            known, declared = await self._known(session), await self._declared(session, interests)
+            await self._declare_alone(session, [one for one in interests if identity_of(one) in declared], known, now)
+            stale = [known.get(identity_of(one)) for one in interests if identity_of(one) not in declared]
+            await self._drop(session, [one.id for one in stale if one is not None])
 
     async def mend(self, id_: int) -> bool:
         """Make the triggers of an interest anew; False if it is in order, or not there any more."""
@@ -84,14 +104,13 @@ class SqliteInterests:
             await self._install(session, one)
         return True
 
-    async def drop(self, ids: Sequence[int]) -> None:
+    async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
         """Have them captured no more."""
         if not ids:
             return
         async with writing(self._begin_write) as session:
-            for number in ids:
-                await _drop_triggers(session, number)
-                await self._fetch(session, "remove", id=number)
+            used = {one.id for one in (await self._known(session)).values() if unused and one.installed is not None}
+            await self._drop(session, [number for number in ids if number not in used])
 
     async def list(self) -> builtins.list[InterestRow]:
         """All interests by number, and whether each still captures."""
@@ -115,19 +134,29 @@ class SqliteInterests:
 
     # ----- steps
 
-    async def _declare(
-        self, session: Session, interests: Sequence[Interest], now: datetime
-    ) -> dict[tuple[str, str], Known]:
+    async def _declare(self, session: Session, interests: Sequence[Interest], now: datetime) -> dict[Identity, Known]:
         for interest in interests:
             await self._fetch(session, "add", **_added(interest, now))
-        known = await self._known(session)
+        known, declared = await self._known(session), await self._declared(session, interests)
         for interest in interests:
-            one = known[interest.name, interest.digest]
+            one = known[identity_of(interest)]
             if _state(one) != "ok":
-                await self._install(session, one)
+                await self._install(session, one, missed=identity_of(interest) in declared)
         return known
 
-    async def _install(self, session: Session, one: Known) -> None:
+    async def _declare_alone(
+        self, session: Session, interests: Sequence[Interest], known: Mapping[Identity, Known], now: datetime
+    ) -> None:
+        """Declare interests in the place of all others of their names."""
+        await self._drop(session, [other.id for one in interests for other in others(one, known)])
+        await self._declare(session, interests, now)
+
+    async def _drop(self, session: Session, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            await _drop_triggers(session, number)
+            await self._fetch(session, "remove", id=number)
+
+    async def _install(self, session: Session, one: Known, *, missed: bool = False) -> None:
         """Make triggers; if there were some before, changes may have been missed since, and readers are told."""
         interest = one.interest
         found = _checked(one)
@@ -136,18 +165,23 @@ class SqliteInterests:
         await _drop_triggers(session, one.id)
         for statement in made.values():
             await session.execute(Statement(statement))
-        if one.installed is not None:
+        if missed or one.installed is not None:
             await session.execute(Statement(lost(one.id)))
         (one,) = (await self._known(session, one.id)).values()
         installed = json.dumps(_installed(one))
         await self._fetch(session, "installed", id=one.id, installed=installed)
 
-    async def _known(self, session: OpenTransaction, id_: int | None = None) -> dict[tuple[str, str], Known]:
+    async def _declared(self, session: OpenTransaction, interests: Sequence[Interest]) -> set[Identity]:
+        """What the tasks of these interests are declared with now."""
+        rows = await self._fetch(session, "declared", names=json.dumps([one.name for one in interests]))
+        return {(row[0], row[1]) for row in rows}
+
+    async def _known(self, session: OpenTransaction, id_: int | None = None) -> dict[Identity, Known]:
         found = [
             Known(number, Interest.parse(spec), datetime.fromisoformat(declared_at), _json(installed), _there(there))
             for number, spec, declared_at, installed, there in await self._fetch(session, "list", id=id_)
         ]
-        return {(one.interest.name, one.interest.digest): one for one in found}
+        return {identity_of(one.interest): one for one in found}
 
     async def _fetch(self, session: OpenTransaction, query_name: str, /, **values: Any) -> Sequence[Any]:
         return await fetch(session, self._queries[query_name], values)
@@ -226,6 +260,11 @@ def _installed(one: Known) -> dict[str, Any]:
     # Those that watch any column name each one.
     columns = found["columns"] if one.interest.watches is None else dict.fromkeys(one.interest.columns, 0)
     return {"triggers": found["triggers"], "columns": {name: found["columns"].get(name) for name in columns}}
+
+
+def _is_alone(interest: Interest, known: Mapping[Identity, Known]) -> bool:
+    """Whether an interest is in order, and nothing else is captured under its name."""
+    return _state(known.get(identity_of(interest))) == "ok" and not others(interest, known)
 
 
 def _state(one: Known | None) -> State:

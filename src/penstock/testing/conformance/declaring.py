@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
 from penstock.testing.conformance.bench import NOW, Bench, Suite, after, story
-from penstock.testing.conformance.interests import change, declare, delete, insert, note, plainly, run
+from penstock.testing.conformance.interests import change, declare, delete, insert, note, plainly, run, told
+from penstock.testing.conformance.taskbench import SPEC, task_of
 
 
 class Declaring(Suite):
-    """`store.changes.Interests.check` and `declare`."""
+    """`store.changes.Interests`: `check`, `declare`, `replace` and `keep_declared`."""
 
     @story
     async def test_what_is_checked_is_not_declared(self, bench: Bench) -> None:
@@ -31,13 +35,60 @@ class Declaring(Suite):
     async def test_each_replaces_those_of_its_name(self, bench: Bench) -> None:
         before = await declare(bench, note("one", each=True), note("two", each=True), note("three", each=True))
         both = [note(name, each=True, kinds=["enter"]) for name in ("one", "two")]
-        numbers = await bench.store.interests.declare(both, NOW, replaces=before[:2])
-        assert [(row.id, row.state) for row in await bench.store.interests.list()] == [
-            (number, "ok") for number in (before[2], *numbers)
-        ]
+        numbers = await bench.store.interests.add(both, NOW)
+        for _ in range(2):
+            assert await bench.store.interests.replace(both, numbers, NOW) == frozenset()
+            assert await numbered(bench) == {before[2]: "ok", **dict.fromkeys(numbers, "ok")}
         await run(bench, insert("a", 1), change("a", 2))
         changes = (await bench.store.changes.read(BEGINNING, 9)).changes
         assert [one.interest for one in changes if one.kind == "change"] == before[2:]
+
+    @story
+    async def test_what_somebody_else_has_replaced_does_not_come_back(self, bench: Bench) -> None:
+        ours, theirs, beside = note("one"), note("one", kinds=["enter"]), note("two")
+        (number, other) = await bench.store.interests.add([ours, beside], NOW)
+        (their_number,) = await bench.store.interests.add([theirs], NOW)
+        assert await bench.store.interests.replace([theirs], [their_number], NOW) == frozenset()
+        assert await bench.store.interests.replace([ours, beside], [number, other], NOW) == {number}
+        assert await numbered(bench) == {other: "ok", their_number: "ok"}
+        (again,) = await bench.store.interests.add([ours], NOW)
+        assert await bench.store.interests.replace([ours], [number], NOW) == {number}, "nobody reads it under another"
+        assert await bench.store.interests.replace([ours], [again], NOW) == frozenset()
+        assert await numbered(bench) == {other: "ok", again: "ok"}
+
+    @story
+    async def test_what_was_added_and_never_captured_is_dropped_alone(self, bench: Bench) -> None:
+        (number,) = await declare(bench, note("one"))
+        (other,) = await bench.store.interests.add([note("two")], NOW)
+        await bench.store.interests.drop([number, other, other + 1], unused=True)
+        assert await numbered(bench) == {number: "ok"}
+
+    @story
+    async def test_for_a_task_is_captured_what_it_is_declared_with_now(self, bench: Bench) -> None:
+        ours, theirs = note("task:one"), note("task:one", kinds=["enter"])
+        number, _theirs = await declare(bench, ours, theirs)
+        await declared(bench, "one", ours)
+        await bench.store.interests.keep_declared([theirs], NOW)
+        assert await numbered(bench) == {number: "ok"}, "only what was given is dropped"
+        await declare(bench, theirs)
+        await bench.store.interests.keep_declared([ours], NOW)
+        assert await numbered(bench) == {number: "ok"}
+        await run(bench, insert("a", 1))
+        assert await told(bench) == [("enter", "a")]
+
+    @story
+    async def test_what_a_task_is_declared_with_comes_back_with_a_word_of_the_gap(self, bench: Bench) -> None:
+        one, two, three = (note(f"task:{name}") for name in ("one", "two", "three"))
+        numbers = await declare(bench, one, two)
+        for interest in (one, two):
+            await declared(bench, interest.name.removeprefix("task:"), interest)
+        await bench.store.interests.drop(numbers)
+        (number,) = await declare(bench, one)
+        await bench.store.interests.keep_declared([one, two], NOW)
+        assert await told(bench, [number]) == [("lost", None)]
+        (other,) = [found for found in await numbered(bench) if found != number]
+        assert await told(bench, [other]) == [("lost", None)]
+        assert await told(bench, await declare(bench, three)) == [], "it is new"
 
     @story
     async def test_what_cannot_be_captured_is_refused_at_the_door(self, bench: Bench) -> None:
@@ -62,3 +113,16 @@ class Declaring(Suite):
             assert interest.name in str(caught.value)
         assert await bench.store.interests.list() == [], "nothing is left of them"
         await run(bench, insert("a", 1), change("a", 2), delete("a"))
+
+
+# ----- steps
+
+
+async def numbered(bench: Bench) -> dict[int, str]:
+    """How interests stand, by their numbers."""
+    return {row.id: row.state for row in await bench.store.interests.list()}
+
+
+async def declared(bench: Bench, name: str, interest: Interest) -> None:
+    """Have a task declared with an interest."""
+    await task_of(bench, name=name, spec=replace(SPEC, interest=interest.digest))

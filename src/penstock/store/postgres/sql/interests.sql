@@ -18,6 +18,7 @@ select id from penstock.interest where id = :id for update;
 delete from penstock.interest where id = :id;
 
 -- list: all interests, or one, with what is there of each, as JSON: its table, triggers, columns and partitions.
+-- A name with a schema is looked up in the catalog, as `to_regclass` raises where a role may not use the schema.
 -- Differs: SQLite has no partitions, and its triggers cannot be switched off.
 -- Unbounded: it reads them all.
 select i.id, i.spec, i.declared_at, i.installed,
@@ -43,8 +44,16 @@ select i.id, i.spec, i.declared_at, i.installed,
                 'change_' || i.id || '_insert', 'change_' || i.id || '_update', 'change_' || i.id || '_delete',
                 'change_' || i.id || '_truncate'
             )))
-        from pg_class c where c.oid = to_regclass(i.source)) as found
+        from parse_ident(i.source) as p (named) join pg_class c on c.oid = case
+            when cardinality(p.named) = 1 then to_regclass(i.source)
+            else (select q.oid from pg_class q join pg_namespace s on s.oid = q.relnamespace
+                where s.nspname = p.named[cardinality(p.named) - 1]::name
+                    and q.relname = p.named[cardinality(p.named)]::name) end) as found
 from penstock.interest i where :id::integer is null or i.id = :id order by i.id;
+
+-- declared: what tasks are declared with now: the names and the digests of their interests.
+-- Unbounded: it reads all tasks.
+select 'task:' || t.name, t.spec::jsonb ->> 'interest' from penstock.task t where 'task:' || t.name = any(:names::text[]);
 
 -- each_of: those of some tables of which each change counts: there is a function that says so.
 -- Differs: it is named by the table as the catalog knows it, so that one table is one, however programs spell it.

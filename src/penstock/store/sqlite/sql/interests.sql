@@ -9,6 +9,10 @@ update penstock_interest set installed = :installed where id = :id;
 -- remove: forget an interest.
 delete from penstock_interest where id = :id;
 
+-- declared: what tasks are declared with now: the names and the digests of their interests.
+-- Unbounded: it reads all tasks.
+select 'task:' || t.name, t.spec ->> 'interest' from penstock_task t where 'task:' || t.name in (select n.value from json_each(:names) n);
+
 -- each_of: those of some tables of which each change counts.
 -- Differs: the interests say so; names are compared without regard to capitals.
 -- Unbounded: it reads them all.
