@@ -187,6 +187,9 @@ class Tasks(Protocol):
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         """The record of a row; None if there is none."""
 
+    async def signature(self, session: OpenTransaction, task: int) -> str:
+        """Filter and watch of a task as they are kept."""
+
     async def pause(self, name: str, *, paused: bool) -> int | None:
         """Let none of a task's jobs start, or let them again; the number of the task, or None if there is none."""
 

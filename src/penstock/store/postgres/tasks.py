@@ -114,6 +114,11 @@ class PostgresTasks:
         rows = await self._fetch(session, "find", task=task, key=key)
         return record_of(rows[0], rows[0][2], rows[0][8], rows[0][9]) if rows else None
 
+    async def signature(self, session: OpenTransaction, task: int) -> str:
+        """Filter and watch of a task as they are kept."""
+        ((found,),) = await self._fetch(session, "signature", task=task)
+        return str(found)
+
     async def find_many(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
         """The records of rows of one task, by their keys."""
         query = self._queries["find_many"]

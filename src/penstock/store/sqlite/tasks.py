@@ -125,6 +125,11 @@ class SqliteTasks:
         rows = await self._fetch(session, "find", task=task, key=key)
         return _record(rows[0]) if rows else None
 
+    async def signature(self, session: OpenTransaction, task: int) -> str:
+        """Filter and watch of a task as they are kept."""
+        ((found,),) = await self._fetch(session, "signature", task=task)
+        return str(found)
+
     async def find_many(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
         """The records of rows of one task, by their keys."""
         rows = await self._fetch(session, "find_many", task=task, keys=json.dumps([*keys]))

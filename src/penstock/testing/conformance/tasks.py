@@ -73,6 +73,8 @@ class Tasks(Suite):
     async def test_a_lower_version_declares_nothing(self, bench: Bench) -> None:
         (first,) = await bench.store.tasks.declare([task_plan("a", version=2, priority=1)], NOW)
         assert await bench.store.tasks.declare([task_plan("a", signature="t")], after(5)) == [first]
+        kept = await bench.reading(lambda session: bench.store.tasks.signature(session, first.id))
+        assert kept == first.plan.signature
 
     @story
     async def test_a_higher_version_runs_rows_again_as_it_says(self, bench: Bench) -> None:

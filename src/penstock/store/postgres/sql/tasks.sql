@@ -191,6 +191,9 @@ update penstock.task_record set live = false where ctid = any(:places::text[]::t
 select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
 from penstock.task_record where task = :task and key = :key;
 
+-- signature: filter and watch of a task as they are kept.
+select signature from penstock.task where id = :task;
+
 -- hold: let none of a task's jobs start until a time, or until a later one that was set before.
 update penstock.task set held_until = greatest(held_until, :until) where id = :task;
 

@@ -135,6 +135,9 @@ where r.task = g.value ->> 0 and r.key = g.value ->> 1 and r.generation <= g.val
 select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
 from penstock_task_record where task = :task and key = :key;
 
+-- signature: filter and watch of a task as they are kept.
+select signature from penstock_task where id = :task;
+
 -- hold: let none of a task's jobs start until a time, or until a later one that was set before.
 update penstock_task set held_until = max(coalesce(held_until, ''), :until) where id = :task;
 
