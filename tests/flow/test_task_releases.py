@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from stage.reactive import Stage, settle
 
-from penstock import MutationTaskCtx, Table, TaskBatchCtx, TaskCtx
-from penstock.testing import TestApp
+from penstock import App, MutationTaskCtx, Retry, Table, TaskBatchCtx, TaskCtx, TokenBucket
+from penstock.testing import TestApp, gate
 
 MINUTE = timedelta(minutes=1)
 
@@ -32,7 +32,16 @@ def release(**options: Any) -> Stage:
     return stage
 
 
-def of_an_action(app: Any, ran: list[Any], **options: Any) -> None:
+def in_pool(name: str | None, pool: dict[str, Any] | None = None, **options: Any) -> Stage:
+    """A release whose task is in a pool, or in none."""
+    stage = Stage(Item)
+    if name is not None:
+        options["pool"] = stage.app.workpool(name, **(pool or {}))
+    stage.task(Item, **{"watch": ("number",), **options})
+    return stage
+
+
+def of_an_action(app: App, ran: list[Any], **options: Any) -> None:
     """A task whose rows are read one at a time, and some of their columns."""
 
     @app.reactive_task(Item, watch=("number",), **options)
@@ -41,7 +50,7 @@ def of_an_action(app: Any, ran: list[Any], **options: Any) -> None:
         ran.append(ctx.doc_id)
 
 
-def of_a_mutation(app: Any, ran: list[Any], **options: Any) -> None:
+def of_a_mutation(app: App, ran: list[Any], **options: Any) -> None:
     """A task whose rows are read in the transaction of the run."""
 
     @app.reactive_task(Item, watch=("number",), **options)
@@ -50,7 +59,7 @@ def of_a_mutation(app: Any, ran: list[Any], **options: Any) -> None:
         ran.append(ctx.doc_id)
 
 
-def of_batches(app: Any, ran: list[Any], **options: Any) -> None:
+def of_batches(app: App, ran: list[Any], **options: Any) -> None:
     """A task whose rows are read together."""
 
     @app.reactive_task(Item, watch=("number",), batch=5, **options)
@@ -134,3 +143,85 @@ async def test_what_was_not_captured_when_a_run_was_planned_is_no_change(databas
     async with second.open(database_url, clock=test.clock) as test:
         await settle(test, MINUTE)
         assert second.ids() == [row]
+
+
+# ----- another pool
+
+
+@pytest.mark.parametrize("debounce", [timedelta(0), MINUTE])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("a", {"max_parallelism": 3}), ("b", {"max_parallelism": 3})),
+        (("a", {"rate_limit": TokenBucket(rate=100, period=timedelta(seconds=1))}), ("b", {})),
+        (("a", {}), ("b", {"rate_limit": TokenBucket(rate=100, period=timedelta(seconds=1))})),
+        ((None, {}), ("b", {})),
+        (("a", {}), (None, {})),
+    ],
+)
+async def test_pending_runs_move_to_the_pool_that_is_declared_now(
+    database_url: str, before: tuple[Any, Any], after: tuple[Any, Any], debounce: timedelta
+) -> None:
+    first, second = in_pool(*before, debounce=debounce), in_pool(*after, debounce=debounce)
+    async with first.open(database_url) as test:
+        rows = await first.insert(test, Item(), Item())
+        await test.plan()
+    async with second.open(database_url, clock=test.clock) as test:
+        await test.run_until_idle()
+        assert sorted(second.ids()) == sorted(rows)
+
+
+async def test_runs_move_with_their_keys_and_stay_in_their_order(database_url: str) -> None:
+    keyed = {"key_parallelism": 1}
+    first, second = in_pool("a", keyed, key="owner"), in_pool("b", keyed, key="owner")
+    async with first.open(database_url) as test:
+        rows = [row for number in range(4) for row in await first.insert(test, Item(number=number))]
+        await test.plan()
+    async with second.open(database_url, clock=test.clock) as test:
+        with gate("task.begun") as held:
+            for _ in range(4):
+                await test.worker.tick()
+            assert (await test.job_counts())["running"] == 1
+            held.open()
+            await settle(test)
+        assert second.ids() == rows
+
+
+async def test_a_run_that_began_before_goes_on_in_the_pool_that_is_declared_now(database_url: str) -> None:
+    again = Retry.fixed(MINUTE, max_attempts=3)
+    first, second = in_pool("a", retry=again), in_pool("b", retry=again)
+    first.error = ConnectionError("down")
+    async with first.open(database_url) as old:
+        (row,) = await first.insert(old, Item())
+        await old.plan()
+        with gate("task.begun") as held:
+            await old.worker.tick()
+            await held.arrived()
+            async with second.open(database_url, clock=old.clock) as new:
+                held.open()
+                await work(old)
+                assert not first.ids()
+                await settle(new, 2 * MINUTE)
+                (ran,) = second.taken()
+                assert (ran.doc_id, ran.attempt) == (row, 2)
+
+
+@pytest.mark.parametrize("key", [None, "owner", "state"])
+async def test_another_key_holds_for_pending_runs_too(database_url: str, key: str | None) -> None:
+    def made(key: str | None, name: str) -> Stage:
+        return in_pool(name, {"key_parallelism": 1}, debounce=MINUTE, **({"key": key} if key else {}))
+
+    first, second = made("owner" if key != "owner" else None, "p"), made(key, "p")
+    async with first.open(database_url) as test:
+        await first.insert(test, *(Item(number=n, owner=f"{n % 2}", state=f"{n // 3}") for n in range(6)))
+        await test.plan()
+    async with second.open(database_url, clock=test.clock) as test:
+        await test.plan()
+        test.clock.advance(2 * MINUTE)
+        with gate("task.begun") as held:
+            for _ in range(4):
+                await test.worker.tick()
+            assert (await test.job_counts())["running"] == (6 if key is None else 2)
+            held.open()
+            await settle(test)
+        assert len(second.ids()) == 6

@@ -25,7 +25,15 @@ from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.queries import load_queries
-from penstock.store.taskrows import newly, plan_values, progress_values, record_of, task_of
+from penstock.store.taskrows import (
+    is_unkeyed,
+    newly,
+    plan_values,
+    progress_values,
+    record_of,
+    runs_otherwise,
+    task_of,
+)
 from penstock.store.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
 
 
@@ -53,10 +61,7 @@ class PostgresTasks:
             if row is None:
                 await run(self._connections, self._queries["add"], plan_values(plan, None) | values)
                 row = next(one for one in await self.list() if one.plan.name == plan.name)
-            await run(self._connections, self._queries["declare"], plan_values(plan, row.id) | values)
-            if (row.plan.function, row.plan.kind) != (plan.function, plan.kind):
-                renamed = {"task": row.id, "function": plan.function, "kind": plan.kind}
-                await run(self._connections, self._queries["rename"], renamed)
+            await self._declare(plan, row, plan_values(plan, row.id) | values)
         names = {plan.name for plan in plans}
         return [row for row in await self.list() if row.plan.name in names] if plans else []
 
@@ -165,6 +170,18 @@ class PostgresTasks:
     async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[name]
         return await session.fetch(query.statement, query.args(values))
+
+    async def _declare(self, plan: TaskPlan, row: TaskRow, values: dict[str, Any]) -> None:
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            await self._fetch(session, "declare", **values)
+            if runs_otherwise(plan, row):
+                await self._fetch(session, "redeclare", task=row.id, unkeyed=is_unkeyed(plan, row))
+            await session.commit()
+        finally:
+            await session.rollback()
+        if is_unkeyed(plan, row):  # apart, as planners lock records before tasks
+            await run(self._connections, self._queries["unkey"], {"task": row.id})
 
     async def _plan(self, session: PostgresSession, plans: Sequence[RowPlan], now: datetime) -> int:
         running = sum(plan.runs for plan in plans)

@@ -11,15 +11,58 @@ update penstock.task set
     reconciling = coalesce(:reconciling, reconciling)
 where name = :name and version <= :version;
 
--- rename: let the pending jobs of a task run another function, as its handler has another name now.
+-- redeclare: let the pending jobs of a task run as it is declared now: the function, in the pool, through the gate. Those
+-- that are ready are scheduled again. Keys that the gate of another declaration had are of no use: `unkeyed` says so.
 -- Differs: one statement for both places.
 -- Unbounded: it reads all pending jobs.
 with ready as (
-    update penstock.ready_job set function = :function::text, kind = :kind::text
-    where (options::jsonb ->> 'task')::integer = :task::integer and function <> :function
+    delete from penstock.ready_job j
+    where (j.options::jsonb ->> 'task')::integer = :task::integer and j.ending is null and exists (
+        select from penstock.task_record r where r.task = :task and r.key = j.args::jsonb ->> 'key' and r.id = j.id
+    )
+    returning j.id, j.args, j.run_at, j.options, j.on_complete, j.attempt, j.enqueued_at, j.error, j.attempts
+), moved as (
+    insert into penstock.scheduled_job (id, pool, function, kind, args, priority, rank, gated, concurrency_key, place,
+        run_at, options, on_complete, attempt, enqueued_at, error, attempts)
+    select r.id, g.pool, g.function, g.kind, r.args, g.priority,
+           g.rank + (extract(epoch from r.run_at - g.due_at) * 1000000)::bigint, f.gate is not null, coalesce(f.gate, ''),
+           g.place, r.run_at, r.options, r.on_complete, r.attempt, r.enqueued_at, r.error, r.attempts
+    from ready r
+    cross join lateral (
+        select * from penstock.task_job o where o.task = :task and o.key = r.args::jsonb ->> 'key' offset 0
+    ) g
+    cross join lateral (select case when not :unkeyed::boolean or g.gate = '' then g.gate end as gate) f
 )
-update penstock.scheduled_job set function = :function, kind = :kind
-where (options::jsonb ->> 'task')::integer = :task and function <> :function;
+update penstock.scheduled_job j
+set pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
+    rank = g.rank + case when j.keeps_turn then 0 else (extract(epoch from j.run_at - g.due_at) * 1000000)::bigint end,
+    gated = f.gate is not null, waiting = false, concurrency_key = coalesce(f.gate, ''), place = g.place
+from penstock.scheduled_job s
+cross join lateral (
+    select * from penstock.task_job o where o.task = :task and o.key = s.args::jsonb ->> 'key' offset 0
+) g
+cross join lateral (select case when not :unkeyed or g.gate = '' then g.gate end as gate) f
+where (s.options::jsonb ->> 'task')::integer = :task and g.id = s.id and j.id = s.id;
+
+-- unkey: rows of a task are run beside each other until it is known which of them have the same key, as that is another
+-- column now, or none.
+-- Differs: locks the records in the order of their keys.
+-- Unbounded: it reads all records of the task.
+with held as (
+    select task, key from penstock.task_record where task = :task::integer and concurrency_key is not null
+    order by key collate "C" for no key update
+)
+update penstock.task_record r set concurrency_key = null from held h where r.task = h.task and r.key = h.key;
+
+-- follow: jobs of rows that are to run again do so as their tasks are declared now, if that was while they ran.
+-- Differs: the rows are arrays.
+update penstock.scheduled_job j
+set pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
+    rank = g.rank + case when j.keeps_turn then 0 else (extract(epoch from j.run_at - g.due_at) * 1000000)::bigint end,
+    gated = g.gate is not null, concurrency_key = coalesce(g.gate, ''), place = g.place
+from unnest(:tasks::integer[], :keys::text[]) as k (task, key)
+cross join lateral (select * from penstock.task_job o where o.task = k.task and o.key = k.key offset 0) g
+where j.id = g.id and (j.pool, j.function, j.kind) <> (g.pool, g.function, g.kind);
 
 -- list: all tasks by name, with the numbers of their interests, of earlier declarations too.
 -- Unbounded: it reads them all.
@@ -118,7 +161,8 @@ with given as materialized (
     set args = g.args, attempt = case when g.resets then 0 else j.attempt end,
         run_at = case when j.waiting then j.run_at else g.due_at end, rank = case when j.waiting then j.rank else g.rank end,
         place = case when j.waiting then j.place else g.place end, keeps_turn = false,
-        concurrency_key = case when j.gated then coalesce(g.gate, '') else j.concurrency_key end
+        gated = j.gated or g.gate is not null,
+        concurrency_key = case when j.gated or g.gate is not null then coalesce(g.gate, '') else j.concurrency_key end
     from given g
     where j.id = g.id and j.id in (
         select q.id from penstock.scheduled_job q where q.id = any(array(select id from given)) for update skip locked
