@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +19,12 @@ class Item(Table):
     number: int = 0
     owner: str = "a"
     state: str = "new"
+    at: datetime | None = None
+    other_at: datetime | None = None
+
+
+class Other(Table):
+    number: int = 0
 
 
 def release(**options: Any) -> Stage:
@@ -67,6 +73,27 @@ def of_batches(app: App, ran: list[Any], **options: Any) -> None:
         ran.extend(run.doc_id for run in await ctx.get_documents())
 
 
+async def capture(test: TestApp, stage: Stage) -> None:
+    """Have captured what another release declares, which has come no further."""
+    (declared,) = stage.app.tasks
+    store = test.engine.store
+    await store.interests.declare([declared.interest(store.dialect)], test.clock.now())
+
+
+async def declare_only(test: TestApp, stage: Stage) -> None:
+    """The same, and make its task known: it dies before it lets go what was captured before."""
+    await capture(test, stage)
+    (declared,) = stage.app.tasks
+    store = test.engine.store
+    await store.tasks.declare([declared.plan(store.dialect)], test.clock.now())
+
+
+async def plan_later(test: TestApp) -> None:
+    """Let planners notice what was declared, and plan."""
+    test.clock.advance(timedelta(seconds=6))
+    await test.plan()
+
+
 async def work(test: TestApp) -> None:
     """Let a worker of one release run what is planned already."""
     await test.run_until_idle(plan=False, advance=False, raise_errors=False)
@@ -89,8 +116,7 @@ async def test_runs_that_only_the_filter_of_the_next_release_calls_for_are_left_
         assert first_ran == [known]
         async with second.open(database_url, clock=old.clock) as new:
             later, common = await second.insert(new, Item(state="paid"), Item())
-            old.clock.advance(timedelta(seconds=6))  # in which planners look for what was declared
-            await old.plan()
+            await plan_later(old)
             await work(old)
             assert first_ran == [known, common], "what both know may be run by either"
             assert not second_ran
@@ -225,3 +251,81 @@ async def test_another_key_holds_for_pending_runs_too(database_url: str, key: st
             held.open()
             await settle(test)
         assert len(second.ids()) == 6
+
+
+# ----- a release that comes half of the way
+
+
+async def test_a_run_keeps_its_time_while_another_column_is_captured_for_it(database_url: str) -> None:
+    first, second = release(run_at="at"), release(run_at="other_at")
+    async with first.open(database_url) as test:
+        begun = test.clock.now()
+        (row,) = await first.insert(test, Item(at=begun + 50 * MINUTE, other_at=begun + 30 * MINUTE))
+        await settle(test, MINUTE)
+        await capture(test, second)
+        await first.patch(test, Item, row, number=1)
+        await plan_later(test)
+        await test.run_until(begun + 49 * MINUTE)
+        assert not first.ids()
+        await test.run_until(begun + 50 * MINUTE)
+        assert first.ids() == [row]
+
+
+async def test_a_run_keeps_its_time_while_the_column_before_is_captured_still(database_url: str) -> None:
+    first, second = release(run_at="at"), release(run_at="other_at")
+    async with first.open(database_url) as test:
+        begun = test.clock.now()
+        (row,) = await first.insert(test, Item(at=begun + 50 * MINUTE, other_at=begun + 30 * MINUTE))
+        await settle(test, MINUTE)
+        await declare_only(test, second)
+        await plan_later(test)
+        await first.patch(test, Item, row, number=1)
+        await plan_later(test)
+    async with second.open(database_url, clock=test.clock) as test:
+        await test.run_until(begun + 29 * MINUTE)
+        assert not second.ids()
+        await test.run_until(begun + 30 * MINUTE)
+        assert second.ids() == [row]
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+async def test_a_filter_that_is_captured_and_not_declared_drops_no_runs(database_url: str, *, looked_at: bool) -> None:
+    first = release(filter=lambda i: i.state != "closed", debounce=30 * MINUTE)
+    second = release(filter=lambda i: i.state == "new")
+    async with first.open(database_url) as test:
+        paid, becomes_paid = await first.insert(test, Item(state="paid"), Item())
+        await settle(test, MINUTE)
+        await capture(test, second)
+        await first.patch(test, Item, becomes_paid, state="paid", number=1)
+        await plan_later(test)
+        if looked_at:
+            await first.app.tasks.reconcile(test, "react")
+            await settle(test, MINUTE)
+        await test.run_until_idle()
+        assert sorted(first.ids()) == sorted([paid, becomes_paid])
+
+
+# ----- what was written before a release, and not planned
+
+
+async def test_what_was_written_before_and_not_planned_is_planned_by_the_next_release(database_url: str) -> None:
+    first = release(filter=lambda i: i.number > 10)
+    second = release(filter=lambda i: i.number > 1, reconcile_on_trigger_change=False)
+    async with first.open(database_url) as test:
+        await settle(test)
+        await first.insert(test, Item(number=5))
+        (row,) = await first.insert(test, Item(number=50))
+    async with second.open(database_url, clock=test.clock) as test:
+        await settle(test)
+        assert second.ids() == [row]
+
+
+async def test_another_table_of_the_same_task_has_nothing_of_what_was_written_to_the_first(database_url: str) -> None:
+    first, second = release(), Stage(Item, Other)
+    second.task(Other, watch=("number",))
+    async with first.open(database_url) as test:
+        await settle(test)
+        await first.insert(test, Item())
+    async with second.open(database_url, clock=test.clock) as test:
+        await settle(test)
+        assert not second.ids()

@@ -97,7 +97,7 @@ class DeclaredTask:
 
     def plan(self, dialect: Dialect) -> TaskPlan:
         """What is kept of it."""
-        task = self.task
+        task, interest = self.task, self.interest(dialect)
         return TaskPlan(
             name=task.name,
             function=self.function.name,
@@ -109,7 +109,7 @@ class DeclaredTask:
             history=task.history,
             version=task.version,
             signature=task.signature,
-            spec=spec_of(task, exact=self.interest(dialect).exact),
+            spec=spec_of(task, exact=interest.exact, interest=interest.digest),
             on_version_change=task.on_version_change,
             reconciles=task.reconciles,
         )

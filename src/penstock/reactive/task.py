@@ -155,6 +155,7 @@ class TaskSpec:
         max_wait: In seconds, or None.
         partition: The column of whose values one row is run at a time.
         keep_for: In seconds.
+        interest: The digest of what is captured for it.
     """
 
     table: str
@@ -169,6 +170,7 @@ class TaskSpec:
     partition: str | None
     cleanup: Cleanup
     keep_for: float
+    interest: str = ""
 
     def text(self) -> str:
         """The same as JSON."""
@@ -192,7 +194,7 @@ class TaskSpec:
         return None if self.watch is None else tuple(map(read_signature, self.watch))
 
 
-def spec_of(task: ReactiveTask, *, exact: bool) -> TaskSpec:
+def spec_of(task: ReactiveTask, *, exact: bool, interest: str = "") -> TaskSpec:
     """What is kept of a task for planners."""
     return TaskSpec(
         table=task.definition.name,
@@ -207,6 +209,7 @@ def spec_of(task: ReactiveTask, *, exact: bool) -> TaskSpec:
         partition=task.key,
         cleanup=task.cleanup,
         keep_for=task.keep_for.total_seconds(),
+        interest=interest,
     )
 
 

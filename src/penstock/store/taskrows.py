@@ -34,6 +34,7 @@ def plan_values(plan: TaskPlan, number: int | None) -> dict[str, Any]:
 def task_of(
     row: Sequence[Any],
     interests: Sequence[int],
+    earlier: Sequence[int],
     declared_at: datetime,
     held_until: datetime | None,
     reconciled_at: datetime | None,
@@ -56,7 +57,9 @@ def task_of(
     return TaskRow(
         id=number,
         plan=plan,
+        interest=row[19],
         interests=tuple(interests),
+        earlier=tuple(earlier),
         declared_at=declared_at,
         paused=bool(row[14]),
         held_until=held_until,

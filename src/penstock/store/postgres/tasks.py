@@ -68,7 +68,7 @@ class PostgresTasks:
     async def list(self) -> builtins.list[TaskRow]:
         """All tasks by name."""
         rows = await run(self._connections, self._queries["list"], {})
-        return [task_of(row, row[12], row[13], row[15], row[17]) for row in rows]
+        return [task_of(row, row[12], row[20], row[13], row[15], row[17]) for row in rows]
 
     async def plan(
         self,

@@ -215,7 +215,12 @@ class SqliteTasks:
         rows = await self._fetch(session, "list")
         return [
             task_of(
-                row, sorted(json.loads(row[12])), datetime.fromisoformat(row[13]), time_of(row[15]), time_of(row[17])
+                row,
+                sorted(json.loads(row[12])),
+                json.loads(row[20]),
+                datetime.fromisoformat(row[13]),
+                time_of(row[15]),
+                time_of(row[17]),
             )
             for row in rows
         ]

@@ -4,11 +4,17 @@ insert into penstock.task
 values (:name, :function, :kind, :pool, :priority, :options, :resets, :history, :version, :signature, :spec, :now, :reconciling)
 on conflict (name) do nothing returning id;
 
--- declare: what is declared of a task now; one of which a higher version was declared stays as it is.
+-- declare: what is declared of a task now; one of which a higher version was declared stays as it is. The interests that
+-- it has had are known by their numbers also when they are dropped, unless they were about another table.
 update penstock.task set
     function = :function, kind = :kind, pool = :pool, priority = :priority, options = :options, resets = :resets,
     history = :history, version = :version, signature = :signature, spec = :spec, declared_at = :now,
-    reconciling = coalesce(:reconciling, reconciling)
+    reconciling = coalesce(:reconciling, reconciling),
+    earlier = case
+        when (spec::jsonb -> 'table', spec::jsonb -> 'key') = (:spec::text::jsonb -> 'table', :spec::jsonb -> 'key') then array(
+            select unnest(earlier) union select i.id from penstock.interest i where i.name = 'task:' || :name
+        ) else '{}'
+    end
 where name = :name and version <= :version;
 
 -- redeclare: let the pending jobs of a task run as it is declared now: the function, in the pool, through the gate. Those
@@ -64,11 +70,15 @@ from unnest(:tasks::integer[], :keys::text[]) as k (task, key)
 cross join lateral (select * from penstock.task_job o where o.task = k.task and o.key = k.key offset 0) g
 where j.id = g.id and (j.pool, j.function, j.kind) <> (g.pool, g.function, g.kind);
 
--- list: all tasks by name, with the numbers of their interests, of earlier declarations too.
+-- list: all tasks by name, with the numbers of their interests: those that there are, that of the one which they are
+-- declared with, and those that they have had.
 -- Unbounded: it reads them all.
 select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets, t.history, t.version, t.signature, t.spec,
        array(select i.id from penstock.interest i where i.name = 'task:' || t.name order by i.id) as interests,
-       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at, t.begun
+       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at, t.begun, (
+           select i.id from penstock.interest i
+           where i.name = 'task:' || t.name and i.digest = t.spec::jsonb ->> 'interest'
+       ) as interest, t.earlier
 from penstock.task t order by t.name;
 
 -- record: write what rows have changed, of each once; those to be run have one generation more. What is only gone is

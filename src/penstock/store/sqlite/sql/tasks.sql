@@ -4,11 +4,20 @@ insert into penstock_task
 values (:name, :function, :kind, :pool, :priority, :options, :resets, :history, :version, :signature, :spec, :now, :reconciling)
 on conflict (name) do nothing returning id;
 
--- declare: what is declared of a task now; one of which a higher version was declared stays as it is.
+-- declare: what is declared of a task now; one of which a higher version was declared stays as it is. The interests that
+-- it has had are known by their numbers also when they are dropped, unless they were about another table.
 update penstock_task set
     function = :function, kind = :kind, pool = :pool, priority = :priority, options = :options, resets = :resets,
     history = :history, version = :version, signature = :signature, spec = :spec, declared_at = :now,
-    reconciling = coalesce(:reconciling, reconciling)
+    reconciling = coalesce(:reconciling, reconciling),
+    earlier = iif(
+        spec -> 'table' = :spec -> 'table' and spec -> 'key' = :spec -> 'key', (
+            select json_group_array(n.id) from (
+                select e.value as id from json_each(penstock_task.earlier) e
+                union select i.id from penstock_interest i where i.name = 'task:' || :name
+            ) n
+        ), '[]'
+    )
 where name = :name and version <= :version;
 
 -- unready: jobs of a task that are ready are scheduled again (SQLite only: the first part of redeclare).
@@ -48,11 +57,14 @@ set pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
 from json_each(:rows) k join penstock_task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
 where j.id = g.id and (j.pool, j.function, j.kind) <> (g.pool, g.function, g.kind);
 
--- list: all tasks by name, with the numbers of their interests, of earlier declarations too.
+-- list: all tasks by name, with the numbers of their interests: those that there are, that of the one which they are
+-- declared with, and those that they have had.
 -- Unbounded: it reads them all.
 select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets, t.history, t.version, t.signature, t.spec,
        (select json_group_array(i.id) from penstock_interest i where i.name = 'task:' || t.name) as interests,
-       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at, t.begun
+       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at, t.begun, (
+           select i.id from penstock_interest i where i.name = 'task:' || t.name and i.digest = t.spec ->> 'interest'
+       ) as interest, t.earlier
 from penstock_task t order by t.name;
 
 -- record: write what rows have changed, of each once; those to be run have one generation more. What is only gone is
