@@ -256,8 +256,21 @@ def test_a_row_that_has_another_key_now_is_gone_and_has_entered() -> None:
 def test_what_left_an_earlier_filter_may_match_the_one_of_now() -> None:
     gone, paid = {"status": "new"}, {"status": "paid"}
     assert plan_rows([(task(current=False), change("leave", paid, gone))], NOW, read) == []
+    seen = {"amount": 1}
+    assert plan(task(current=False), change("leave", paid | seen, gone | seen)).drops, "it does not, as far as is known"
+    assert plan_rows([(task(current=False), change("leave", paid | seen, paid | seen))], NOW, read) == []
     assert plan(task(current=False), change("delete", paid)).drops
     assert plan(task(current=False), change("enter", gone, paid)).runs
+
+
+def test_nothing_is_dropped_as_an_earlier_declaration_did_not_capture_what_is_asked_for_now() -> None:
+    now, before = task(run_at="due"), task(run_at="due", current=False)
+    told, later = change("change", {"amount": 1}, {"amount": 2}), {"amount": 2, "due": "2040-01-01 00:00:00"}
+    assert plan_rows([(before, told)], NOW, read) == []
+    assert plan(now, told).drops
+    both = [(before, told), (now, change("change", {"amount": 1}, later)), (before, told)]
+    (found,) = plan_rows(both, NOW, read)
+    assert (found.runs, json.loads(found.after or "")) == (True, later), "who captures what is asked for tells best"
 
 
 @given(value=st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(), st.lists, max_leaves=4))

@@ -11,7 +11,7 @@ from penstock.calls.marks import mark_completed
 from penstock.calls.syncctx import Bridge, SyncActionCtx, SyncMutationCtx
 from penstock.calls.taskrows import get_documents
 from penstock.calls.taskrun import TaskRun
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TaskConditionFailed
 from penstock.reactive.task import Change
 from penstock.schema.table import Table
 from penstock.store.guest.session import finish, guest_session
@@ -116,6 +116,8 @@ class TaskCtx(_OfTask[T], ActionCtx):
         Raises:
             TaskConditionFailed: It is gone, does not match any more, or has changed: another run is then on its way.
                 A handler that lets it pass ends as skipped.
+            Snooze: So it is for this program, but another release has declared the task otherwise: the run is left to
+                that.
             ValueInvalid: A field is none of the table.
         """
         return self._calls.track(self._get_document(fields))
@@ -169,7 +171,12 @@ class MutationTaskCtx(_OfTask[T], MutationCtx):
         async with self._scope.lock:
             record = await transaction.store.tasks.find(transaction, run.number, run.key)
         row = await self.db._get(run.task.definition.table, run.doc_id)  # noqa: SLF001 - the call is tracked already
-        return cast("T", run.check(record, row, fields))
+        try:
+            return cast("T", run.check(record, row, fields))
+        except TaskConditionFailed as error:
+            async with self._scope.lock:
+                meant = await run.meant(transaction, record, error)
+            raise meant from None
 
 
 class SyncTaskCtx(_OfTask[T], SyncActionCtx):

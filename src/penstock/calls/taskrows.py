@@ -37,25 +37,25 @@ async def get_documents(
             records = await engine.store.tasks.find_many(session, first.number, [run.key for run in runs])
             ids = [run.doc_id for run in runs]
             found = await _rows(session, statements, ids, names)
+            return [
+                await _checked(session, run, records.get(run.key), found.get(row_id), fields)
+                for run, row_id in zip(runs, ids, strict=True)
+            ]
         finally:
             await session.rollback()
-        return [
-            _checked(run, records.get(run.key), found.get(row_id), fields)
-            for run, row_id in zip(runs, ids, strict=True)
-        ]
 
     return await runner.attempts.run(once, first.task.name, writes=False)
 
 
-def _checked(
-    run: TaskRun, record: Any, row: Table | PenstockError | None, fields: Sequence[str] | None
+async def _checked(
+    session: Session, run: TaskRun, record: Any, row: Table | PenstockError | None, fields: Sequence[str] | None
 ) -> Table | PenstockError:
     if isinstance(row, PenstockError):
         return row
     try:
         return run.check(record, row, fields)
     except TaskConditionFailed as error:
-        return error
+        return await run.meant(session, record, error)
 
 
 async def _rows(

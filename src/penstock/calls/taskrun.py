@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.changes.change import read_values
-from penstock.errors import DeclarationError, Snooze, TaskConditionFailed, ValueInvalid
+from penstock.errors import DeclarationError, PenstockError, Snooze, TaskConditionFailed, ValueInvalid
 from penstock.jobs.job import Outcome
 from penstock.jobs.states import JobEvent
 from penstock.observe.errortext import error_text
@@ -23,6 +23,7 @@ from penstock.reactive.task import Change, ReactiveTask, kinds_of
 from penstock.schema.fields import Kind
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, make_row
+from penstock.store.contract import OpenTransaction
 from penstock.store.tasks import HELD, RecordRow
 from penstock.store.values import captured_fields, captured_like, captured_values
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST = timedelta(days=366)
+_LEFT_FOR = timedelta(seconds=30)  # as a job whose function nobody knows
 
 
 @dataclass(slots=True)
@@ -114,17 +116,33 @@ class TaskRun:
             raise self._failed("has changed since", "changed")
         if row is None:
             raise self._failed("is gone", "gone")
-        compared = self._compared()
+        captured = self._captured(self.after)
+        # What was not captured, as the task was declared otherwise then, may be as it was.
+        compared = tuple(one for one in self._heard() if kinds_of((one,)).keys() <= captured.keys())
         parts = (*(() if self.task.condition is None else (self.task.condition,)), *compared)
         values = row_values(self.task.definition, row, kinds_of(parts))
         if self.task.condition is not None and not holds(self.task.condition, values):
             raise self._failed("does not match any more", "left")
         if self.after is not None and self.change not in {"leave", "delete"}:
-            columns, captured = kinds_of(compared), self._captured(self.after)
-            then = captured_like(self.engine.store.dialect, self.task.definition, captured, columns, values)
+            then = captured_like(self.engine.store.dialect, self.task.definition, captured, kinds_of(compared), values)
             if not same(*(watched(compared, one) for one in (then, values))):
                 raise self._failed("has changed since", "changed")
         return row if names is None else self._part(row, names)
+
+    async def meant(
+        self, session: OpenTransaction, record: RecordRow | None, error: TaskConditionFailed
+    ) -> PenstockError:
+        """What it means that a row is not as its run was called for, as the declaration of this program says.
+
+        If another release has declared the task otherwise since, the run may be one that only its filter calls for. It
+        is left to a worker of that release then.
+        """
+        if record is None or record.generation != self.generation:
+            return error
+        if await self.engine.store.tasks.signature(session, self.number) == self.task.signature:
+            return error
+        why = f"Another release has declared the task otherwise, and is to run it. Here: {error.what}"
+        return Snooze(_LEFT_FOR, reason=why)
 
     def columns(self, names: Sequence[str]) -> tuple[str, ...]:
         """The columns to be read for these fields and for the check.
@@ -133,7 +151,7 @@ class TaskRun:
             ValueInvalid: A field is none of the table.
         """
         definition, condition = self.task.definition, self.task.condition
-        asked = kinds_of((*(() if condition is None else (condition,)), *self._compared()))
+        asked = kinds_of((*(() if condition is None else (condition,)), *self._heard()))
         wanted = {*definition.key, *(definition.column(name).name for name in names), *asked}
         return tuple(column.name for column in definition.columns if column.name in wanted)
 
@@ -178,13 +196,11 @@ class TaskRun:
     def _expressions(self) -> tuple[Any, ...]:
         return () if self.task.watch is None else self.task.watch.expressions
 
-    def _compared(self) -> tuple[Any, ...]:
+    def _heard(self) -> tuple[Any, ...]:
         """What of the row must not have changed: that of which the task hears, so that a further run is on its way."""
         if "change" in self.task.on:
             return self._expressions()
-        run_at = self.task.run_at
-        known = run_at is not None and self.after is not None and run_at in self._captured(self.after)
-        return (Field(run_at, Kind.DATETIME),) if run_at is not None and known else ()
+        return () if self.task.run_at is None else (Field(self.task.run_at, Kind.DATETIME),)
 
     def _captured(self, text: str | None) -> dict[str, Any]:
         return {} if text is None else read_values(text)

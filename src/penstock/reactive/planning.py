@@ -99,13 +99,21 @@ def plan_rows(changes: Iterable[tuple[PlannedTask, CapturedChange]], now: dateti
         read: The value of a captured column of some kind.
     """
     plans: dict[tuple[int, str], RowPlan] = {}
+    told = set[tuple[int, str]]()  # rows of which those interests tell that the tasks are declared with
     for task, change in changes:
-        kind = change.kind if task.spec.exact else _kind(task, change, read)
-        if kind is None or change.key is None or (kind == "leave" and not task.current):
-            continue  # what left an earlier filter may match the one of now
+        kind = _meant(task, change, read)
+        if kind is None or change.key is None:
+            continue
         place = task.number, change.key
+        if task.current:
+            told.add(place)
+        elif place in told:
+            continue
+        plan = _plan(task, change, kind, now, read)
+        if not (task.current or plan.runs or plan.gone):
+            continue  # nothing is dropped because an earlier declaration did not capture what is asked for now
         known = plans.get(place)
-        plan = plans[place] = _plan(task, change, kind, now, read)
+        plans[place] = plan
         if known is not None:
             _join(known, plan)
     return list(plans.values())
@@ -177,6 +185,16 @@ def _join(known: RowPlan, plan: RowPlan) -> None:
         return
     plan.runs, plan.change, plan.before = True, known.change, known.before
     plan.partition, plan.place, plan.due_at = known.partition, known.place, known.due_at
+
+
+def _meant(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
+    """Which kind of change it is for the task; None if it is none, as far as is known."""
+    left = change.kind == "leave" and not task.current  # an earlier filter, and it may match the one of now
+    if task.spec.exact and not left:
+        return change.kind
+    if task.current or task.kinds.keys() <= change.values("after").keys():
+        return _kind(task, change, read)
+    return None if left else change.kind
 
 
 def _kind(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:

@@ -118,9 +118,10 @@ class Planner(Service):
             self._asked.clear()
             self._rows = rows = await self._store.tasks.list()
             self._tasks = {
-                number: PlannedTask.of(row.id, row.plan.spec, current=number == max(row.interests))
+                number: PlannedTask.of(row.id, row.plan.spec, current=number == row.interest)
                 for row in rows
-                for number in row.interests
+                for number in {*row.interests, *row.earlier}
+                if row.interest is None or number <= row.interest  # later ones are of who is about to declare the task
             }
             self._listed_at = now
 

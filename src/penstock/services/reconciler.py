@@ -61,7 +61,9 @@ class Reconciler:
     def due(self, tasks: Sequence[TaskRow], now: datetime) -> tuple[TaskRow, Reconciling] | None:
         """The task that is looked at next, and how far that has come; None if there is nothing to look at now."""
         left_alone = self._clock.monotonic() - _AFTER_REFUSAL
-        tasks = [task for task in tasks if self._refused.get(task.id, -math.inf) <= left_alone]
+        tasks = [
+            task for task in tasks if task.interest is not None and self._refused.get(task.id, -math.inf) <= left_alone
+        ]
         for task in tasks:
             if task.reconciling is not None and not task.reconciling.audit:
                 return task, task.reconciling
@@ -81,7 +83,8 @@ class Reconciler:
         Nothing is done while more changes of its rows are unread than could be passed by, or if the database refuses to
         show them, as a column is gone that the task reads. Others are looked at meanwhile.
         """
-        number = task.interests[-1]
+        number = task.interest
+        assert number is not None  # noqa: S101 - it was due
         planned = PlannedTask.of(task.id, task.plan.spec)
         try:
             source = await self._source(number)

@@ -34,6 +34,7 @@ def plan_values(plan: TaskPlan, number: int | None) -> dict[str, Any]:
 def task_of(
     row: Sequence[Any],
     interests: Sequence[int],
+    earlier: Sequence[int],
     declared_at: datetime,
     held_until: datetime | None,
     reconciled_at: datetime | None,
@@ -56,7 +57,9 @@ def task_of(
     return TaskRow(
         id=number,
         plan=plan,
+        interest=row[19],
         interests=tuple(interests),
+        earlier=tuple(earlier),
         declared_at=declared_at,
         paused=bool(row[14]),
         held_until=held_until,
@@ -92,14 +95,27 @@ def newly(plan: TaskPlan, known: TaskRow | None) -> tuple[bool, Reconciling | No
     if known.plan.version > plan.version or known.plan == plan:
         return False, None
     reprocess = plan.on_version_change if plan.version > known.plan.version else "none"
-    if reprocess == "none" and (known.plan.signature == plan.signature or not plan.reconciles):
+    rekeyed = is_unkeyed(plan, known) and plan.spec.partition is not None
+    if reprocess == "none" and not (plan.reconciles and (rekeyed or known.plan.signature != plan.signature)):
         return True, None
     again = known.reconciling or Reconciling()
     return True, replace(
         again.begun(),
         reprocess=max(reprocess, again.reprocess, key=_REPROCESSES.index),
-        retimes=again.retimes or plan.spec.run_at != known.plan.spec.run_at,
+        retimes=again.retimes or rekeyed or plan.spec.run_at != known.plan.spec.run_at,
     )
+
+
+def runs_otherwise(plan: TaskPlan, known: TaskRow) -> bool:
+    """Whether pending jobs of a task are to run otherwise than they were made to."""
+    if is_unkeyed(plan, known):
+        return True
+    return any(getattr(plan, name) != getattr(known.plan, name) for name in ("function", "kind", "pool", "priority"))
+
+
+def is_unkeyed(plan: TaskPlan, known: TaskRow) -> bool:
+    """Whether the keys that rows have for the gate are of another column."""
+    return plan.spec.partition != known.plan.spec.partition
 
 
 _REPROCESSES = ("none", "reprocess_failed", "reprocess_all")

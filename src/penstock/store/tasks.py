@@ -63,7 +63,9 @@ class TaskRow:
     Attributes:
         id: Its number, by which its jobs name it.
         plan: What was declared of it last.
-        interests: The numbers of its interests, those of earlier declarations too.
+        interest: The number of the interest that it is declared with; None if there is none now.
+        interests: The numbers of all of its interests that there are.
+        earlier: Those that there were when it was declared, which may be gone; the feed may still have what they told.
         declared_at: When that was.
         paused: Whether none of its jobs starts.
         held_until: Until when none does; None for no such time.
@@ -74,7 +76,9 @@ class TaskRow:
 
     id: int
     plan: TaskPlan
+    interest: int | None
     interests: tuple[int, ...]
+    earlier: tuple[int, ...]
     declared_at: datetime
     paused: bool
     held_until: datetime | None
@@ -186,6 +190,9 @@ class Tasks(Protocol):
 
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         """The record of a row; None if there is none."""
+
+    async def signature(self, session: OpenTransaction, task: int) -> str:
+        """Filter and watch of a task as they are kept."""
 
     async def pause(self, name: str, *, paused: bool) -> int | None:
         """Let none of a task's jobs start, or let them again; the number of the task, or None if there is none."""

@@ -33,6 +33,9 @@ class PostgresTaskEnds:
         ours = [(item.mark, item.state in FINISHED, item.finished_at) for item in settlements if item.mark is not None]
         if ours:
             await self._end(session, [mark for mark, _, _ in ours], [one for _, one, _ in ours], ours[0][2])
+        if again := [mark for mark, finished, _ in ours if not finished]:
+            tasks, keys = [mark.task for mark in again], [mark.key for mark in again]
+            await self._fetch(session, "follow", tasks=tasks, keys=keys)
 
     async def launch(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
         """See to it that there is a pending job for the last generation of rows."""

@@ -25,7 +25,15 @@ from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.queries import load_queries
-from penstock.store.taskrows import newly, plan_values, progress_values, record_of, task_of
+from penstock.store.taskrows import (
+    is_unkeyed,
+    newly,
+    plan_values,
+    progress_values,
+    record_of,
+    runs_otherwise,
+    task_of,
+)
 from penstock.store.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
 
 
@@ -53,17 +61,14 @@ class PostgresTasks:
             if row is None:
                 await run(self._connections, self._queries["add"], plan_values(plan, None) | values)
                 row = next(one for one in await self.list() if one.plan.name == plan.name)
-            await run(self._connections, self._queries["declare"], plan_values(plan, row.id) | values)
-            if (row.plan.function, row.plan.kind) != (plan.function, plan.kind):
-                renamed = {"task": row.id, "function": plan.function, "kind": plan.kind}
-                await run(self._connections, self._queries["rename"], renamed)
+            await self._declare(plan, row, plan_values(plan, row.id) | values)
         names = {plan.name for plan in plans}
         return [row for row in await self.list() if row.plan.name in names] if plans else []
 
     async def list(self) -> builtins.list[TaskRow]:
         """All tasks by name."""
         rows = await run(self._connections, self._queries["list"], {})
-        return [task_of(row, row[12], row[13], row[15], row[17]) for row in rows]
+        return [task_of(row, row[12], row[20], row[13], row[15], row[17]) for row in rows]
 
     async def plan(
         self,
@@ -114,6 +119,11 @@ class PostgresTasks:
         rows = await self._fetch(session, "find", task=task, key=key)
         return record_of(rows[0], rows[0][2], rows[0][8], rows[0][9]) if rows else None
 
+    async def signature(self, session: OpenTransaction, task: int) -> str:
+        """Filter and watch of a task as they are kept."""
+        ((found,),) = await self._fetch(session, "signature", task=task)
+        return str(found)
+
     async def find_many(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
         """The records of rows of one task, by their keys."""
         query = self._queries["find_many"]
@@ -160,6 +170,18 @@ class PostgresTasks:
     async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[name]
         return await session.fetch(query.statement, query.args(values))
+
+    async def _declare(self, plan: TaskPlan, row: TaskRow, values: dict[str, Any]) -> None:
+        session = await begin(self._connections, BEGIN_INTERNAL)
+        try:
+            await self._fetch(session, "declare", **values)
+            if runs_otherwise(plan, row):
+                await self._fetch(session, "redeclare", task=row.id, unkeyed=is_unkeyed(plan, row))
+            await session.commit()
+        finally:
+            await session.rollback()
+        if is_unkeyed(plan, row):  # apart, as planners lock records before tasks
+            await run(self._connections, self._queries["unkey"], {"task": row.id})
 
     async def _plan(self, session: PostgresSession, plans: Sequence[RowPlan], now: datetime) -> int:
         running = sum(plan.runs for plan in plans)

@@ -42,6 +42,8 @@ class SqliteTaskEnds:
         if changed:
             launched = [(row[0], row[1], bool(row[2])) for row in changed]
             await self.launch(session, launched, settlements[0].finished_at)
+        if again := [row for row in rows if not row[3]]:
+            await self._execute(session, "follow", rows=json.dumps(again))
 
     async def launch(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
         """See to it that there is a pending job for the last generation of rows."""

@@ -24,7 +24,15 @@ from penstock.store.sqlite.jobrows import time_of
 from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.session import Begin, reading, writing
 from penstock.store.sqlite.taskends import SqliteTaskEnds
-from penstock.store.taskrows import newly, plan_values, progress_values, record_of, task_of
+from penstock.store.taskrows import (
+    is_unkeyed,
+    newly,
+    plan_values,
+    progress_values,
+    record_of,
+    runs_otherwise,
+    task_of,
+)
 from penstock.store.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
 
 _LAST = 2**62  # no row has changed so often
@@ -125,6 +133,11 @@ class SqliteTasks:
         rows = await self._fetch(session, "find", task=task, key=key)
         return _record(rows[0]) if rows else None
 
+    async def signature(self, session: OpenTransaction, task: int) -> str:
+        """Filter and watch of a task as they are kept."""
+        ((found,),) = await self._fetch(session, "signature", task=task)
+        return str(found)
+
     async def find_many(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
         """The records of rows of one task, by their keys."""
         rows = await self._fetch(session, "find_many", task=task, keys=json.dumps([*keys]))
@@ -202,7 +215,12 @@ class SqliteTasks:
         rows = await self._fetch(session, "list")
         return [
             task_of(
-                row, sorted(json.loads(row[12])), datetime.fromisoformat(row[13]), time_of(row[15]), time_of(row[17])
+                row,
+                sorted(json.loads(row[12])),
+                json.loads(row[20]),
+                datetime.fromisoformat(row[13]),
+                time_of(row[15]),
+                time_of(row[17]),
             )
             for row in rows
         ]
@@ -216,9 +234,12 @@ class SqliteTasks:
         if number is None:
             ((number,),) = await self._fetch(session, "add", **plan_values(plan, None), **values)
         await self._execute(session, "declare", **plan_values(plan, number), **values)
-        if known is not None and (known.plan.function, known.plan.kind) != (plan.function, plan.kind):
-            for name in ("rename", "rename_scheduled"):
-                await self._execute(session, name, task=number, function=plan.function, kind=plan.kind)
+        if known is not None and runs_otherwise(plan, known):
+            for name in ("unready", "unready_taken"):
+                await self._execute(session, name, task=number)
+            await self._execute(session, "redeclare", task=number, unkeyed=is_unkeyed(plan, known))
+            if is_unkeyed(plan, known):
+                await self._execute(session, "unkey", task=number)
 
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
         rows = await self._fetch(session, "record", rows=json.dumps([self._row(plan) for plan in plans]))

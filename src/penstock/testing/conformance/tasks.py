@@ -11,10 +11,11 @@ from penstock.pools.pool import PoolDefinition
 from penstock.reactive.reconciling import Reconciling
 from penstock.store.tasks import Progress, TaskPlan, from_the_beginning
 from penstock.testing.conformance.bench import NOW, Bench, Suite, after, story
-from penstock.testing.conformance.interests import run
+from penstock.testing.conformance.interests import note, run
 from penstock.testing.conformance.taskbench import (
     HISTORY,
     POOL,
+    SPEC,
     a_move,
     claim,
     end,
@@ -73,6 +74,8 @@ class Tasks(Suite):
     async def test_a_lower_version_declares_nothing(self, bench: Bench) -> None:
         (first,) = await bench.store.tasks.declare([task_plan("a", version=2, priority=1)], NOW)
         assert await bench.store.tasks.declare([task_plan("a", signature="t")], after(5)) == [first]
+        kept = await bench.reading(lambda session: bench.store.tasks.signature(session, first.id))
+        assert kept == first.plan.signature
 
     @story
     async def test_a_higher_version_runs_rows_again_as_it_says(self, bench: Bench) -> None:
@@ -81,6 +84,22 @@ class Tasks(Suite):
         assert row.reconciling == Reconciling(reprocess="reprocess_all")
         (row,) = await bench.store.tasks.declare([task_plan("a", version=3, on_version_change="reprocess_failed")], NOW)
         assert row.reconciling == Reconciling(reprocess="reprocess_all"), "what was not done yet is still to be done"
+
+    @story
+    async def test_the_numbers_of_interests_are_known_that_were_dropped(self, bench: Bench) -> None:
+        numbers = list[int]()
+        for column in ("title", "amount"):
+            interest = note("task:task", after=["id", column])
+            numbers += await bench.store.interests.declare([interest], NOW)
+            declared = task_plan(spec=replace(SPEC, interest=interest.digest))
+            (task,) = await bench.store.tasks.declare([declared], NOW)
+            assert (task.interest, task.earlier) == (numbers[-1], tuple(numbers))
+        await bench.store.interests.drop(numbers)
+        (task,) = await bench.store.tasks.list()
+        assert (task.interest, task.interests, task.earlier) == (None, (), tuple(numbers))
+        moved = task_plan(spec=replace(SPEC, table="conformance_other"))
+        (task,) = await bench.store.tasks.declare([moved], NOW)
+        assert task.earlier == (), "what was told is of another table"
 
     @story
     async def test_many_declare_the_same_at_once(self, bench: Bench) -> None:

@@ -271,6 +271,7 @@ create table penstock.function (
 -- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts. `failures` are the
 -- times of its last failed attempts, which workers write and read for its circuit breaker. `begun` counts how often
 -- looking at all rows was begun anew, so that who still goes on with an earlier look does not end the later one.
+-- `earlier` are the interests that it has had when it was declared; the feed may still have what they told.
 create table penstock.task (
     id integer generated always as identity primary key,
     name text not null unique,
@@ -290,7 +291,8 @@ create table penstock.task (
     failures timestamptz[],
     reconciling text,
     reconciled_at timestamptz,
-    begun integer not null default 0
+    begun integer not null default 0,
+    earlier integer[] not null default '{}'
 );
 
 -- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each

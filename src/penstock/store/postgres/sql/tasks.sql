@@ -4,28 +4,81 @@ insert into penstock.task
 values (:name, :function, :kind, :pool, :priority, :options, :resets, :history, :version, :signature, :spec, :now, :reconciling)
 on conflict (name) do nothing returning id;
 
--- declare: what is declared of a task now; one of which a higher version was declared stays as it is.
+-- declare: what is declared of a task now; one of which a higher version was declared stays as it is. The interests that
+-- it has had are known by their numbers also when they are dropped, unless they were about another table.
 update penstock.task set
     function = :function, kind = :kind, pool = :pool, priority = :priority, options = :options, resets = :resets,
     history = :history, version = :version, signature = :signature, spec = :spec, declared_at = :now,
-    reconciling = coalesce(:reconciling, reconciling)
+    reconciling = coalesce(:reconciling, reconciling),
+    earlier = case
+        when (spec::jsonb -> 'table', spec::jsonb -> 'key') = (:spec::text::jsonb -> 'table', :spec::jsonb -> 'key') then array(
+            select unnest(earlier) union select i.id from penstock.interest i where i.name = 'task:' || :name
+        ) else '{}'
+    end
 where name = :name and version <= :version;
 
--- rename: let the pending jobs of a task run another function, as its handler has another name now.
+-- redeclare: let the pending jobs of a task run as it is declared now: the function, in the pool, through the gate. Those
+-- that are ready are scheduled again. Keys that the gate of another declaration had are of no use: `unkeyed` says so.
 -- Differs: one statement for both places.
 -- Unbounded: it reads all pending jobs.
 with ready as (
-    update penstock.ready_job set function = :function::text, kind = :kind::text
-    where (options::jsonb ->> 'task')::integer = :task::integer and function <> :function
+    delete from penstock.ready_job j
+    where (j.options::jsonb ->> 'task')::integer = :task::integer and j.ending is null and exists (
+        select from penstock.task_record r where r.task = :task and r.key = j.args::jsonb ->> 'key' and r.id = j.id
+    )
+    returning j.id, j.args, j.run_at, j.options, j.on_complete, j.attempt, j.enqueued_at, j.error, j.attempts
+), moved as (
+    insert into penstock.scheduled_job (id, pool, function, kind, args, priority, rank, gated, concurrency_key, place,
+        run_at, options, on_complete, attempt, enqueued_at, error, attempts)
+    select r.id, g.pool, g.function, g.kind, r.args, g.priority,
+           g.rank + (extract(epoch from r.run_at - g.due_at) * 1000000)::bigint, f.gate is not null, coalesce(f.gate, ''),
+           g.place, r.run_at, r.options, r.on_complete, r.attempt, r.enqueued_at, r.error, r.attempts
+    from ready r
+    cross join lateral (
+        select * from penstock.task_job o where o.task = :task and o.key = r.args::jsonb ->> 'key' offset 0
+    ) g
+    cross join lateral (select case when not :unkeyed::boolean or g.gate = '' then g.gate end as gate) f
 )
-update penstock.scheduled_job set function = :function, kind = :kind
-where (options::jsonb ->> 'task')::integer = :task and function <> :function;
+update penstock.scheduled_job j
+set pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
+    rank = g.rank + case when j.keeps_turn then 0 else (extract(epoch from j.run_at - g.due_at) * 1000000)::bigint end,
+    gated = f.gate is not null, waiting = false, concurrency_key = coalesce(f.gate, ''), place = g.place
+from penstock.scheduled_job s
+cross join lateral (
+    select * from penstock.task_job o where o.task = :task and o.key = s.args::jsonb ->> 'key' offset 0
+) g
+cross join lateral (select case when not :unkeyed or g.gate = '' then g.gate end as gate) f
+where (s.options::jsonb ->> 'task')::integer = :task and g.id = s.id and j.id = s.id;
 
--- list: all tasks by name, with the numbers of their interests, of earlier declarations too.
+-- unkey: rows of a task are run beside each other until it is known which of them have the same key, as that is another
+-- column now, or none.
+-- Differs: locks the records in the order of their keys.
+-- Unbounded: it reads all records of the task.
+with held as (
+    select task, key from penstock.task_record where task = :task::integer and concurrency_key is not null
+    order by key collate "C" for no key update
+)
+update penstock.task_record r set concurrency_key = null from held h where r.task = h.task and r.key = h.key;
+
+-- follow: jobs of rows that are to run again do so as their tasks are declared now, if that was while they ran.
+-- Differs: the rows are arrays.
+update penstock.scheduled_job j
+set pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
+    rank = g.rank + case when j.keeps_turn then 0 else (extract(epoch from j.run_at - g.due_at) * 1000000)::bigint end,
+    gated = g.gate is not null, concurrency_key = coalesce(g.gate, ''), place = g.place
+from unnest(:tasks::integer[], :keys::text[]) as k (task, key)
+cross join lateral (select * from penstock.task_job o where o.task = k.task and o.key = k.key offset 0) g
+where j.id = g.id and (j.pool, j.function, j.kind) <> (g.pool, g.function, g.kind);
+
+-- list: all tasks by name, with the numbers of their interests: those that there are, that of the one which they are
+-- declared with, and those that they have had.
 -- Unbounded: it reads them all.
 select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets, t.history, t.version, t.signature, t.spec,
        array(select i.id from penstock.interest i where i.name = 'task:' || t.name order by i.id) as interests,
-       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at, t.begun
+       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at, t.begun, (
+           select i.id from penstock.interest i
+           where i.name = 'task:' || t.name and i.digest = t.spec::jsonb ->> 'interest'
+       ) as interest, t.earlier
 from penstock.task t order by t.name;
 
 -- record: write what rows have changed, of each once; those to be run have one generation more. What is only gone is
@@ -118,7 +171,8 @@ with given as materialized (
     set args = g.args, attempt = case when g.resets then 0 else j.attempt end,
         run_at = case when j.waiting then j.run_at else g.due_at end, rank = case when j.waiting then j.rank else g.rank end,
         place = case when j.waiting then j.place else g.place end, keeps_turn = false,
-        concurrency_key = case when j.gated then coalesce(g.gate, '') else j.concurrency_key end
+        gated = j.gated or g.gate is not null,
+        concurrency_key = case when j.gated or g.gate is not null then coalesce(g.gate, '') else j.concurrency_key end
     from given g
     where j.id = g.id and j.id in (
         select q.id from penstock.scheduled_job q where q.id = any(array(select id from given)) for update skip locked
@@ -190,6 +244,9 @@ update penstock.task_record set live = false where ctid = any(:places::text[]::t
 -- find: the record of a row.
 select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
 from penstock.task_record where task = :task and key = :key;
+
+-- signature: filter and watch of a task as they are kept.
+select signature from penstock.task where id = :task;
 
 -- hold: let none of a task's jobs start until a time, or until a later one that was set before.
 update penstock.task set held_until = greatest(held_until, :until) where id = :task;

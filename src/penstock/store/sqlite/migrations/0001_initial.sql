@@ -258,6 +258,7 @@ create table penstock_function (
 -- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts. `failures` are the
 -- times of its last failed attempts, which workers write and read for its circuit breaker. `begun` counts how often
 -- looking at all rows was begun anew, so that who still goes on with an earlier look does not end the later one.
+-- `earlier` are the interests that it has had when it was declared, as JSON; the feed may still have what they told.
 create table penstock_task (
     id integer primary key,
     name text not null unique,
@@ -277,7 +278,8 @@ create table penstock_task (
     failures text,
     reconciling text,
     reconciled_at text,
-    begun integer not null default 0
+    begun integer not null default 0,
+    earlier text not null default '[]'
 ) strict;
 
 -- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each

@@ -4,28 +4,67 @@ insert into penstock_task
 values (:name, :function, :kind, :pool, :priority, :options, :resets, :history, :version, :signature, :spec, :now, :reconciling)
 on conflict (name) do nothing returning id;
 
--- declare: what is declared of a task now; one of which a higher version was declared stays as it is.
+-- declare: what is declared of a task now; one of which a higher version was declared stays as it is. The interests that
+-- it has had are known by their numbers also when they are dropped, unless they were about another table.
 update penstock_task set
     function = :function, kind = :kind, pool = :pool, priority = :priority, options = :options, resets = :resets,
     history = :history, version = :version, signature = :signature, spec = :spec, declared_at = :now,
-    reconciling = coalesce(:reconciling, reconciling)
+    reconciling = coalesce(:reconciling, reconciling),
+    earlier = iif(
+        spec -> 'table' = :spec -> 'table' and spec -> 'key' = :spec -> 'key', (
+            select json_group_array(n.id) from (
+                select e.value as id from json_each(penstock_task.earlier) e
+                union select i.id from penstock_interest i where i.name = 'task:' || :name
+            ) n
+        ), '[]'
+    )
 where name = :name and version <= :version;
 
--- rename: let the pending jobs of a task run another function, as its handler has another name now.
--- Unbounded: it reads all pending jobs.
-update penstock_ready_job set function = :function, kind = :kind
-where options ->> 'task' = :task and function <> :function;
+-- unready: jobs of a task that are ready are scheduled again (SQLite only: the first part of redeclare).
+-- Unbounded: it reads all jobs that are ready.
+insert into penstock_scheduled_job (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt,
+    enqueued_at, error, attempts)
+select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, error, attempts
+from penstock_ready_job where options ->> 'task' = :task and ending is null;
 
--- rename_scheduled: the same for those that are scheduled (SQLite only: the other half of rename).
--- Unbounded: it reads all pending jobs.
-update penstock_scheduled_job set function = :function, kind = :kind
-where options ->> 'task' = :task and function <> :function;
+-- unready_taken: take out the jobs that are scheduled again (SQLite only: the second part of redeclare).
+-- Unbounded: it reads all jobs that are ready.
+delete from penstock_ready_job where options ->> 'task' = :task and ending is null;
 
--- list: all tasks by name, with the numbers of their interests, of earlier declarations too.
+-- redeclare: let the pending jobs of a task run as it is declared now: the function, in the pool, through the gate. Those
+-- that are ready are scheduled again. Keys that the gate of another declaration had are of no use: `unkeyed` says so.
+-- Differs: unready has scheduled those that are ready.
+-- Unbounded: it reads all pending jobs.
+update penstock_scheduled_job as j
+set pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
+    rank = g.rank + iif(j.keeps_turn, 0, penstock_microseconds(j.run_at) - penstock_microseconds(g.due_at)),
+    gated = g.gate is not null and (not :unkeyed or g.gate = ''), waiting = 0,
+    concurrency_key = iif(:unkeyed, '', coalesce(g.gate, '')), place = g.place
+from penstock_task_job g
+where j.options ->> 'task' = :task and g.task = :task and g.key = j.args ->> 'key' and g.id = j.id;
+
+-- unkey: rows of a task are run beside each other until it is known which of them have the same key, as that is another
+-- column now, or none.
+-- Unbounded: it reads all records of the task.
+update penstock_task_record set concurrency_key = null where task = :task and concurrency_key is not null;
+
+-- follow: jobs of rows that are to run again do so as their tasks are declared now, if that was while they ran.
+-- Differs: takes rows as JSON.
+update penstock_scheduled_job as j
+set pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
+    rank = g.rank + iif(j.keeps_turn, 0, penstock_microseconds(j.run_at) - penstock_microseconds(g.due_at)),
+    gated = g.gate is not null, concurrency_key = coalesce(g.gate, ''), place = g.place
+from json_each(:rows) k join penstock_task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
+where j.id = g.id and (j.pool, j.function, j.kind) <> (g.pool, g.function, g.kind);
+
+-- list: all tasks by name, with the numbers of their interests: those that there are, that of the one which they are
+-- declared with, and those that they have had.
 -- Unbounded: it reads them all.
 select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets, t.history, t.version, t.signature, t.spec,
        (select json_group_array(i.id) from penstock_interest i where i.name = 'task:' || t.name) as interests,
-       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at, t.begun
+       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at, t.begun, (
+           select i.id from penstock_interest i where i.name = 'task:' || t.name and i.digest = t.spec ->> 'interest'
+       ) as interest, t.earlier
 from penstock_task t order by t.name;
 
 -- record: write what rows have changed, of each once; those to be run have one generation more. What is only gone is
@@ -78,7 +117,8 @@ update penstock_scheduled_job as j
 set args = g.args, attempt = case when g.resets then 0 else j.attempt end,
     rank = case when j.waiting then j.rank else g.rank end, run_at = case when j.waiting then j.run_at else g.due_at end,
     place = case when j.waiting then j.place else g.place end, keeps_turn = 0,
-    concurrency_key = case when j.gated then coalesce(g.gate, '') else j.concurrency_key end
+    gated = j.gated or g.gate is not null,
+    concurrency_key = case when j.gated or g.gate is not null then coalesce(g.gate, '') else j.concurrency_key end
 from json_each(:rows) k join penstock_task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
 where not k.value ->> 2 and j.id = g.id;
 
@@ -134,6 +174,9 @@ where r.task = g.value ->> 0 and r.key = g.value ->> 1 and r.generation <= g.val
 -- find: the record of a row.
 select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
 from penstock_task_record where task = :task and key = :key;
+
+-- signature: filter and watch of a task as they are kept.
+select signature from penstock_task where id = :task;
 
 -- hold: let none of a task's jobs start until a time, or until a later one that was set before.
 update penstock_task set held_until = max(coalesce(held_until, ''), :until) where id = :task;

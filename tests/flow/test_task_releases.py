@@ -1,0 +1,331 @@
+"""Two releases of a program on one database, of which the other one declares a task otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from stage.reactive import Stage, settle
+
+from penstock import App, MutationTaskCtx, Retry, Table, TaskBatchCtx, TaskCtx, TokenBucket
+from penstock.testing import TestApp, gate
+
+MINUTE = timedelta(minutes=1)
+
+
+class Item(Table):
+    number: int = 0
+    owner: str = "a"
+    state: str = "new"
+    at: datetime | None = None
+    other_at: datetime | None = None
+
+
+class Other(Table):
+    number: int = 0
+
+
+def release(**options: Any) -> Stage:
+    """A release of the program, whose handler reads the row."""
+    stage = Stage(Item)
+
+    async def handler(ctx: TaskCtx[Item]) -> None:
+        await ctx.get_document()
+
+    stage.task(Item, handler=handler, **{"watch": ("number",), **options})
+    return stage
+
+
+def in_pool(name: str | None, pool: dict[str, Any] | None = None, **options: Any) -> Stage:
+    """A release whose task is in a pool, or in none."""
+    stage = Stage(Item)
+    if name is not None:
+        options["pool"] = stage.app.workpool(name, **(pool or {}))
+    stage.task(Item, **{"watch": ("number",), **options})
+    return stage
+
+
+def of_an_action(app: App, ran: list[Any], **options: Any) -> None:
+    """A task whose rows are read one at a time, and some of their columns."""
+
+    @app.reactive_task(Item, watch=("number",), **options)
+    async def react(ctx: TaskCtx[Item]) -> None:
+        await ctx.get_document(fields=("number",))
+        ran.append(ctx.doc_id)
+
+
+def of_a_mutation(app: App, ran: list[Any], **options: Any) -> None:
+    """A task whose rows are read in the transaction of the run."""
+
+    @app.reactive_task(Item, watch=("number",), **options)
+    async def react(ctx: MutationTaskCtx[Item]) -> None:
+        await ctx.get_document()
+        ran.append(ctx.doc_id)
+
+
+def of_batches(app: App, ran: list[Any], **options: Any) -> None:
+    """A task whose rows are read together."""
+
+    @app.reactive_task(Item, watch=("number",), batch=5, **options)
+    async def react(ctx: TaskBatchCtx[Item]) -> None:
+        ran.extend(run.doc_id for run in await ctx.get_documents())
+
+
+async def capture(test: TestApp, stage: Stage) -> None:
+    """Have captured what another release declares, which has come no further."""
+    (declared,) = stage.app.tasks
+    store = test.engine.store
+    await store.interests.declare([declared.interest(store.dialect)], test.clock.now())
+
+
+async def declare_only(test: TestApp, stage: Stage) -> None:
+    """The same, and make its task known: it dies before it lets go what was captured before."""
+    await capture(test, stage)
+    (declared,) = stage.app.tasks
+    store = test.engine.store
+    await store.tasks.declare([declared.plan(store.dialect)], test.clock.now())
+
+
+async def plan_later(test: TestApp) -> None:
+    """Let planners notice what was declared, and plan."""
+    test.clock.advance(timedelta(seconds=6))
+    await test.plan()
+
+
+async def work(test: TestApp) -> None:
+    """Let a worker of one release run what is planned already."""
+    await test.run_until_idle(plan=False, advance=False, raise_errors=False)
+
+
+# ----- a worker of the release before
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("declare", [of_an_action, of_a_mutation, of_batches])
+async def test_runs_that_only_the_filter_of_the_next_release_calls_for_are_left_to_it(
+    database_url: str, declare: Callable[..., None], version: int
+) -> None:
+    first, second, first_ran, second_ran = Stage(Item), Stage(Item), list[Any](), list[Any]()
+    declare(first.app, first_ran, filter=lambda i: i.state == "new")
+    declare(second.app, second_ran, filter=lambda i: i.state != "closed", version=version)
+    async with first.open(database_url) as old:
+        older, known = await first.insert(old, Item(state="paid"), Item())
+        await settle(old)
+        assert first_ran == [known]
+        async with second.open(database_url, clock=old.clock) as new:
+            later, common = await second.insert(new, Item(state="paid"), Item())
+            await plan_later(old)
+            await work(old)
+            assert first_ran == [known, common], "what both know may be run by either"
+            assert not second_ran
+            explained = await second.app.tasks.explain(new, "react", later)
+            assert "Another release has declared the task otherwise" in str(explained)
+            old.clock.advance(timedelta(seconds=29))
+            await work(new)
+            assert not second_ran, "it is not tried over and over"
+            old.clock.advance(timedelta(seconds=1))
+            await work(new)
+            assert sorted(second_ran) == sorted([older, later])
+            assert await new.job_counts() == {"ready": 0, "scheduled": 0, "running": 0, "success": 4}
+
+
+async def test_a_worker_before_a_narrower_filter_ends_as_skipped_what_has_left_both(database_url: str) -> None:
+    first, second = release(filter=lambda i: i.state != "closed"), release(filter=lambda i: i.state == "new")
+    async with first.open(database_url) as old, second.open(database_url, clock=old.clock) as new:
+        stays, leaves, closes = await second.insert(new, Item(), Item(), Item())
+        await new.plan()
+        await second.patch(new, Item, leaves, state="paid")
+        await second.patch(new, Item, closes, state="closed")
+        await work(old)
+        assert sorted(first.ids()) == sorted([stays, leaves]), "it has not left the filter of its release"
+        await settle(new, MINUTE)
+        assert not second.ids()
+        assert (await new.job_counts())["skipped"] == 1
+
+
+@pytest.mark.parametrize("on", [("enter", "change"), ("enter", "change", "leave")])
+async def test_a_change_that_only_the_release_before_watches_is_no_reason_to_skip_a_run(
+    database_url: str, on: tuple[str, ...]
+) -> None:
+    first, second = release(watch=("number", "owner"), on=on), release(on=on)
+    async with first.open(database_url) as old, second.open(database_url, clock=old.clock) as new:
+        (row,) = await second.insert(new, Item())
+        await new.plan()
+        await second.patch(new, Item, row, owner="b")
+        await new.plan()
+        await work(old)
+        await settle(new, MINUTE)
+        assert first.ids() + second.ids() == [row]
+
+
+async def test_what_was_not_captured_when_a_run_was_planned_is_no_change(database_url: str) -> None:
+    first = release(debounce=MINUTE)
+    second = release(watch=("number", "owner"), reconcile_on_trigger_change=False)
+    async with first.open(database_url) as test:
+        (row,) = await first.insert(test, Item())
+        await test.plan()
+    async with second.open(database_url, clock=test.clock) as test:
+        await settle(test, MINUTE)
+        assert second.ids() == [row]
+
+
+# ----- another pool
+
+
+@pytest.mark.parametrize("debounce", [timedelta(0), MINUTE])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("a", {"max_parallelism": 3}), ("b", {"max_parallelism": 3})),
+        (("a", {"rate_limit": TokenBucket(rate=100, period=timedelta(seconds=1))}), ("b", {})),
+        (("a", {}), ("b", {"rate_limit": TokenBucket(rate=100, period=timedelta(seconds=1))})),
+        ((None, {}), ("b", {})),
+        (("a", {}), (None, {})),
+    ],
+)
+async def test_pending_runs_move_to_the_pool_that_is_declared_now(
+    database_url: str, before: tuple[Any, Any], after: tuple[Any, Any], debounce: timedelta
+) -> None:
+    first, second = in_pool(*before, debounce=debounce), in_pool(*after, debounce=debounce)
+    async with first.open(database_url) as test:
+        rows = await first.insert(test, Item(), Item())
+        await test.plan()
+    async with second.open(database_url, clock=test.clock) as test:
+        await test.run_until_idle()
+        assert sorted(second.ids()) == sorted(rows)
+
+
+async def test_runs_move_with_their_keys_and_stay_in_their_order(database_url: str) -> None:
+    keyed = {"key_parallelism": 1}
+    first, second = in_pool("a", keyed, key="owner"), in_pool("b", keyed, key="owner")
+    async with first.open(database_url) as test:
+        rows = [row for number in range(4) for row in await first.insert(test, Item(number=number))]
+        await test.plan()
+    async with second.open(database_url, clock=test.clock) as test:
+        with gate("task.begun") as held:
+            for _ in range(4):
+                await test.worker.tick()
+            assert (await test.job_counts())["running"] == 1
+            held.open()
+            await settle(test)
+        assert second.ids() == rows
+
+
+async def test_a_run_that_began_before_goes_on_in_the_pool_that_is_declared_now(database_url: str) -> None:
+    again = Retry.fixed(MINUTE, max_attempts=3)
+    first, second = in_pool("a", retry=again), in_pool("b", retry=again)
+    first.error = ConnectionError("down")
+    async with first.open(database_url) as old:
+        (row,) = await first.insert(old, Item())
+        await old.plan()
+        with gate("task.begun") as held:
+            await old.worker.tick()
+            await held.arrived()
+            async with second.open(database_url, clock=old.clock) as new:
+                held.open()
+                await work(old)
+                assert not first.ids()
+                await settle(new, 2 * MINUTE)
+                (ran,) = second.taken()
+                assert (ran.doc_id, ran.attempt) == (row, 2)
+
+
+@pytest.mark.parametrize("key", [None, "owner", "state"])
+async def test_another_key_holds_for_pending_runs_too(database_url: str, key: str | None) -> None:
+    def made(key: str | None, name: str) -> Stage:
+        return in_pool(name, {"key_parallelism": 1}, debounce=MINUTE, **({"key": key} if key else {}))
+
+    first, second = made("owner" if key != "owner" else None, "p"), made(key, "p")
+    async with first.open(database_url) as test:
+        await first.insert(test, *(Item(number=n, owner=f"{n % 2}", state=f"{n // 3}") for n in range(6)))
+        await test.plan()
+    async with second.open(database_url, clock=test.clock) as test:
+        await test.plan()
+        test.clock.advance(2 * MINUTE)
+        with gate("task.begun") as held:
+            for _ in range(4):
+                await test.worker.tick()
+            assert (await test.job_counts())["running"] == (6 if key is None else 2)
+            held.open()
+            await settle(test)
+        assert len(second.ids()) == 6
+
+
+# ----- a release that comes half of the way
+
+
+async def test_a_run_keeps_its_time_while_another_column_is_captured_for_it(database_url: str) -> None:
+    first, second = release(run_at="at"), release(run_at="other_at")
+    async with first.open(database_url) as test:
+        begun = test.clock.now()
+        (row,) = await first.insert(test, Item(at=begun + 50 * MINUTE, other_at=begun + 30 * MINUTE))
+        await settle(test, MINUTE)
+        await capture(test, second)
+        await first.patch(test, Item, row, number=1)
+        await plan_later(test)
+        await test.run_until(begun + 49 * MINUTE)
+        assert not first.ids()
+        await test.run_until(begun + 50 * MINUTE)
+        assert first.ids() == [row]
+
+
+async def test_a_run_keeps_its_time_while_the_column_before_is_captured_still(database_url: str) -> None:
+    first, second = release(run_at="at"), release(run_at="other_at")
+    async with first.open(database_url) as test:
+        begun = test.clock.now()
+        (row,) = await first.insert(test, Item(at=begun + 50 * MINUTE, other_at=begun + 30 * MINUTE))
+        await settle(test, MINUTE)
+        await declare_only(test, second)
+        await plan_later(test)
+        await first.patch(test, Item, row, number=1)
+        await plan_later(test)
+    async with second.open(database_url, clock=test.clock) as test:
+        await test.run_until(begun + 29 * MINUTE)
+        assert not second.ids()
+        await test.run_until(begun + 30 * MINUTE)
+        assert second.ids() == [row]
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+async def test_a_filter_that_is_captured_and_not_declared_drops_no_runs(database_url: str, *, looked_at: bool) -> None:
+    first = release(filter=lambda i: i.state != "closed", debounce=30 * MINUTE)
+    second = release(filter=lambda i: i.state == "new")
+    async with first.open(database_url) as test:
+        paid, becomes_paid = await first.insert(test, Item(state="paid"), Item())
+        await settle(test, MINUTE)
+        await capture(test, second)
+        await first.patch(test, Item, becomes_paid, state="paid", number=1)
+        await plan_later(test)
+        if looked_at:
+            await first.app.tasks.reconcile(test, "react")
+            await settle(test, MINUTE)
+        await test.run_until_idle()
+        assert sorted(first.ids()) == sorted([paid, becomes_paid])
+
+
+# ----- what was written before a release, and not planned
+
+
+async def test_what_was_written_before_and_not_planned_is_planned_by_the_next_release(database_url: str) -> None:
+    first = release(filter=lambda i: i.number > 10)
+    second = release(filter=lambda i: i.number > 1, reconcile_on_trigger_change=False)
+    async with first.open(database_url) as test:
+        await settle(test)
+        await first.insert(test, Item(number=5))
+        (row,) = await first.insert(test, Item(number=50))
+    async with second.open(database_url, clock=test.clock) as test:
+        await settle(test)
+        assert second.ids() == [row]
+
+
+async def test_another_table_of_the_same_task_has_nothing_of_what_was_written_to_the_first(database_url: str) -> None:
+    first, second = release(), Stage(Item, Other)
+    second.task(Other, watch=("number",))
+    async with first.open(database_url) as test:
+        await settle(test)
+        await first.insert(test, Item())
+    async with second.open(database_url, clock=test.clock) as test:
+        await settle(test)
+        assert not second.ids()
