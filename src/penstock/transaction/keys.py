@@ -32,7 +32,12 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
             await transaction.enqueue([job])
             return job.id
         holder = await keys.holder(transaction, job.pool, key)
-        if holder is None:
+        if holder is None or await _cancel_now(transaction, holder):
+            continue
+        if holder.canceled:  # it never starts, so nothing is returned of it, refused for it or put in its place
+            if await keys.take_over(transaction, holder, job):
+                await transaction.enqueue([job])
+                return job.id
             continue
         if _may_be_lost(job, holder) and await keys.free(transaction, job.pool, key, holder.job_id):
             continue
@@ -42,7 +47,7 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
             if holder.until_start and duplicate.does != "reject":
                 continue  # it starts at this moment, and frees its key
             raise _duplicate(job, holder)
-        if await keys.replace(transaction, holder.job_id, _delayed(job, holder, duplicate), transaction.now):
+        if await keys.replace(transaction, holder, _delayed(job, holder, duplicate), transaction.now):
             transaction.wakes = True
             return holder.job_id
     raise Conflict(f"The key {key!r} of pool {job.pool} was taken and freed by others again and again.")
@@ -51,6 +56,14 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
 def _may_be_lost(job: NewJob, holder: KeyHolder) -> bool:
     """Whether its key may be all that was stored of a job: in autocommit its program may have died after that."""
     return holder.enqueued_at is None and job.id.int - holder.job_id.int > _MINUTE
+
+
+async def _cancel_now(transaction: Transaction, holder: KeyHolder) -> bool:
+    """Ask now, if this transaction is to ask at its end, that a job be canceled that could give way; whether it did."""
+    if holder.enqueued_at is None or holder.job_id not in transaction.cancels:
+        return False
+    await transaction.store.jobs.request_cancel(transaction, [holder.job_id], transaction.now)
+    return True
 
 
 def _delayed(job: NewJob, holder: KeyHolder, duplicate: Duplicate) -> NewJob:
