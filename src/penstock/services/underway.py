@@ -64,7 +64,7 @@ class UnderWay:
         self._lane: object = None
         self._has_batches = any(function.batch is not None for function in runner.engine.registry)
         self._claims_whole = self._has_batches
-        self._claims = 0
+        self._turn = 0
         self._turns: dict[str, int] = {}
 
     @property
@@ -86,13 +86,19 @@ class UnderWay:
         return self._places if self._claims_whole else max(min(self._places, _LEAST_PIECE), self._places // 2)
 
     def last_turn(self, room: Room) -> int:
-        """At which claim a pool had its last turn: of those that run as much, the one that waits longest is next."""
+        """When a pool had its last turn: of those that run as much, the one that waits longest is next."""
         return self._turns.get(room.pool, 0)
+
+    def _take_turns(self, given: Counter[str]) -> None:
+        """Pools have got so many places at once: who got the most had the last turn, then who had it before."""
+        for pool in sorted(given, key=lambda pool: (given[pool], self._turns.get(pool, 0))):
+            self._turn += 1
+            self._turns[pool] = self._turn
 
     def add(self, jobs: Sequence[Job], lease: int) -> None:
         """Add jobs that were claimed. They hold their places from now on, and run after `start`."""
         find, batched = self._runner.engine.registry.find, False
-        self._claims += 1
+        self._take_turns(Counter(job.pool for job in jobs))
         for job in jobs:
             readable = job.options.unread is None and job.options.broken is None
             function = find(job.function) if readable else None
@@ -105,7 +111,6 @@ class UnderWay:
             self.running[job.id] = running
             self._added.append(running)
             self.busy[job.pool] += running.needs_slot
-            self._turns[job.pool] = self._claims
         self._claims_whole = batched or (self._has_batches and not jobs)
 
     def start(self) -> None:
