@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,6 +70,10 @@ async def look(backend: TestApp) -> None:
     await backend.worker.tick()
 
 
+async def turn() -> None:
+    """Let others go on."""
+
+
 async def enqueue(backend: TestApp, function: Any) -> None:
     """Work that is tried until it has begun before its time was over, and given up then."""
     again = Retry.fixed(0.01, max_attempts=None)
@@ -81,10 +86,10 @@ async def enqueue(backend: TestApp, function: Any) -> None:
     await until(is_given_up)
 
 
-async def second_has_run(backend: TestApp) -> None:
+async def has_begun(backend: TestApp, what: str) -> None:
     async def has_run() -> bool:
         await look(backend)
-        return "second" in begun
+        return what in begun
 
     await until(has_run)
 
@@ -97,11 +102,13 @@ async def test_what_goes_on_in_a_thread_keeps_its_slot_until_it_ends(
         await enqueue(backend, function)
         await one.enqueue(backend, note, "second")
         await backend.scheduler.run_after(timedelta(0), note, "of no pool")
+        await has_begun(backend, "of no pool")
         for _ in range(4):
             await look(backend)
+            await asyncio.wait([asyncio.ensure_future(turn())])
         assert begun == ["first", "of no pool"], "neither the next attempt nor other work of the pool"
         going.set()
-        await second_has_run(backend)
+        await has_begun(backend, "second")
 
 
 async def test_what_goes_on_in_a_thread_keeps_its_place_until_it_ends(
@@ -112,9 +119,10 @@ async def test_what_goes_on_in_a_thread_keeps_its_place_until_it_ends(
         await backend.scheduler.run_after(timedelta(0), note, "second")
         for _ in range(4):
             await look(backend)
+            await asyncio.wait([asyncio.ensure_future(turn())])
         assert begun == ["first"]
         going.set()
-        await second_has_run(backend)
+        await has_begun(backend, "second")
 
 
 async def test_a_worker_that_stops_does_not_wait_for_what_goes_on_in_a_thread(
@@ -126,6 +134,6 @@ async def test_a_worker_that_stops_does_not_wait_for_what_goes_on_in_a_thread(
         assert not going.is_set()
         going.set()
         await one.enqueue(backend, note, "second")
-        await second_has_run(backend)
+        await has_begun(backend, "second")
         await backend.run_until_idle()
         assert backend.worker._under_way.busy["one"] == 0, "what ended late was not counted twice"

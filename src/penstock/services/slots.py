@@ -100,9 +100,11 @@ class Slots:
             return due
         self._looked_at, self._calm, self._was_full = now, True, places == 0  # when it takes no slots
         self._full_since = min(self._full_since, now) if self._was_full else math.inf
-        running = running.copy()  # what ends meanwhile leaves a place too, of which nothing is known here
+        ran = running.total()
         for view in await self._store.pools.look(lease, list(self._held), max(1, places)):
-            await self._follow(view, lease, places, running[view.pool], now)
+            left = places + ran - running.total()  # what has ended meanwhile leaves a place with its slot
+            self._full_since = math.inf if left else self._full_since
+            await self._follow(view, lease, left, running[view.pool], now)
         yielded = max(held.yielded_at for held in self._held.values())
         return _YIELDS_FOR if now - yielded < _YIELDS_FOR else self._changes_in(now)
 
@@ -115,24 +117,7 @@ class Slots:
         held.number, held.epoch = view.held, view.epoch
         if running or view.waiting:
             held.used_at = now
-        need = Need(
-            limit=view.max_parallelism,
-            granted=view.granted,
-            held=view.held,
-            running=running,
-            holders=view.holders,
-            wanted=view.wanted,
-            waiting=view.waiting,
-            places=places,
-            rested=now - held.since >= _TURN,
-            idle=now - held.used_at >= _IDLE_FOR,
-            vacant=view.free,
-            wished=held.wanted,
-            yielded=now - held.yielded_at < _YIELDS_FOR,
-            lacking=view.lacking,
-            spare=now - held.filled_at >= _TURN,
-            full=now - self._full_since >= _TURN,
-        )
+        need = self._need(view, places, running, now)
         if not need.unused:
             held.filled_at = now
         self._calm &= not (view.wanted or view.lacking) and view.held > 0
@@ -152,3 +137,25 @@ class Slots:
         lends = held.filled_at + _TURN if need.unused and need.lacking else math.inf
         yields = held.wanted or (need.unused and need.wanted)
         held.changes_at = min(lends, self._full_since + _TURN if yields and not need.full else math.inf)
+
+    def _need(self, view: PoolView, places: int, running: int, now: float) -> Need:
+        """What it knows of one pool."""
+        held = self._held[view.pool]
+        return Need(
+            limit=view.max_parallelism,
+            granted=view.granted,
+            held=view.held,
+            running=running,
+            holders=view.holders,
+            wanted=view.wanted,
+            waiting=view.waiting,
+            places=places,
+            rested=now - held.since >= _TURN,
+            idle=now - held.used_at >= _IDLE_FOR,
+            vacant=view.free,
+            wished=held.wanted,
+            yielded=now - held.yielded_at < _YIELDS_FOR,
+            lacking=view.lacking,
+            spare=now - held.filled_at >= _TURN,
+            full=now - self._full_since >= _TURN,
+        )
