@@ -32,14 +32,12 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
             await transaction.enqueue([job])
             return job.id
         holder = await keys.holder(transaction, job.pool, key)
-        if holder is None or await _cancel_now(transaction, holder):
+        if holder is None or await _lets_go(transaction, job, holder):
             continue
         if holder.canceled:  # it never starts, so nothing is returned of it, refused for it or put in its place
             if await keys.take_over(transaction, holder, job):
                 await transaction.enqueue([job])
                 return job.id
-            continue
-        if _may_be_lost(job, holder) and await keys.free(transaction, job.pool, key, holder.job_id):
             continue
         if duplicate.does == "return":
             return holder.job_id
@@ -58,12 +56,13 @@ def _may_be_lost(job: NewJob, holder: KeyHolder) -> bool:
     return holder.enqueued_at is None and job.id.int - holder.job_id.int > _MINUTE
 
 
-async def _cancel_now(transaction: Transaction, holder: KeyHolder) -> bool:
-    """Ask now, if this transaction is to ask at its end, that a job be canceled that could give way; whether it did."""
-    if holder.enqueued_at is None or holder.job_id not in transaction.cancels:
-        return False
-    await transaction.store.jobs.request_cancel(transaction, [holder.job_id], transaction.now)
-    return True
+async def _lets_go(transaction: Transaction, job: NewJob, holder: KeyHolder) -> bool:
+    """Whether a key is free now, or about to be: its job was never stored, or this transaction is to cancel it."""
+    if holder.enqueued_at is not None and holder.job_id in transaction.cancels:
+        await transaction.store.jobs.request_cancel(transaction, [holder.job_id], transaction.now)
+        return True
+    keys, key = transaction.store.keys, job.options.key or ""
+    return _may_be_lost(job, holder) and await keys.free(transaction, job.pool, key, holder.job_id)
 
 
 def _delayed(job: NewJob, holder: KeyHolder, duplicate: Duplicate) -> NewJob:
