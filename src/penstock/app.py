@@ -32,7 +32,7 @@ from penstock.crons.plan import CronPlan
 from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
 from penstock.functions.tables import distinct, tables_of
-from penstock.jobs.filter import ALL_JOBS, JobFilter
+from penstock.jobs.filter import ALL_JOBS, JobFilter, check_limit
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
@@ -376,9 +376,13 @@ class Backend:
 
         Args:
             state: Only those in this state.
-            limit: How many.
+            limit: How many, at most 10,000.
             where: Only those that meet this filter.
+
+        Raises:
+            ValueInvalid: There is no such state, or so many cannot be asked for.
         """
+        check_limit(limit)
         where = where if state is None else replace(where, state=state)
         session = await self.engine.store.begin_read()
         try:

@@ -7,6 +7,9 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from flow.test_broken_jobs import change
+
+from penstock import JobId
 
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
@@ -256,3 +259,13 @@ def test_a_job_that_has_ended_but_for_its_on_complete_is_not_canceled(
     assert mail.ok("jobs", "cancel", job, "--json").json["jobs"] == [
         {"id": job, "state": "completing", "requested": False}
     ]
+
+
+def test_what_a_job_was_asked_for_that_cannot_be_is_shown(mail: Console, database_url: str) -> None:
+    (job,) = enqueue(mail, 1)
+    text = '{"name": 5, "timeout": 9, "concurrency_key": "acme", "color": "red"}'
+    change(database_url, "update {table}scheduled_job set options = {mark} where id = {mark}", JobId(job), text)
+    shown = mail.ok("jobs", "show", job).out
+    assert re.search(r"^broken +\{\"name\": 5\}$", shown, re.MULTILINE), shown
+    assert re.search(r"^unread +\{\"color\": \"red\"\}$", shown, re.MULTILINE), shown
+    assert mail.ok("jobs", "show", job, "--json").json["options"]["broken"] == {"name": 5}

@@ -127,6 +127,16 @@ async def test_metrics_say_what_happened(database_url: str) -> None:
     assert not [name for name in found if "penstock_max_parallelism{pool=default}" in name]
 
 
+async def test_a_failed_attempt_counts_once_though_on_complete_is_told_of_it_at_once(database_url: str) -> None:
+    async with scraped(database_url, dev=True) as (backend, http):
+        failures[:] = [ValueError("no")]
+        await sms.with_options(on_complete=told).enqueue(backend, send)
+        await backend.run_until_idle(raise_errors=False)
+        found = samples((await http.get("/metrics")).text)
+        assert found["penstock_attempts_failed_total{pool=sms}"] == 1
+        assert "penstock_on_complete_failed_total{pool=sms}" not in found
+
+
 async def test_how_the_change_feed_stands(database_url: str) -> None:
     async with scraped(database_url, dev=True, clock=TestClock(SystemClock().now())) as (backend, http):
         store = backend.engine.store

@@ -98,6 +98,15 @@ async def enqueue_new(ctx: MutationCtx, key: str) -> WorkId:
     return await fair.with_options(key=key).enqueue(ctx, note, what=key)
 
 
+@app.mutation
+async def cancel_and_enqueue(ctx: MutationCtx, old: WorkId, how: Any) -> WorkId:
+    await fair.cancel(ctx, old)
+    pool = fair.with_options(key="k", on_duplicate=how, run_after=MINUTE)
+    new = await pool.enqueue(ctx, note, what="new")
+    assert await fair.with_options(key="k").enqueue(ctx, note, what="newest") == new
+    return new
+
+
 def of(tenant: str, **options: Any) -> Any:
     return fair.with_options(concurrency_key=tenant, **options)
 
@@ -309,6 +318,56 @@ async def test_debounced_work_is_put_off_no_longer_than_allowed(database_url: st
             backend.clock.advance(0.5 * MINUTE)
             await backend.run_until_idle(advance=False)
         assert ran == ["3"], "that of 1.5 minutes, after 2 of them"
+
+
+@pytest.mark.parametrize("how", ["return", "reject", "replace", "debounce"])
+@pytest.mark.parametrize("together", [False, True])
+async def test_new_work_is_none_that_is_to_be_canceled(database_url: str, how: Any, together: bool) -> None:
+    async with TestApp(app, database_url) as backend:
+        pool = fair.with_options(key="k", on_duplicate=how, run_after=MINUTE)
+        old = await pool.enqueue(backend, note, what="old")
+        if together:
+            new = await backend.run_mutation(cancel_and_enqueue, old, how)
+        else:
+            await fair.cancel(backend, old)
+            new = await pool.enqueue(backend, note, what="new")
+        await backend.run_until_idle()
+        assert ran == ["new"]
+        assert await fair.status_batch(backend, [old, new]) == [Finished(Canceled()), Finished(Success(None))]
+
+
+@pytest.mark.parametrize("how", ["return", "replace"])
+async def test_of_canceled_work_whose_on_complete_is_to_run_nothing_comes_in_the_place(
+    database_url: str, how: Any
+) -> None:
+    async with TestApp(app, database_url) as backend:
+        old = await fair.with_options(key="k", on_complete=told, context="k").enqueue(backend, note, what="old")
+        await fair.cancel(backend, old)
+        pool = fair.with_options(key="k", on_duplicate=how)
+        if how == "return":
+            assert await pool.enqueue(backend, note, what="new") == old
+        else:
+            with pytest.raises(DuplicateJob):
+                await pool.enqueue(backend, note, what="new")
+        await backend.run_until_idle()
+        assert ran == ["told k"]
+
+
+async def test_what_is_put_in_the_place_of_other_work_has_the_key_as_it_asks_itself(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        hold.append(asyncio.Event())
+        first = await fair.with_options(key="k").enqueue(backend, note, what="never")
+        later = fair.with_options(key="k", on_duplicate="debounce", run_after=MINUTE)
+        assert await later.enqueue(backend, serve, "debounced") == first
+        backend.clock.advance(MINUTE)
+        for _ in range(2):
+            await backend.worker.tick()
+        assert len(backend.worker.running) == 1
+        second = await later.enqueue(backend, serve, "next")
+        assert second != first, "the first has started"
+        hold[0].set()
+        await backend.run_until_idle()
+        assert ran == ["debounced", "next"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
@@ -15,6 +16,7 @@ from penstock.testing import TestApp
 
 app = App()
 pools = [app.workpool(f"pool-{number}", max_parallelism=2) for number in range(6)]
+wide = app.workpool("wide", max_parallelism=9)
 
 running: list[tuple[str, asyncio.Event]] = []
 
@@ -95,3 +97,46 @@ async def test_a_place_is_for_an_idle_pool_though_the_worker_looked_while_it_had
         assert pools[4].name not in await look(backend)
         running[0][1].set()
         assert pools[4].name in await look(backend, passing=0.0)
+
+
+async def enqueue(backend: Backend, pool: Workpool | None, jobs: int) -> None:
+    """So many jobs of a pool, or, without one, of the scheduler."""
+    for _ in range(jobs):
+        if pool is None:
+            await backend.scheduler.run_after(timedelta(0), occupy, "scheduled")
+        else:
+            await pool.enqueue(backend, occupy, pool.name)
+
+
+@pytest.mark.parametrize(("busy", "idle"), [(None, wide), (wide, None), (wide, pools[0])])
+async def test_a_place_goes_to_who_runs_less_though_that_has_had_the_last_turn(
+    database_url: str, busy: Workpool | None, idle: Workpool | None
+) -> None:
+    async with TestApp(app, database_url, worker_jobs=3) as backend:
+        await enqueue(backend, busy, 2)
+        before = await look(backend)
+        assert len(before) == 2
+        await enqueue(backend, idle, 1)
+        assert len(await look(backend)) == 3
+        await enqueue(backend, busy, 5)
+        await enqueue(backend, idle, 1)
+        running[-1][1].set()
+        after = await look(backend)
+        assert (after[:2], len(set(after)), len(after)) == (before, 2, 3)
+
+
+@pytest.mark.parametrize(("places", "several"), [(3, 4), (4, 3)])
+async def test_pools_that_run_as_much_have_as_many_places_in_the_long_run(
+    database_url: str, places: int, several: int
+) -> None:
+    async with TestApp(app, database_url, worker_jobs=places) as backend:
+        await fill(backend, pools[:several], 20)
+        had = Counter[str]()
+        for _ in range(8):
+            had.update(await look(backend))
+            for _, end in running:
+                end.set()
+            for _ in range(5):
+                await asyncio.wait([asyncio.ensure_future(turn())])
+        assert had.total() == 8 * places
+        assert max(had.values()) - min(had.values()) <= 1

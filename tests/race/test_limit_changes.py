@@ -19,11 +19,15 @@ _IN_THE_WAY = """
 begin;
 insert into penstock.running_job
     (id, lease, pool, function, kind, args, priority, rank, run_at, attempt, enqueued_at, started_at)
-select id, 0, pool, function, kind, args, priority, rank, run_at, 1, now(), now() from penstock.ready_job limit 1
+select id, 0, pool, function, kind, args, priority, rank, run_at, 1, now(), now() from (
+    select id, pool, function, kind, args, priority, rank, run_at from penstock.ready_job
+    union all
+    select id, pool, function, kind, args, priority, rank, run_at from penstock.scheduled_job
+) job limit 1
 """
 
 app = App()
-pool = app.workpool("changed", max_parallelism=5)
+pool = app.workpool("changed", max_parallelism=5, key_parallelism=5)
 
 
 @app.internal_action
@@ -36,15 +40,26 @@ def lower(backend: Backend) -> Coroutine[Any, Any, None]:
     return pool.set_max_parallelism(backend, 1)
 
 
+def pause(backend: Backend) -> Coroutine[Any, Any, None]:
+    return pool.pause(backend)
+
+
 def declare(backend: Backend) -> Coroutine[Any, Any, None]:
     fewer = App().workpool("changed", max_parallelism=1)
     return backend.engine.store.pools.declare([fewer.definition])
 
 
-@pytest.mark.parametrize("change", [lower, declare])
-async def test_a_change_waits_for_claims_that_began_before_it(postgres_url: str, change: Any) -> None:
+def declare_fewer_of_a_key(backend: Backend) -> Coroutine[Any, Any, None]:
+    fewer = App().workpool("changed", max_parallelism=5, key_parallelism=1)
+    return backend.engine.store.pools.declare([fewer.definition])
+
+
+@pytest.mark.parametrize("key", [None, "a"])
+@pytest.mark.parametrize("change", [lower, pause, declare, declare_fewer_of_a_key])
+async def test_a_change_waits_for_claims_that_began_before_it(postgres_url: str, change: Any, key: str | None) -> None:
+    """They claim what is ready, or what waits at the gate."""
     async with TestApp(app, postgres_url) as backend:
-        await pool.enqueue_batch(backend, work, [{}] * 5)
+        await pool.with_options(concurrency_key=key).enqueue_batch(backend, work, [{}] * 5)
         blocker, watcher = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
         worker = backend.make_service("worker")
         assert isinstance(worker, Worker)

@@ -51,6 +51,51 @@ TOLD: list[tuple[str, dict[str, int | bool], int]] = [
     ),
     ("spare for a moment only", {"held": 9, "granted": 9, "running": 2, "lacking": 9}, 0),
     ("spare, and nobody lacks any", {"held": 9, "granted": 9, "running": 2, "spare": True}, 0),
+    (
+        "no place for a while, and others want some",
+        {
+            "held": 5,
+            "granted": 9,
+            "running": 2,
+            "holders": 2,
+            "wanted": 9,
+            "waiting": 9,
+            "places": 0,
+            "full": True,
+            "rested": True,
+        },
+        -3,
+    ),
+    (
+        "no more than they want, of what it could not use",
+        {
+            "held": 5,
+            "granted": 9,
+            "running": 2,
+            "holders": 2,
+            "wanted": 1,
+            "waiting": 9,
+            "places": 0,
+            "full": True,
+            "rested": True,
+        },
+        -1,
+    ),
+    (
+        "no place for a moment",
+        {"held": 5, "granted": 9, "running": 2, "holders": 2, "wanted": 9, "waiting": 9, "places": 0},
+        0,
+    ),
+    (
+        "no place for a while, and nobody wants any",
+        {"held": 5, "granted": 5, "running": 2, "waiting": 9, "places": 0, "full": True, "rested": True},
+        0,
+    ),
+    (
+        "no place, and other pools lack some",
+        {"held": 5, "granted": 5, "running": 2, "waiting": 9, "places": 0, "lacking": 2, "spare": True, "full": True},
+        -2,
+    ),
     ("none to spare", {"held": 9, "granted": 9, "running": 2, "waiting": 7, "lacking": 9, "spare": True}, 0),
 ]
 
@@ -68,7 +113,7 @@ COUNT = st.integers(0, 30)
         Need,
         limit=COUNT, granted=COUNT, held=COUNT, running=COUNT, holders=COUNT, wanted=COUNT, waiting=COUNT, places=COUNT,
         rested=st.booleans(), idle=st.booleans(), vacant=COUNT, wished=st.booleans(), yielded=st.booleans(),
-        lacking=COUNT, spare=st.booleans(),
+        lacking=COUNT, spare=st.booleans(), full=st.booleans(),
     )
 )  # fmt: skip
 def test_it_never_gives_back_what_is_in_use_nor_takes_what_it_has_no_use_for(need: Need) -> None:

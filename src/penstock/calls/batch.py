@@ -16,6 +16,7 @@ from penstock.calls.job import failure, log_lost, raised, result_text, time_limi
 from penstock.calls.marks import end_of_marked
 from penstock.calls.run import Runner
 from penstock.calls.syncctx import SyncActionCtx
+from penstock.calls.threads import going_on
 from penstock.calls.work import Cancellation, Running
 from penstock.errors import LeaseLost
 from penstock.functions.batch import Batch
@@ -89,9 +90,11 @@ class Batches:
         finally:
             if self._gathering.get(key) is gathering:
                 del self._gathering[key]
-        outcomes = await self._outcomes(gathering)
+        with going_on() as threads:
+            outcomes = await self._outcomes(gathering)
         outcomes.sort(key=lambda one: one[0].doubtful)  # for which the others need not wait
         for running, outcome in outcomes:
+            running.going_on = threads
             try:
                 ended = await end_of_marked(self._runner, running, outcome)
             except LeaseLost:

@@ -129,6 +129,7 @@ class _Transaction:
         now: The time of the call.
         wakes: Of no meaning here: nobody knows when it commits.
         committed: For the same reason nothing of it is done.
+        cancels: What is asked at its end: nothing.
     """
 
     def __init__(self, runner: Runner, inside: OpenTransaction) -> None:
@@ -136,6 +137,7 @@ class _Transaction:
         self.now = runner.now()
         self.wakes = False
         self.committed: list[Callable[[], None]] = []
+        self.cancels: Sequence[UUID] = ()
         self.fetch = inside.fetch
         self.execute = inside.execute
         self.execute_many = inside.execute_many

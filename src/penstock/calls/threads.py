@@ -10,9 +10,9 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
@@ -22,6 +22,19 @@ R = TypeVar("R")
 
 _LARGE = 256 * 1024
 _MOMENT = 1.0  # seconds in which what was given up mostly ends: its statement is cut off, and its next call refused
+
+_GOING_ON: contextvars.ContextVar[list[Future[Any]] | None] = contextvars.ContextVar("going_on", default=None)
+
+
+@contextmanager
+def going_on() -> Iterator[list[Future[Any]]]:
+    """What goes on in threads though those that had called it in this block have given up."""
+    noted: list[Future[Any]] = []
+    token = _GOING_ON.set(noted)
+    try:
+        yield noted
+    finally:
+        _GOING_ON.reset(token)
 
 
 class Threads:
@@ -184,6 +197,8 @@ class Place:
                 loop.call_soon_threadsafe(lambda: self._threads.release(self, given_up=True))
 
         self._threads.give_up(self)
+        if (noted := _GOING_ON.get()) is not None:
+            noted.append(future)
         future.add_done_callback(ended)
 
     async def run(self, work: Callable[[], R]) -> R:

@@ -7,7 +7,8 @@ many jobs at once; what comes of a token is `calls/tokens`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,7 @@ class Running:
         issued: Whether a token was asked for.
         held: Whether there is one, so that an outside system may complete the job.
         doubtful: Whether its handler may have marked it as done, in a transaction of which nobody tells the end.
+        going_on: What goes on of it in threads when it has ended, as nothing ends these from outside.
         task: In which it runs, from when it is started.
     """
 
@@ -95,6 +97,7 @@ class Running:
     issued: bool = False
     held: bool = False
     doubtful: bool = False
+    going_on: Sequence[Future[Any]] = ()
     task: asyncio.Task[None] = field(init=False)
 
     @property

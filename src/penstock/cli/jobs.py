@@ -117,7 +117,8 @@ def _options_of(job: JobStatus) -> dict[str, Any]:
     found: dict[str, Any] = {"name": options.name, "timeout": options.timeout, "context": context}
     found |= {name: None if policy is None else retry_parts(policy) for name, policy in retries.items()}
     found |= {name: getattr(options, name) for name in ("key", "concurrency_key", "keep")}
-    found["unread"] = None if options.unread is None else json.loads(options.unread)
+    kept = {"unread": options.unread, "broken": options.broken}
+    found |= {name: None if text is None else json.loads(text) for name, text in kept.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 

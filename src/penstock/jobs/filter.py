@@ -8,9 +8,11 @@ from typing import Any
 
 from penstock.errors import ValueInvalid
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
+from penstock.values import check_text
 
 _STATES = tuple(state.value for state in JobState)
 _ENDED = tuple(state.value for state in JobState if state in FINISHED)
+_MOST_LISTED = 10_000
 _RETRIABLE = tuple(state.value for state in JobState if state in RETRIABLE)
 
 
@@ -21,7 +23,7 @@ class JobFilter:
     Args:
         pool: Name of their pool; ``"default"`` for those of the scheduler.
         function: Name of their function.
-        state: Pending, running, completing, success, failed or canceled.
+        state: Pending, running, completing, success, failed, canceled or skipped.
         name: What they are called: as they were asked to be, or as their function.
         key: The `key` they were enqueued with.
         concurrency_key: The `concurrency_key` they were enqueued with.
@@ -49,8 +51,11 @@ class JobFilter:
     def __post_init__(self) -> None:
         for word in ("pool", "function", "state", "name", "key", "concurrency_key", "error", "on_complete_error"):
             value: Any = getattr(self, word)
-            if value is not None and (not isinstance(value, str) or "\0" in value):
-                raise ValueInvalid(f"{word} takes a text without zero bytes, not {value!r}.")
+            if value is None:
+                continue
+            if not isinstance(value, str):
+                raise ValueInvalid(f"{word} takes a text, not {value!r}.")
+            check_text(value, word)
         for word in ("since", "before"):
             value = getattr(self, word)
             if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
@@ -60,6 +65,16 @@ class JobFilter:
 
 
 ALL_JOBS = JobFilter()
+
+
+def check_limit(limit: object) -> None:
+    """Refuse a number of jobs that no list has.
+
+    Raises:
+        ValueInvalid: It is none from 1 on, or too large.
+    """
+    if type(limit) is not int or not 1 <= limit <= _MOST_LISTED:
+        raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
 
 
 def retriable(where: JobFilter) -> JobFilter:

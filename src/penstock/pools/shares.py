@@ -26,6 +26,7 @@ class Need:
         yielded: Whether it gave some back a moment ago, for others to take first.
         lacking: How many slots the other pools of its group want and do not have.
         spare: Whether it has had more slots than it could use for a while.
+        full: Whether it has had no place free for a while, whatever the pool.
     """
 
     limit: int
@@ -43,6 +44,7 @@ class Need:
     yielded: bool
     lacking: int = 0
     spare: bool = False
+    full: bool = False
 
     @property
     def unused(self) -> int:
@@ -107,4 +109,6 @@ def change(need: Need) -> int:
 
 def _share(need: Need) -> int:
     """What is this worker's part, while others want some too."""
+    if need.full and need.wanted:
+        return 0  # it could not use a slot that is free
     return need.limit // max(1, need.holders) if need.wanted else need.limit

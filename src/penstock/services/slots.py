@@ -34,7 +34,7 @@ class _Held:
     used_at: float = 0.0
     filled_at: float = 0.0
     yielded_at: float = -math.inf
-    lends: bool = False
+    changes_at: float = math.inf  # when it gives up slots or its wish, if all stays as it is
 
 
 class Slots:
@@ -53,6 +53,7 @@ class Slots:
         self._looked_at = _NEVER
         self._calm = False
         self._was_full = False
+        self._full_since = math.inf
 
     def forget(self) -> None:
         """The lease is gone, and its slots with it."""
@@ -98,22 +99,49 @@ class Slots:
         if due > 0 and running.total() > 0 and not (places and self._was_full):  # many short jobs end within that time
             return due
         self._looked_at, self._calm, self._was_full = now, True, places == 0  # when it takes no slots
+        self._full_since = min(self._full_since, now) if self._was_full else math.inf
+        ran = running.total()
         for view in await self._store.pools.look(lease, list(self._held), max(1, places)):
-            await self._follow(view, lease, places, running[view.pool], now)
+            left = places + ran - running.total()  # what has ended meanwhile leaves a place with its slot
+            self._full_since = math.inf if left else self._full_since
+            await self._follow(view, lease, left, running[view.pool], now)
         yielded = max(held.yielded_at for held in self._held.values())
-        return _YIELDS_FOR if now - yielded < _YIELDS_FOR else self._lends_in(now)
+        return _YIELDS_FOR if now - yielded < _YIELDS_FOR else self._changes_in(now)
 
-    def _lends_in(self, now: float) -> float:
-        """Seconds until slots that are of no use are given to other pools that want them."""
-        times = [held.filled_at + _TURN - now for held in self._held.values() if held.lends]
-        return max(_LOOK_EVERY, min(times, default=math.inf))
+    def _changes_in(self, now: float) -> float:
+        """Seconds until slots that are of no use are given to others, or a wish that is of none is given up."""
+        return max(_LOOK_EVERY, min(held.changes_at for held in self._held.values()) - now)
 
     async def _follow(self, view: PoolView, lease: int, places: int, running: int, now: float) -> None:
         held = self._held[view.pool]
         held.number, held.epoch = view.held, view.epoch
         if running or view.waiting:
             held.used_at = now
-        need = Need(
+        need = self._need(view, places, running, now)
+        if not need.unused:
+            held.filled_at = now
+        self._calm &= not (view.wanted or view.lacking) and view.held > 0
+        count = change(need)
+        if count > 0:
+            held.number = await self._store.pools.acquire(lease, view.pool, count)
+            held.wanted = held.number < view.held + count
+            held.since = now
+            if held.wanted and not view.wanted:
+                self._store.signals.notify()  # those who hold them look, and see that they are wanted
+        elif count < 0 or (held.wanted and (need.full or not view.waiting)):
+            held.number = await self._store.pools.release(lease, view.pool, -count)
+            held.wanted = False
+            if count < 0 and (view.wanted or view.lacking):
+                held.yielded_at = now
+                self._store.signals.notify()
+        lends = held.filled_at + _TURN if need.unused and need.lacking else math.inf
+        yields = held.wanted or (need.unused and need.wanted)
+        held.changes_at = min(lends, self._full_since + _TURN if yields and not need.full else math.inf)
+
+    def _need(self, view: PoolView, places: int, running: int, now: float) -> Need:
+        """What it knows of one pool."""
+        held = self._held[view.pool]
+        return Need(
             limit=view.max_parallelism,
             granted=view.granted,
             held=view.held,
@@ -129,21 +157,5 @@ class Slots:
             yielded=now - held.yielded_at < _YIELDS_FOR,
             lacking=view.lacking,
             spare=now - held.filled_at >= _TURN,
+            full=now - self._full_since >= _TURN,
         )
-        if not need.unused:
-            held.filled_at = now
-        held.lends = bool(need.unused and need.lacking)
-        self._calm &= not (view.wanted or view.lacking) and view.held > 0
-        count = change(need)
-        if count > 0:
-            held.number = await self._store.pools.acquire(lease, view.pool, count)
-            held.wanted = held.number < view.held + count
-            held.since = now
-            if held.wanted and not view.wanted:
-                self._store.signals.notify()  # those who hold them look, and see that they are wanted
-        elif count < 0 or (held.wanted and not view.waiting):
-            held.number = await self._store.pools.release(lease, view.pool, -count)
-            held.wanted = False
-            if count < 0 and (view.wanted or view.lacking):
-                held.yielded_at = now
-                self._store.signals.notify()

@@ -7,6 +7,7 @@ Leaves the lease, and writing down what became of them, to the worker.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 from collections import Counter, deque
@@ -17,6 +18,7 @@ from penstock.calls.batch import Batches
 from penstock.calls.group import Groups
 from penstock.calls.job import failure, interrupted, run_job
 from penstock.calls.run import Runner
+from penstock.calls.threads import going_on
 from penstock.calls.work import Running
 from penstock.functions.function import FunctionKind
 from penstock.jobs.job import Job, Outcome
@@ -42,7 +44,7 @@ class UnderWay:
 
     Attributes:
         running: The jobs that run, or will in a moment.
-        busy: How many of them hold a slot, by pool.
+        busy: How many of them hold a slot, by pool; also those that have ended, and go on in a thread.
         outcomes: The jobs that have ended and are not settled yet, with what became of each.
         batches: Those that run together because their function takes many at once.
     """
@@ -59,18 +61,20 @@ class UnderWay:
         self._groups = Groups(runner, self._end_job, self._start_alone)
         # Attempts that go on though their jobs were ended from outside, and begun anew.
         self._overtaken: list[Running] = []
+        # Attempts that have ended, and of which something goes on in a thread.
+        self._lingering: set[Running] = set()
         self._added: list[Running] = []
         self._waiting: deque[Running] = deque()
         self._lane: object = None
         self._has_batches = any(function.batch is not None for function in runner.engine.registry)
         self._claims_whole = self._has_batches
-        self._claims = 0
+        self._turn = 0
         self._turns: dict[str, int] = {}
 
     @property
     def free(self) -> int:
         """How many more jobs may run."""
-        return self._places - len(self.running) - len(self._overtaken)
+        return self._places - len(self.running) - len(self._overtaken) - len(self._lingering)
 
     @property
     def is_nearly_full(self) -> bool:
@@ -86,13 +90,19 @@ class UnderWay:
         return self._places if self._claims_whole else max(min(self._places, _LEAST_PIECE), self._places // 2)
 
     def last_turn(self, room: Room) -> int:
-        """At which claim a pool had its last turn: of those that run as much, the one that waits longest is next."""
+        """When a pool had its last turn: of those that run as much, the one that waits longest is next."""
         return self._turns.get(room.pool, 0)
+
+    def _take_turns(self, given: Counter[str]) -> None:
+        """Pools have got so many places at once: who got the most had the last turn, then who had it before."""
+        for pool in sorted(given, key=lambda pool: (given[pool], self._turns.get(pool, 0))):
+            self._turn += 1
+            self._turns[pool] = self._turn
 
     def add(self, jobs: Sequence[Job], lease: int) -> None:
         """Add jobs that were claimed. They hold their places from now on, and run after `start`."""
         find, batched = self._runner.engine.registry.find, False
-        self._claims += 1
+        self._take_turns(Counter(job.pool for job in jobs))
         for job in jobs:
             readable = job.options.unread is None and job.options.broken is None
             function = find(job.function) if readable else None
@@ -105,7 +115,6 @@ class UnderWay:
             self.running[job.id] = running
             self._added.append(running)
             self.busy[job.pool] += running.needs_slot
-            self._turns[job.pool] = self._claims
         self._claims_whole = batched or (self._has_batches and not jobs)
 
     def start(self) -> None:
@@ -152,6 +161,9 @@ class UnderWay:
         self._waiting.clear()
         self._groups.clear()
         self.busy.clear()
+        for running in self._lingering:
+            running.stopped = True
+        self._lingering.clear()
         self._heard.clear()
         tasks = set()
         for running in stopped:
@@ -218,7 +230,8 @@ class UnderWay:
         running.begun, begun = True, clock.monotonic()
         outcome: Outcome | None
         try:
-            outcome = await run_job(self._runner, running)
+            with going_on() as running.going_on:
+                outcome = await run_job(self._runner, running)
         except BaseException as error:
             if running.stopped and isinstance(error, asyncio.CancelledError):
                 raise
@@ -247,5 +260,24 @@ class UnderWay:
         if is_ours and not held:
             self._heard.forget(job.id)
         if not held:  # which is busy until its slot has gone with it
-            self.busy[job.pool] -= running.needs_slot
+            self._leave(running)
         self._wake()
+
+    def _leave(self, running: Running) -> None:
+        """Free the place and the slot of a job that has ended, once nothing of it goes on in a thread."""
+        self._lingering.discard(running)
+        if running.stopped:
+            return
+        thread = next((thread for thread in running.going_on if not thread.done()), None)
+        if thread is None:
+            self.busy[running.job.pool] -= running.needs_slot
+            self._wake()
+            return
+        self._lingering.add(running)
+        loop = asyncio.get_running_loop()
+
+        def ended(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it all is over
+                loop.call_soon_threadsafe(self._leave, running)
+
+        thread.add_done_callback(ended)

@@ -22,12 +22,14 @@ class KeyHolder:
     Attributes:
         job_id: Its id.
         until_start: Whether it has the key only until it starts.
-        enqueued_at: If it is pending, and was never tried: since when.
+        enqueued_at: If another one may come in its place, since it is pending and was never tried: since when.
+        canceled: Whether it is to be canceled and has not started, so that its key is about to be free.
     """
 
     job_id: UUID
     until_start: bool
     enqueued_at: datetime | None
+    canceled: bool = False
 
 
 class Keys(Protocol):
@@ -42,8 +44,11 @@ class Keys(Protocol):
     async def free(self, transaction: OpenTransaction, pool: str, key: str, job_id: UUID) -> bool:
         """Take a key from a job that is not there, and so will never free it; False if it is there."""
 
-    async def replace(self, transaction: OpenTransaction, job_id: UUID, job: NewJob, now: datetime) -> bool:
-        """Put a job in the place of a pending one, which keeps its id; False if that has started."""
+    async def replace(self, transaction: OpenTransaction, holder: KeyHolder, job: NewJob, now: datetime) -> bool:
+        """Put a job in the place of a pending one, which keeps its id; False if that has started, or is canceled."""
+
+    async def take_over(self, transaction: OpenTransaction, holder: KeyHolder, job: NewJob) -> bool:
+        """Let a job that is about to be enqueued have the key of one that is canceled; False if that has started."""
 
 
 @dataclass(frozen=True, slots=True)

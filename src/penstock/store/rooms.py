@@ -79,23 +79,30 @@ class GatesLeftOut:
     """Pools whose gates were not opened at a claim, since jobs that need none had taken all places.
 
     They come before those jobs at every other claim, and the one that has waited the longest is the first: so neither
-    keeps the other from starting, however many of either there are.
+    keeps the other from starting, however many of either there are. A gate that lets nothing pass takes no place.
     """
 
     def __init__(self) -> None:
         self._pools: list[str] = []
+        self._closed: set[str] = set()
         self._turn = False
 
     def first(self, rooms: Sequence[Room], places: int) -> Line:
-        """The rooms that come first at this claim: at most half of the places are for them."""
+        """The rooms that come first at this claim: at most half of the places are for them.
+
+        Of the gates that let nothing pass the last time no more are tried than there are places.
+        """
         self._turn = bool(self._pools) and not self._turn
         half = -(-places // 2) if self._turn else 0
         known = {room.pool: room for room in rooms if half and room.room > 0}
-        return Line([known[pool] for pool in self._pools if pool in known][:half], half)
+        line = [pool for pool in self._pools if pool in known]
+        passed_by = [pool for pool in line if pool in self._closed][half:]
+        return Line([known[pool] for pool in line if pool not in passed_by], half)
 
-    def remember(self, waiting: Collection[str], opened: Collection[str]) -> None:
-        """Jobs wait at the gates of some pools, of which some were opened."""
-        left_out = [pool for pool in waiting if pool not in opened]
+    def remember(self, waiting: Collection[str], opened: Collection[str], started: Sequence[Job]) -> None:
+        """Jobs wait at the gates of some pools, of which some were opened; these jobs have started."""
+        left_out, pools = [pool for pool in waiting if pool not in opened], {job.pool for job in started}
         self._pools = [pool for pool in self._pools if pool in left_out] + [
             pool for pool in left_out if pool not in self._pools
         ]
+        self._closed = {pool for pool in waiting if (pool not in pools if pool in opened else pool in self._closed)}

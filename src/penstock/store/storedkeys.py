@@ -41,34 +41,43 @@ class StoredKeys:
         # The look comes first: all may look, but not all may delete
         return bool(await self._fetch(transaction, "lost", **held) and await self._fetch(transaction, "free", **held))
 
-    async def replace(self, transaction: OpenTransaction, job_id: UUID, job: NewJob, now: datetime) -> bool:
-        """Put a job in the place of a pending one, which keeps its id; False if that has started."""
-        return bool(
-            await self._fetch(
-                transaction,
-                "replace",
-                id=self.encode(job_id),
-                function=job.function,
-                kind=job.kind,
-                args=job.args,
-                priority=job.priority,
-                rank=job.rank,
-                run_at=self.encode(job.run_at),
-                options=options_text(job.options),
-                on_complete=job.on_complete,
-                concurrency_key=job.concurrency_key,
-                now=self.encode(now),
-            )
+    async def replace(self, transaction: OpenTransaction, holder: KeyHolder, job: NewJob, now: datetime) -> bool:
+        """Put a job in the place of a pending one, which keeps its id; False if that has started, or is canceled."""
+        job_id, until_start = self.encode(holder.job_id), bool(job.options.until_start)
+        replaced = await self._fetch(
+            transaction,
+            "replace",
+            id=job_id,
+            function=job.function,
+            kind=job.kind,
+            args=job.args,
+            priority=job.priority,
+            rank=job.rank,
+            run_at=self.encode(job.run_at),
+            options=options_text(job.options),
+            on_complete=job.on_complete,
+            concurrency_key=job.concurrency_key,
+            now=self.encode(now),
         )
+        if replaced and holder.until_start != until_start:
+            keep = self._queries["keep"]
+            await transaction.execute(keep.statement, keep.args({"id": job_id, "until_start": until_start}))
+        return bool(replaced)
+
+    async def take_over(self, transaction: OpenTransaction, holder: KeyHolder, job: NewJob) -> bool:
+        """Let a job that is about to be enqueued have the key of one that is canceled; False if that has started."""
+        values = {"pool": job.pool, "key": job.options.key, "until_start": bool(job.options.until_start)}
+        ids = {"id": self.encode(job.id), "holder": self.encode(holder.job_id)}
+        return bool(await self._fetch(transaction, "take_over", **values, **ids))
 
     def encode(self, value: UUID | datetime) -> Any:
         """An id or a time as the store takes it."""
         return value
 
-    def decode(self, row: Row) -> tuple[UUID, bool, datetime | None]:
+    def decode(self, row: Row) -> tuple[UUID, bool, datetime | None, bool]:
         """A row of the query `holder`, whose values are in the store's form."""
-        job_id, until_start, enqueued_at = row
-        return job_id, until_start, enqueued_at
+        job_id, until_start, enqueued_at, canceled = row
+        return job_id, until_start, enqueued_at, canceled
 
     async def _fetch(self, transaction: OpenTransaction, name: str, **values: Any) -> Sequence[Row]:
         query = self._queries[name]

@@ -32,9 +32,12 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
             await transaction.enqueue([job])
             return job.id
         holder = await keys.holder(transaction, job.pool, key)
-        if holder is None:
+        if holder is None or await _lets_go(transaction, job, holder):
             continue
-        if _may_be_lost(job, holder) and await keys.free(transaction, job.pool, key, holder.job_id):
+        if holder.canceled:  # it never starts, so nothing is returned of it, refused for it or put in its place
+            if await keys.take_over(transaction, holder, job):
+                await transaction.enqueue([job])
+                return job.id
             continue
         if duplicate.does == "return":
             return holder.job_id
@@ -42,7 +45,7 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
             if holder.until_start and duplicate.does != "reject":
                 continue  # it starts at this moment, and frees its key
             raise _duplicate(job, holder)
-        if await keys.replace(transaction, holder.job_id, _delayed(job, holder, duplicate), transaction.now):
+        if await keys.replace(transaction, holder, _delayed(job, holder, duplicate), transaction.now):
             transaction.wakes = True
             return holder.job_id
     raise Conflict(f"The key {key!r} of pool {job.pool} was taken and freed by others again and again.")
@@ -51,6 +54,15 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
 def _may_be_lost(job: NewJob, holder: KeyHolder) -> bool:
     """Whether its key may be all that was stored of a job: in autocommit its program may have died after that."""
     return holder.enqueued_at is None and job.id.int - holder.job_id.int > _MINUTE
+
+
+async def _lets_go(transaction: Transaction, job: NewJob, holder: KeyHolder) -> bool:
+    """Whether a key is free now, or about to be: its job was never stored, or this transaction is to cancel it."""
+    if holder.enqueued_at is not None and holder.job_id in transaction.cancels:
+        await transaction.store.jobs.request_cancel(transaction, [holder.job_id], transaction.now)
+        return True
+    keys, key = transaction.store.keys, job.options.key or ""
+    return _may_be_lost(job, holder) and await keys.free(transaction, job.pool, key, holder.job_id)
 
 
 def _delayed(job: NewJob, holder: KeyHolder, duplicate: Duplicate) -> NewJob:

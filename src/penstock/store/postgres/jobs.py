@@ -126,7 +126,8 @@ class PostgresJobs:
         if waiting:
             for line in gates_in_line(left_rooms(rooms, taken), waiting, opened):
                 taken += await self._pass_gates(Line(line, limit - len(taken)), lease, now, opened)
-        self._left_out.remember([room.pool for room in rooms if room.room > 0 and room.pool in waiting], opened)
+        at_gates = [room.pool for room in rooms if room.room > 0 and room.pool in waiting]
+        self._left_out.remember(at_gates, opened, taken)
         waits = [again for again in opened.values() if again is not None]
         until_whole = self._heads.until_whole()
         if until_whole is not None and len(taken) < limit:

@@ -124,7 +124,7 @@ class SqliteJobs:
             waiting = [row[0] for row in await self._fetch(session, "waiting", pools=_pools(rooms))]
             for line in gates_in_line(left_rooms(rooms, jobs), waiting, opened):
                 jobs += await self._pass_gates(session, lease, Line(line, limit - len(jobs)), now, opened)
-        self._left_out.remember(waiting, opened)
+        self._left_out.remember(waiting, opened, jobs)
         self._was_full = len(jobs) >= limit > 0
         waits = [again for again in opened.values() if again is not None]
         return Claim(jobs, next_run_at, cancels, due, min(waits, default=None))

@@ -21,8 +21,8 @@ class SqliteKeys(StoredKeys):
         """An id or a time as SQLite takes it."""
         return value.bytes if isinstance(value, UUID) else encode_datetime(value)
 
-    def decode(self, row: Row) -> tuple[UUID, bool, datetime | None]:
+    def decode(self, row: Row) -> tuple[UUID, bool, datetime | None, bool]:
         """A row of the query `holder`."""
-        job_id, until_start, enqueued_at = row
+        job_id, until_start, enqueued_at, canceled = row
         since = None if enqueued_at is None else datetime.fromisoformat(enqueued_at)
-        return UUID(bytes=bytes(job_id)), bool(until_start), since
+        return UUID(bytes=bytes(job_id)), bool(until_start), since, bool(canceled)

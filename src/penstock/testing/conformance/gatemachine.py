@@ -123,7 +123,7 @@ class GateMachine(JobMachine):
                 await self.bench.store.jobs.enqueue(session, [new], self.now)
                 return True, await keys.holder(session, name, _UNIQUE), False
             holder = await keys.holder(session, name, _UNIQUE)
-            replaced = instead and holder is not None and await keys.replace(session, holder.job_id, new, self.now)
+            replaced = instead and holder is not None and await keys.replace(session, holder, new, self.now)
             return False, holder, replaced
 
         held, holder, replaced = self.runner.run(self.bench.writing(write))
@@ -135,8 +135,10 @@ class GateMachine(JobMachine):
             return
         job = model.jobs[known]
         assert not held
-        assert holder == KeyHolder(known, job.until_start, job.enqueued_at if never_tried else None)
-        assert replaced is (instead and never_tried)
+        canceled = job.state == "pending" and job.asked_at is not None
+        gives_way = never_tried and not canceled
+        assert holder == KeyHolder(known, job.until_start, job.enqueued_at if gives_way else None, canceled)
+        assert replaced is (instead and gives_way)
         if replaced:
             model.replace(job, new, self.now)
 

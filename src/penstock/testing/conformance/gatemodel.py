@@ -94,6 +94,7 @@ class GateModel(Model):
         """Put a job in the place of one that was never tried."""
         old.place = "waiting" if new.run_at <= now else "scheduled"
         old.priority, old.run_at, old.key = new.priority, new.run_at, new.concurrency_key or ""
+        old.until_start = bool(new.options.until_start)
 
     def waiting(self, pool: str, key: str) -> list[GatedJob]:
         """Jobs of a key that wait, the most urgent and oldest first."""

@@ -148,6 +148,56 @@ class Keys(Suite):
         found = await bench.store.jobs.claim(await bench.lease(), 5, [Room("p", 5, 1)], NOW)
         assert (found.jobs, found.next_run_at) == ([], NOW + timedelta(seconds=60))
 
+    @story
+    async def test_a_job_that_is_to_be_canceled_gives_way_to_none_but_leaves_its_key(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("p", 100)])
+        for until_start in (False, True):
+            old, new = keyed(until_start=until_start), keyed(until_start=not until_start)
+            await hold(bench, old)
+            assert not await take_over(bench, old, new), "it is not to be canceled"
+            await bench.request_cancel(old.id)
+            known = KeyHolder(old.id, until_start=until_start, enqueued_at=None, canceled=True)
+            assert await holder(bench) == known
+            assert not await replace(bench, old, new)
+            assert await take_over(bench, old, new)
+            assert await holder(bench) == KeyHolder(new.id, until_start=not until_start, enqueued_at=NOW)
+            await bench.cancel_pending()
+            assert await bench.state(old.id) == "canceled"
+            assert await holder(bench) == KeyHolder(new.id, until_start=not until_start, enqueued_at=NOW)
+            lease = await bench.lease()
+            (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)).jobs
+            assert running.id == new.id
+            await bench.request_cancel(new.id)
+            assert not await take_over(bench, new, old), "it has started"
+            await bench.settle(lease, ended(running))
+            assert await holder(bench) is None
+
+    @story
+    async def test_a_job_to_be_canceled_has_its_key_until_its_on_complete_has_run(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("p", 100)])
+        job = keyed(on_complete="conformance:told")
+        known = KeyHolder(job.id, until_start=False, enqueued_at=None)
+        await hold(bench, job)
+        await bench.request_cancel(job.id)
+        assert await holder(bench) == known
+        assert not await replace(bench, job, keyed())
+        await bench.cancel_pending()
+        lease = await bench.lease()
+        (running,) = (await bench.store.jobs.claim(lease, 5, [], NOW)).jobs
+        await bench.settle(lease, ended(running, JobEvent.RAISED, error="No"))
+        assert await holder(bench) == known, "it is called again"
+        assert not await replace(bench, job, keyed())
+
+    @story
+    async def test_who_comes_in_the_place_of_another_has_the_key_as_long_as_it_asks(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("p", 100)])
+        job = keyed()
+        await hold(bench, job)
+        assert await replace(bench, job, keyed(until_start=True))
+        assert await holder(bench) == KeyHolder(job.id, until_start=True, enqueued_at=NOW)
+        assert (await bench.store.jobs.claim(await bench.lease(), 5, [Room("p", 5, 1)], NOW)).jobs
+        assert await holder(bench) is None
+
 
 def keyed(key: str = "k", **asked: Any) -> NewJob:
     """A job with a key."""
@@ -178,7 +228,21 @@ async def free(bench: Bench, job: NewJob) -> bool:
 
 async def replace(bench: Bench, old: NewJob, new: NewJob) -> bool:
     """Put a job in the place of another."""
-    return await bench.writing(lambda session: bench.store.keys.replace(session, old.id, new, NOW))
+    known = KeyHolder(old.id, until_start=bool(old.options.until_start), enqueued_at=NOW)
+    return await bench.writing(lambda session: bench.store.keys.replace(session, known, new, NOW))
+
+
+async def take_over(bench: Bench, old: NewJob, new: NewJob) -> bool:
+    """Enqueue a job with the key of another, if it may have that; whether it did."""
+    known = KeyHolder(old.id, until_start=False, enqueued_at=None, canceled=True)
+
+    async def enqueue(session: Any) -> bool:
+        taken = await bench.store.keys.take_over(session, known, new)
+        if taken:
+            await bench.store.jobs.enqueue(session, [new], NOW)
+        return taken
+
+    return await bench.writing(enqueue)
 
 
 async def within(bench: Bench, lease: int, settlement: Settlement) -> None:

@@ -69,12 +69,15 @@ from gate left join lateral (
 -- pool whose limit was changed since the worker last looked at it gives nothing. None of a key starts behind a job of a task
 -- that is due and does not wait yet, as another worker is about to let it, or as more are due than are let wait at once.
 -- Differs: SKIP LOCKED steps around jobs that are being changed or canceled, and one statement does it for all keys. None of
--- a key starts behind a job of a task that it steps around.
-with allotted as materialized (
+-- a key starts behind a job of a task that it steps around. It holds the pool, as `claim` does, so that a change of its
+-- limit waits for it; whoever holds the gate waits for no other pool.
+with unchanged as materialized (
+    select p.name from penstock.pool p where p.name = :pool and p.epoch = :epoch for key share of p
+), allotted as materialized (
     select t.key, t.count, t.turn
     from unnest(:keys::text[], :counts::integer[]) with ordinality as t (key, count, turn)
     where exists (select from penstock.lease l where l.id = :lease)
-      and exists (select from penstock.pool p where p.name = :pool and p.epoch = :epoch)
+      and exists (select from unchanged)
 ), due as materialized (
     select j.id, j.rank, j.place, j.number, a.key, a.turn from allotted a cross join lateral (
         select k.id, k.rank, k.place, row_number() over () as number from (

@@ -2,10 +2,16 @@
 insert into penstock_job_key (pool, key, job_id, until_start) values (:pool, :key, :id, :until_start)
 on conflict (pool, key) do nothing returning job_id;
 
--- holder: the job that has a key: whether only until it starts, and, if it is pending, since when.
-select k.job_id, k.until_start, s.enqueued_at
-from penstock_job_key k left join penstock_scheduled_job s on s.id = k.job_id and s.attempt = 0
-where k.pool = :pool and k.key = :key;
+-- holder: the job that has a key: whether only until it starts, and, if another one may come in its place, since when it is
+-- pending; and whether it is to be canceled before it starts, which frees the key.
+select job_id, until_start, case when attempt = 0 and not canceled then enqueued_at end,
+       canceled and (until_start or on_complete is null)
+from (
+    select k.job_id, k.until_start, s.enqueued_at, s.attempt, s.on_complete, s.id is not null
+        and exists (select 1 from penstock_cancel_request c where c.job_id = s.id) as canceled
+    from penstock_job_key k left join penstock_scheduled_job s on s.id = k.job_id and s.ending is null
+    where k.pool = :pool and k.key = :key
+) found;
 
 -- lost: the job that has a key, if it is nowhere.
 select k.job_id from penstock_job_key k
@@ -21,4 +27,17 @@ delete from penstock_job_key where pool = :pool and key = :key and job_id = :id 
 update penstock_scheduled_job
 set function = :function, kind = :kind, args = :args, priority = :priority, rank = :rank, run_at = :run_at,
     options = :options, on_complete = :on_complete, concurrency_key = :concurrency_key, waiting = :run_at <= :now
-where id = :id and attempt = 0 returning id;
+where id = :id and attempt = 0 and ending is null
+  and not exists (select 1 from penstock_cancel_request c where c.job_id = :id)
+returning id;
+
+-- keep: let a job have its key only until it starts, or until it has ended.
+update penstock_job_key set until_start = :until_start where job_id = :id;
+
+
+-- take_over: give the key of a job to another one, if it is to be canceled and has not started.
+update penstock_job_key set job_id = :id, until_start = :until_start
+where pool = :pool and key = :key and job_id = :holder
+  and exists (select 1 from penstock_scheduled_job s where s.id = :holder and s.ending is null)
+  and exists (select 1 from penstock_cancel_request c where c.job_id = :holder)
+returning job_id;
