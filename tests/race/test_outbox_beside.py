@@ -5,78 +5,19 @@ sent before it is done with is not sent again, though the relay stops.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from stage.outboxes import OutboxStage, drain, failing, outbox_row, relaying, states, text_of
+from stage.outboxes import drain, failing, outbox_row, relaying, states, text_of
 from stage.reactive import Stage
 from stage.waits import until
+from stage.windows import SECOND, TEN, Item, Slow, got, handing_over, of, staged
 
-from penstock import Retry, Table
-from penstock.app import Backend
+from penstock import Retry
 from penstock.outbox.message import Message
-from penstock.services.relay import Relay
 from penstock.store.outboxes import Aside
 from penstock.testing import TestClock
-
-SECOND, TEN = timedelta(seconds=1), timedelta(seconds=10)
-SOON = Retry.fixed(TEN, max_attempts=3, jitter=0)
-
-
-class Item(Table):
-    note: str = ""
-    lane: str = "a"
-
-
-class Slow:
-    """A message that takes until it is let go."""
-
-    def __init__(self, note: str) -> None:
-        self.note = note
-        self.begun, self.ends = asyncio.Event(), asyncio.Event()
-
-    async def during(self, _ctx: Any, message: Message[Any]) -> None:
-        if text_of(message) == self.note:
-            self.begun.set()
-            await self.ends.wait()
-
-
-def of(*notes: str) -> list[Item]:
-    """Items whose lanes are the first letters of their notes."""
-    return [Item(note=note, lane=note[0]) for note in notes]
-
-
-def staged(**options: Any) -> OutboxStage:
-    stage = OutboxStage(Item)
-    usual: dict[str, Any] = {"partition_by": "lane", "parallelism": 2, "retry": SOON, "start": "end"}
-    stage.outbox(Item, **usual | options)
-    return stage
-
-
-@asynccontextmanager
-async def handing_over(stage: OutboxStage, url: str, clock: TestClock) -> AsyncIterator[tuple[Backend, Relay]]:
-    """A relay that has the outbox and runs."""
-    async with relaying(stage.app, url, clock) as (backend, relay):
-        await relay.tick()
-        relay.start()
-        yield backend, relay
-        await relay.stop()
-
-
-async def got(stage: OutboxStage, relay: Relay, notes: Iterable[str]) -> None:
-    """Wait until all these were handed over."""
-    wanted = sorted(notes)
-
-    async def are_there() -> bool:
-        for line in relay.lines:
-            line.wake.set()
-        return sorted(map(text_of, stage.got)) == wanted
-
-    await until(are_there)
-
 
 # ----- keys that fail
 
