@@ -12,7 +12,7 @@ import pytest
 from stage.outboxes import drain, failing, outbox_row, relaying, states, text_of
 from stage.reactive import Stage
 from stage.waits import until
-from stage.windows import SECOND, TEN, Item, Slow, got, handing_over, of, staged
+from stage.windows import SECOND, TEN, Item, Slow, got, handing_over, is_set, looked, of, soon, staged
 
 from penstock import Retry
 from penstock.outbox.message import Message
@@ -82,7 +82,7 @@ async def test_what_failed_is_tried_again_beside_what_flows(database_url: str) -
         await until(is_halted)
         stage.during = slow.during
         clock.advance(TEN)
-        await slow.begun.wait()
+        await soon(relay, is_set(slow.begun))
         await stage.insert(backend, *of("a1", "a2", "b1", "x3"))
         await got(stage, relay, ["a1", "a2", "b1"])
         stage.fails = failing(lambda: ValueError("no"))
@@ -180,23 +180,21 @@ async def test_an_outbox_that_is_paused_while_one_takes_long_begins_nothing_more
     async with handing_over(stage, database_url, clock) as (backend, relay):
         await stage.insert(backend, *of("a1", "b1"))
         await got(stage, relay, ["b1"])
-        standing, looked = relay.lines[0]._standing, asyncio.Event()
+        standing, asked = relay.lines[0]._standing, asyncio.Event()
         is_changed = standing.is_changed
 
         async def look() -> bool:
             found = await is_changed()
-            looked.set()
+            asked.set()
             return found
 
         monkeypatch.setattr(standing, "is_changed", look)
         await stage.app.outboxes.pause(backend, "send")
         clock.advance(TEN)
         relay.lines[0].wake.set()
-        await asyncio.wait_for(looked.wait(), 30)
+        await asyncio.wait_for(asked.wait(), 30)
         await stage.insert(backend, *of("b2"))
-        for _ in range(10):
-            relay.lines[0].wake.set()
-            await backend.engine.machine.sleep(0.01)
+        await looked(relay)
         assert len(stage.tried) == 2
         slow.ends.set()
         await got(stage, relay, ["a1", "b1"])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from stage.outboxes import OutboxStage, drain, failing, outbox_row, relaying, run_sql, states, text_of
 from stage.reactive import Stage
-from stage.windows import SECOND, TEN, Item, Slow, each, fail_once, got, halted, handing_over, of, soon, staged
+from stage.windows import SECOND, TEN, Item, Slow, each, fail_once, got, halted, handing_over, is_set, of, soon, staged
 
 from penstock import Retry
 from penstock.errors import ConfigError, DatabaseBusy, DatabaseUnavailable
@@ -51,7 +51,8 @@ async def test_one_put_aside_behind_another_is_sent_once_though_its_place_is_rea
     stage.during = each(a1, b1)
     with caplog.at_level(logging.WARNING, "penstock"):
         async with handing_over(stage, database_url, clock) as (backend, relay):
-            await asyncio.gather(a1.begun.wait(), b1.begun.wait())
+            await soon(relay, is_set(a1.begun))
+            await soon(relay, is_set(b1.begun))
             b1.ends.set()
             await halted(backend, relay)
             a1.ends.set()
@@ -81,9 +82,10 @@ async def test_one_sent_from_aside_is_not_sent_again_though_others_change_the_ou
             return await advance(step, now, session)
 
         outboxes.advance = change_before  # type: ignore[method-assign]
-        await asyncio.gather(a1.begun.wait(), b1.begun.wait())
+        await soon(relay, is_set(a1.begun))
+        await soon(relay, is_set(b1.begun))
         b1.ends.set()
-        await changed.wait()
+        await soon(relay, is_set(changed))
         a1.ends.set()
         await halted(backend, relay)
     async with stage.open(database_url, clock=clock) as test:
@@ -101,22 +103,15 @@ async def test_those_behind_a_parked_one_are_handed_over_beside_one_that_takes_l
         stage.fails, stage.during = lambda _message: None, each(a1, k1)
         await stage.app.outboxes.retry(backend, "send")
         clock.advance(SECOND)
-        await soon(relay, _is_set(k1.begun))
+        await soon(relay, is_set(k1.begun))
         await stage.insert(backend, *of("a1", "k2"))  # which is put aside behind it
-        await soon(relay, _is_set(a1.begun))
+        await soon(relay, is_set(a1.begun))
         await halted(backend, relay, "waiting", "waiting")
         k1.ends.set()
         clock.advance(SECOND)
         await got(stage, relay, ["k1", "k2"])
         a1.ends.set()
         await got(stage, relay, ["k1", "k2", "a1"])
-
-
-def _is_set(event: asyncio.Event) -> Any:
-    async def is_set() -> bool:
-        return event.is_set()
-
-    return is_set
 
 
 async def test_behind_a_truncate_messages_go_beside_each_other(postgres_url: str) -> None:
@@ -163,7 +158,7 @@ async def test_a_database_that_is_away_for_a_moment_keeps_nobody_waiting_for_one
         with caplog.at_level(logging.WARNING, "penstock"):
             failed = fail_once(backend, DatabaseUnavailable("for a moment"))
             clock.advance(SECOND)
-            await soon(relay, _is_set(failed))
+            await soon(relay, is_set(failed))
         await stage.insert(backend, *of("b2", "c1", "d1"))
         clock.advance(SECOND)
         await got(stage, relay, ["b1", "b2", "c1", "d1"])
@@ -187,7 +182,7 @@ async def test_nothing_begins_while_nobody_knows_what_is_written(database_url: s
         await got(stage, relay, ["b1"])
         failed = fail_once(backend, UNCERTAIN, written=True)
         clock.advance(SECOND)
-        await soon(relay, _is_set(failed))
+        await soon(relay, is_set(failed))
         standing = relay.lines[0]._standing
         await stage.insert(backend, *of("b2"))
 
@@ -216,7 +211,7 @@ async def test_one_that_was_put_aside_though_nobody_knew_comes_once_and_before_t
         relay.start()
         failed = fail_once(backend, UNCERTAIN, lambda step: step.put, written=True)
         await stage.insert(backend, *of("a1", "b1"))
-        await soon(relay, _is_set(failed))
+        await soon(relay, is_set(failed))
         stage.fails = lambda _message: None
         if stops:
             await relay.stop()
@@ -235,6 +230,33 @@ async def test_one_that_was_put_aside_though_nobody_knew_comes_once_and_before_t
             await drain(test, TEN)
         assert [text for text in stage.texts() if text[0] == "b"] == ["b1", "b2", "b3"]
         assert (len(stage.tried), (await outbox_row(test)).passed) == (6 if stops else 5, frozenset())
+
+
+async def test_a_relay_that_stops_when_others_have_just_changed_its_outbox_has_written_what_it_sent(
+    database_url: str,
+) -> None:
+    stage, clock, slow = staged(), TestClock(), Slow("a1")
+    stage.during = slow.during
+    async with relaying(stage.app, database_url, clock, grace=0.05) as (backend, relay):
+        await relay.tick()
+        relay.start()
+        await stage.insert(backend, *of("a1", "b1"))
+        await got(stage, relay, ["b1"])
+        await backend.engine.store.outboxes.pause("send", paused=True)
+        await backend.engine.store.outboxes.pause("send", paused=False)
+        standing = relay.lines[0]._standing
+
+        async def is_lost() -> bool:
+            clock.advance(SECOND / 2)
+            return standing.row is None
+
+        await soon(relay, is_lost)
+        await relay.stop()
+        assert (await outbox_row(backend)).delivered == 1
+    slow.ends.set()
+    async with stage.open(database_url, clock=clock) as test:
+        await drain(test, TEN)
+        assert stage.texts() == ["b1", "a1"]
 
 
 async def test_a_write_beside_the_next_call_that_fails_is_made_good_by_the_next_one(database_url: str) -> None:

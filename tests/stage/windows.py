@@ -96,6 +96,34 @@ async def soon(relay: Relay, true: Callable[[], Awaitable[bool]]) -> None:
     await until(is_true)
 
 
+async def looked(relay: Relay) -> None:
+    """Wait until the line of a relay has looked at what was there before, and has begun what it found."""
+    (line,) = relay.lines
+    clock, looks = line.clock, 0
+    wait = clock.wait
+
+    async def count(event: asyncio.Event, seconds: float) -> bool:
+        nonlocal looks
+        looks += event is line.wake
+        return await wait(event, seconds)
+
+    async def has_looked() -> bool:
+        return looks > 3  # the first may be under way, what the second begins has begun by the fourth
+
+    clock.wait = count  # type: ignore[method-assign]
+    await soon(relay, has_looked)
+    clock.wait = wait  # type: ignore[method-assign]
+
+
+def is_set(event: asyncio.Event) -> Callable[[], Awaitable[bool]]:
+    """Whether something has happened, as one can wait for it."""
+
+    async def happened() -> bool:
+        return event.is_set()
+
+    return happened
+
+
 async def halted(backend: Backend, relay: Relay, *wanted: str) -> None:
     """Wait until messages are put aside so."""
 

@@ -121,7 +121,8 @@ class Line(Service):
             await asyncio.gather(running, return_exceptions=True)
             self._task = None
         with contextlib.suppress(TryAgain):  # then they are handed over once more
-            if self._standing.uncertain and self._holder.lease is not None:
+            unknown = self._standing.row is None or self._standing.uncertain
+            if unknown and self._sending.sent and self._holder.lease is not None:
                 await self._take(self._holder.lease)
             await self._sending.write_sent()
         await self._standing.leave()
