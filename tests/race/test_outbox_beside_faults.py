@@ -13,7 +13,22 @@ from typing import Any
 import pytest
 from stage.outboxes import OutboxStage, drain, failing, outbox_row, relaying, run_sql, states, text_of
 from stage.reactive import Stage
-from stage.windows import SECOND, TEN, Item, Slow, each, fail_once, got, halted, handing_over, is_set, of, soon, staged
+from stage.windows import (
+    SECOND,
+    TEN,
+    Item,
+    Slow,
+    each,
+    fail_once,
+    got,
+    halted,
+    handing_over,
+    is_set,
+    looked,
+    of,
+    soon,
+    staged,
+)
 
 from penstock import Retry
 from penstock.errors import ConfigError, DatabaseBusy, DatabaseUnavailable
@@ -175,28 +190,38 @@ async def test_a_database_that_is_away_for_a_moment_keeps_nobody_waiting_for_one
 
 
 async def test_nothing_begins_while_nobody_knows_what_is_written(database_url: str) -> None:
-    stage, clock, slow = staged(), TestClock(), Slow("a1")
-    stage.during = slow.during
+    stage, clock, a1, b1 = staged(parallelism=3), TestClock(), Slow("a1"), Slow("b1")
+    stage.during = each(a1, b1)
     async with handing_over(stage, database_url, clock) as (backend, relay):
-        await stage.insert(backend, *of("a1", "b1"))
-        await got(stage, relay, ["b1"])
-        failed = fail_once(backend, UNCERTAIN, written=True)
+        await stage.insert(backend, *of("a1", "b1", "b2", "c1"))
+        await got(stage, relay, ["c1"])
+        failed, standing = fail_once(backend, UNCERTAIN, written=True), relay.lines[0]._standing
         clock.advance(SECOND)
         await soon(relay, is_set(failed))
-        standing = relay.lines[0]._standing
-        await stage.insert(backend, *of("b2"))
+        b1.ends.set()
+        await got(stage, relay, ["b1", "c1"])
+        await looked(relay)
+        assert (len(stage.tried), standing.uncertain) == (3, True)
+        await got(stage, relay, ["b1", "b2", "c1"], clock)
+        a1.ends.set()
+        await got(stage, relay, ["a1", "b1", "b2", "c1"])
+    assert len(stage.tried) == 4
 
-        async def is_known() -> bool:
-            if not standing.uncertain:
-                return True
-            assert len(stage.tried) == 2
-            clock.advance(SECOND / 2)
-            return False
 
-        await soon(relay, is_known)
-        slow.ends.set()
-        await got(stage, relay, ["a1", "b1", "b2"])
-    assert len(stage.tried) == 3
+async def test_what_nobody_knows_is_written_again_though_there_is_no_more_to_write(database_url: str) -> None:
+    stage, clock = staged(on_failure="halt_key"), TestClock()
+    await failed_behind(stage, database_url, clock)
+    b1 = Slow("b1")
+    stage.during = b1.during
+    async with handing_over(stage, database_url, clock) as (backend, relay):
+        await soon(relay, is_set(b1.begun))
+        await got(stage, relay, ["a1"])
+        await halted(backend, relay, "halted")
+        relay.lines[0]._standing.uncertain = True  # as if only the reader had moved, and nobody knew where it is
+        await stage.insert(backend, *of("c1"))
+        await got(stage, relay, ["a1", "c1"], clock)
+        b1.ends.set()
+        await got(stage, relay, ["a1", "b1", "c1"])
 
 
 @pytest.mark.parametrize("stops", [False, True])

@@ -178,7 +178,7 @@ class Beside:
         They are read anew each time, so more are only read when few of them are still to begin.
         """
         aside = [entry for entry in self._known.values() if entry.item.aside is not None]
-        known = {entry.item.identity for entry in self._known.values() if entry.item.aside is not None or entry.put}
+        known = {entry.item.identity for entry in aside}
         places = min(self._outbox.parallelism, _AGAIN_AT_ONCE)
         rows_are_left = self._standing.row is not None and self._standing.row.backfill is not None
         if self._flows and self._may_join() and len(self._ready[1]) < places and (self._order or not rows_are_left):

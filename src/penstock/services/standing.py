@@ -102,7 +102,7 @@ class Standing:
         retry_at: When the next of those is tried again that has failed.
         moved_at: When it was written last.
         again: Whether it was taken where this lease had left it, so that nobody has moved it since.
-        uncertain: Whether nobody knows if the last step was written: that, or all of it anew, is to be looked at first.
+        uncertain: Whether nobody knows if the last step was written: it is written again, or all is looked at anew.
     """
 
     def __init__(self, runner: Runner, outbox: Outbox) -> None:
