@@ -5,78 +5,19 @@ sent before it is done with is not sent again, though the relay stops.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from stage.outboxes import OutboxStage, drain, failing, outbox_row, relaying, states, text_of
+from stage.outboxes import drain, failing, outbox_row, relaying, states, text_of
 from stage.reactive import Stage
 from stage.waits import until
+from stage.windows import SECOND, TEN, Item, Slow, got, handing_over, is_set, looked, of, soon, staged
 
-from penstock import Retry, Table
-from penstock.app import Backend
+from penstock import Retry
 from penstock.outbox.message import Message
-from penstock.services.relay import Relay
 from penstock.store.outboxes import Aside
 from penstock.testing import TestClock
-
-SECOND, TEN = timedelta(seconds=1), timedelta(seconds=10)
-SOON = Retry.fixed(TEN, max_attempts=3, jitter=0)
-
-
-class Item(Table):
-    note: str = ""
-    lane: str = "a"
-
-
-class Slow:
-    """A message that takes until it is let go."""
-
-    def __init__(self, note: str) -> None:
-        self.note = note
-        self.begun, self.ends = asyncio.Event(), asyncio.Event()
-
-    async def during(self, _ctx: Any, message: Message[Any]) -> None:
-        if text_of(message) == self.note:
-            self.begun.set()
-            await self.ends.wait()
-
-
-def of(*notes: str) -> list[Item]:
-    """Items whose lanes are the first letters of their notes."""
-    return [Item(note=note, lane=note[0]) for note in notes]
-
-
-def staged(**options: Any) -> OutboxStage:
-    stage = OutboxStage(Item)
-    usual: dict[str, Any] = {"partition_by": "lane", "parallelism": 2, "retry": SOON, "start": "end"}
-    stage.outbox(Item, **usual | options)
-    return stage
-
-
-@asynccontextmanager
-async def handing_over(stage: OutboxStage, url: str, clock: TestClock) -> AsyncIterator[tuple[Backend, Relay]]:
-    """A relay that has the outbox and runs."""
-    async with relaying(stage.app, url, clock) as (backend, relay):
-        await relay.tick()
-        relay.start()
-        yield backend, relay
-        await relay.stop()
-
-
-async def got(stage: OutboxStage, relay: Relay, notes: Iterable[str]) -> None:
-    """Wait until all these were handed over."""
-    wanted = sorted(notes)
-
-    async def are_there() -> bool:
-        for line in relay.lines:
-            line.wake.set()
-        return sorted(map(text_of, stage.got)) == wanted
-
-    await until(are_there)
-
 
 # ----- keys that fail
 
@@ -141,7 +82,7 @@ async def test_what_failed_is_tried_again_beside_what_flows(database_url: str) -
         await until(is_halted)
         stage.during = slow.during
         clock.advance(TEN)
-        await slow.begun.wait()
+        await soon(relay, is_set(slow.begun))
         await stage.insert(backend, *of("a1", "a2", "b1", "x3"))
         await got(stage, relay, ["a1", "a2", "b1"])
         stage.fails = failing(lambda: ValueError("no"))
@@ -237,25 +178,28 @@ async def test_an_outbox_that_is_paused_while_one_takes_long_begins_nothing_more
     stage, clock, slow = staged(), TestClock(), Slow("a1")
     stage.during = slow.during
     async with handing_over(stage, database_url, clock) as (backend, relay):
+
+        async def is_written() -> bool:  # so that no write finds that the outbox was changed
+            clock.advance(SECOND / 2)
+            return (await outbox_row(backend)).delivered == 1
+
         await stage.insert(backend, *of("a1", "b1"))
-        await got(stage, relay, ["b1"])
-        standing, looked = relay.lines[0]._standing, asyncio.Event()
+        await soon(relay, is_written)
+        standing, asked = relay.lines[0]._standing, asyncio.Event()
         is_changed = standing.is_changed
 
         async def look() -> bool:
             found = await is_changed()
-            looked.set()
+            asked.set()
             return found
 
         monkeypatch.setattr(standing, "is_changed", look)
         await stage.app.outboxes.pause(backend, "send")
         clock.advance(TEN)
         relay.lines[0].wake.set()
-        await asyncio.wait_for(looked.wait(), 30)
+        await asyncio.wait_for(asked.wait(), 30)
         await stage.insert(backend, *of("b2"))
-        for _ in range(10):
-            relay.lines[0].wake.set()
-            await backend.engine.machine.sleep(0.01)
+        await looked(relay)
         assert len(stage.tried) == 2
         slow.ends.set()
         await got(stage, relay, ["a1", "b1"])

@@ -8,23 +8,28 @@ there are to `services/upcoming`, and what a failure means to `services/delivery
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 
 from penstock.clock import Clock
 from penstock.errors import TryAgain
+from penstock.observe.errortext import error_text
+from penstock.observe.logs import event as log_event
 from penstock.outbox.outbox import Outbox
 from penstock.services.sending import Failure, Sending
 from penstock.services.standing import Item, Standing
 from penstock.services.upcoming import Upcoming
-from penstock.store.outboxes import Aside, Identity, Step
+from penstock.store.outboxes import Aside, Step
 
 OF_ALL_KEYS = frozenset({"truncate", "lost"})
 _SPAN, _BYTES = 2000, 16 * 2**20  # from the first that is not done with to the last that is known
 _AGAIN_AT_ONCE = 100
 _LOOK_EVERY = 0.05  # seconds; who writes with penstock wakes it at once
 _WRITE_EVERY = 1.0  # what is done with, while the first one is under way
+_AGAIN_AFTER = 1.0  # when the database was away
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +105,7 @@ class Beside:
         self._room = room
         self._count = self._bytes = 0
         self._order = deque[Entry]()  # those that were not put aside before, from the first that is not done with
-        self._known: dict[Identity, Entry] = {}  # those of which nothing is written
+        self._known: dict[int, Entry] = {}  # those of which nothing is written, by their numbers
         self._lanes: dict[str, deque[Entry]] = {}
         self._ready = (deque[str](), deque[str]())  # the keys of what flows, and of what has failed
         self._turn = 0
@@ -112,7 +117,7 @@ class Beside:
         self._stopped: set[str] = set()
         self._failures: dict[int, Failure] = {}
         self._looked_at = self._written_at = self._asked_at = clock.monotonic()
-        self._released_at = 0.0
+        self._released_at = self._again_at = 0.0
 
     async def run(self, items: Sequence[Item]) -> Failure | None:
         """Hand messages over, and those that follow; the first one that failed, if all before it are done with."""
@@ -125,20 +130,28 @@ class Beside:
                 self._wake.clear()
                 if self._fallen:
                     raise self._fallen[0]
-                ended, self._ended = self._ended, False
-                await self._write()
-                await self._read_on(woken=not ended)
-                self._begin()
-        except TryAgain:
-            await self._end()  # so that it is known of what is under way whether it was sent
-            self._upcoming.forget()
-            raise
+                await self._go_on()
         finally:
-            await self._end(cancels=True)
             if self._order:
                 self._upcoming.forget()
+            await self._cut()
         left = min((entry.number for entry in self._known.values() if not entry.done), default=-1)
         return self._failures.get(left)
+
+    async def _go_on(self) -> None:
+        """Write, read and begin; a database that is away for a moment ends nothing that is under way."""
+        if self._workers and self._clock.monotonic() < self._again_at:
+            return
+        ended, self._ended = self._ended, False
+        try:
+            await self._write()
+            await self._read_on(woken=not ended)
+        except TryAgain as error:
+            if not self._workers:
+                raise
+            self._again_at = self._clock.monotonic() + _AGAIN_AFTER
+            log_event("outbox.tick_failed", logging.WARNING, error=error_text(error), again_in=_AGAIN_AFTER)
+        self._begin()
 
     # ----- which messages are in the window
 
@@ -165,16 +178,17 @@ class Beside:
         They are read anew each time, so more are only read when few of them are still to begin.
         """
         aside = [entry for entry in self._known.values() if entry.item.aside is not None]
+        known = {entry.item.identity for entry in aside}
         places = min(self._outbox.parallelism, _AGAIN_AT_ONCE)
         rows_are_left = self._standing.row is not None and self._standing.row.backfill is not None
         if self._flows and self._may_join() and len(self._ready[1]) < places and (self._order or not rows_are_left):
-            self._join(await self._upcoming.again(places + len(aside), self._known))
-        if (self._flows or not self._order) and self._may_join() and (room := self._has_room()) > 0:
+            self._join(await self._upcoming.again(places + len(aside), known))
+        if self._may_join() and (room := self._has_room()) > 0:
             states = [one.item.aside.state for one in aside if one.item.aside is not None and not one.done]
             still = states.count("waiting")
             if not still or now - self._released_at >= _WRITE_EVERY:
                 self._released_at = now
-                self._join(await self._upcoming.released(room + still, self._known))
+                self._join(await self._upcoming.released(room + still, known))
 
     def _may_join(self) -> bool:
         return not self._full and not self._failures and self._may_begin()
@@ -200,9 +214,9 @@ class Beside:
             self._bytes += item.size
         elif item.key in self._stopped:
             return  # it waits again
-        self._known[item.identity] = entry
+        self._known[entry.number] = entry
         if self._sending.is_done(item):
-            self._is_done(entry, sent=item.identity in self._sending.sent)
+            self._is_done(entry, sent=self._sending.was_sent(item))
         elif aside is None and (item.key in self._stopped or self._upcoming.is_kept(item)):
             self._keep(entry)
         elif aside is not None and self._upcoming.is_idle(item):
@@ -230,7 +244,8 @@ class Beside:
                 worker.add_done_callback(self._has_ended)
 
     def _may_begin(self) -> bool:
-        return not self._closed and self._standing.row is not None and not self._hooks.stops()
+        certain = self._standing.row is not None and not self._standing.uncertain
+        return certain and not self._closed and not self._hooks.stops()
 
     async def _work(self) -> None:
         while (entry := self._next()) is not None:
@@ -276,7 +291,7 @@ class Beside:
             if behind.item.aside is None:
                 self._keep(behind)
             else:
-                del self._known[behind.item.identity]
+                del self._known[behind.number]
         lane.clear()
 
     def _keep(self, entry: Entry) -> None:
@@ -300,11 +315,11 @@ class Beside:
             self._fallen.append(error)
         self._wake.set()
 
-    async def _end(self, *, cancels: bool = False) -> None:
-        """Begin nothing more, and wait for what is under way."""
+    async def _cut(self) -> None:
+        """Begin nothing more, and end what is under way."""
         self._closed = True
         workers = list(self._workers)
-        for worker in workers if cancels else ():
+        for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
 
@@ -315,19 +330,20 @@ class Beside:
         now, first = self._clock.monotonic(), self._order[0] if self._order else None
         moves = (first is not None and first.done) or any(entry.item.aside is not None for entry in self._news)
         waits = self._workers and self._has_room() > 0 and now - self._written_at < _WRITE_EVERY
-        if not self._news or self._standing.row is None or not (moves or self._put or not waits):
+        due = self._standing.uncertain or (self._news and (moves or self._put or not waits))
+        if not due or self._standing.row is None:
             return
         self._written_at = now
-        news, self._news = self._news, []
-        put, self._put = self._put, []
-        done = list[Item]()
-        while self._order and self._order[0].done:
-            done.append(self._order.popleft().item)
-            self._bytes -= done[-1].size
-        done += [entry.item for entry in news if entry.item.aside is not None and not entry.put]
-        behind = {entry.item.identity for entry in self._order if entry.done}
+        news, put = list(self._news), list(self._put)  # taken off once they are written: until then others come
+        first_ones = [entry.item for entry in takewhile(lambda entry: entry.done, self._order)]
+        done = first_ones + [entry.item for entry in news if entry.item.aside is not None and not entry.put]
+        behind = {entry.item.identity for entry in islice(self._order, len(first_ones), None) if entry.done}
         sent = [entry.item for entry in news if entry.sent]
         await self._hooks.writes(self._standing.step(done, put=put, delivered=len(sent), passed=behind), sent)
+        for item in first_ones:
+            self._order.popleft()
+            self._bytes -= item.size
         for entry in news:
-            del self._known[entry.item.identity]
+            del self._known[entry.number]
+        del self._news[: len(news)], self._put[: len(put)]
         self._stopped.difference_update(one.key for one in put)

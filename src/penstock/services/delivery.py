@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import takewhile
+from typing import Any
 
 from penstock.calls.deliveries import Delivery
 from penstock.calls.outboxes import DeclaredOutbox
@@ -120,6 +121,9 @@ class Line(Service):
             await asyncio.gather(running, return_exceptions=True)
             self._task = None
         with contextlib.suppress(TryAgain):  # then they are handed over once more
+            unknown = self._standing.row is None or self._standing.uncertain
+            if unknown and self._sending.sent and self._holder.lease is not None:
+                await self._take(self._holder.lease)
             await self._sending.write_sent()
         await self._standing.leave()
 
@@ -145,7 +149,7 @@ class Line(Service):
             return _STAND_BY
         if self._is_late():
             return _STATE_EVERY
-        if standing.row is not None and await self._is_changed():
+        if standing.row is not None and (standing.uncertain or await self._is_changed()):
             self._forget()
         if (standing.row is None or standing.lease != lease) and not await self._take(lease):
             return _STAND_BY
@@ -215,7 +219,8 @@ class Line(Service):
             await self._together([*takewhile(lambda item: not self._sending.is_done(item), items)])
             return
         self._portions.more()
-        alone = self._outbox.parallelism == 1 or self._largest() == 1 or items[0].change.kind in OF_ALL_KEYS
+        wall = items[0].change.kind in OF_ALL_KEYS  # it goes alone, and not those behind it
+        alone, items = wall or self._outbox.parallelism == 1 or self._largest() == 1, items[:1] if wall else items
         failure = await (self._sending.one_by_one(items, self._stops) if alone else self._beside(items))
         if failure is not None and self._standing.row is not None:
             await self._failed(*failure)
@@ -287,7 +292,8 @@ class Line(Service):
             if not mutation or not isinstance(error, TryAgain) or (len(items) == 1 and is_its_own(error)):
                 await self._failed_together(items, 0 if delivery is None else delivery.done, error)
                 return
-            if len(items) == 1:
+            self._standing.uncertain = error.facts.get("uncertain", False)
+            if len(items) == 1 or self._standing.uncertain:
                 raise
             self._portions.fewer(len(items) // 2, items)
             log_event("outbox.again", outbox=self._outbox.name, messages=len(items), error=error)
@@ -346,18 +352,14 @@ class Line(Service):
             await self._write(trouble=trouble)
 
     def _tell(self, item: Item, trouble: Trouble, known: Trouble | None, *, halts: bool) -> None:
-        outbox, message, key = self._outbox.name, item.change.seq, item.told_key
-        attempts, error = trouble.attempts, trouble.error
+        outbox, message, attempts = self._outbox.name, item.change.seq, trouble.attempts
+        facts: dict[str, Any] = {"outbox": outbox, "message": message, "key": item.told_key, "attempts": attempts}
         self._standing.count("penstock_outbox_failed", min(attempts, 1))  # none if it was only put off
-        log_event(
-            "outbox.failed", logging.WARNING, outbox=outbox, message=message, key=key, attempts=attempts, error=error
-        )
+        log_event("outbox.failed", logging.WARNING, **facts, error=trouble.error)
         again = known is not None and known.attempts and message in self._told
         if halts and not again:
             self._told.add(message)
-            log_event(
-                "outbox.halted", logging.ERROR, outbox=outbox, message=message, key=key, attempts=attempts, error=error
-            )
+            log_event("outbox.halted", logging.ERROR, **facts, error=trouble.error)
         self.on_failed(outbox, trouble)
 
     async def _write(
@@ -371,9 +373,7 @@ class Line(Service):
         keeps: bool = False,
     ) -> None:
         """Write that messages are done with, or have failed."""
-        step = self._standing.step(
-            items, trouble=trouble, put=put, skipped=skipped, delivered=delivered, keeps=keeps
-        )  # fmt: skip
+        step = self._standing.step(items, trouble=trouble, put=put, skipped=skipped, delivered=delivered, keeps=keeps)
         await self._written(step, () if put else items)
         self._upcoming.drop(items)
 

@@ -61,9 +61,10 @@ class Sending:
         return None if item.aside is None else item.aside.trouble
 
     def forget(self, item: Item) -> None:
-        """A message is done with."""
-        self.sent.pop(item.identity, None)
-        self.begun.pop(item.identity, None)
+        """A message is done with; one that was put aside is not where only its place in the feed is."""
+        if item.identity not in self.sent or self.was_sent(item):
+            self.sent.pop(item.identity, None)
+            self.begun.pop(item.identity, None)
 
     def delivery(self, items: Sequence[Item]) -> Delivery:
         """Messages as the handler takes them."""
@@ -82,12 +83,17 @@ class Sending:
 
     def is_done(self, item: Item) -> bool:
         """Whether a message was sent, or is passed by, though it is not behind where the outbox stands."""
-        return item.identity in self.sent or (item.aside is None and item.identity in self._standing.passed)
+        return self.was_sent(item) or (item.aside is None and item.identity in self._standing.passed)
+
+    def was_sent(self, item: Item) -> bool:
+        """Whether a message was sent, and it is not written that it was: from aside, if it is, else from its place."""
+        sent = self.sent.get(item.identity)
+        return sent is not None and (sent.aside is None) is (item.aside is None)
 
     async def one_by_one(self, items: Sequence[Item], stops: Callable[[], bool]) -> Failure | None:
         """Hand messages over one after another, and write beside that how far this has come; the one that failed."""
         failed: Failure | None = None
-        written, done = 0, 0
+        written, tried, done = 0, 0, 0
         writing: asyncio.Task[None] | None = None
         try:
             for item in items:
@@ -99,16 +105,17 @@ class Sending:
                 done += 1
                 if writing is not None and writing.done():
                     writing.result()
-                    writing = None
+                    written, writing = tried, None
                 if self._standing.row is None:
                     break
                 if writing is None:
-                    part, written = items[written:done], done
-                    writing = asyncio.create_task(self._write(part))
+                    tried = done
+                    writing = asyncio.create_task(self._write(items[written:done]))
         finally:
             if writing is not None:
-                with contextlib.suppress(TryAgain):
+                with contextlib.suppress(TryAgain):  # then all of them are written once more
                     await writing
+                    written = tried
         if written < done and self._standing.row is not None:
             await self._done(items[written:done])
         return failed
@@ -126,7 +133,9 @@ class Sending:
 
     async def write_sent(self) -> None:
         """Write that messages were sent which were cut short before that, though those before them may not be."""
-        sent, trouble = list(self.sent.values()), self._standing.trouble
+        standing = self._standing
+        sent = [one for one in self.sent.values() if one.aside is not None or one.identity not in standing.passed]
+        trouble = standing.trouble
         if sent and self._standing.row is not None:
             known = None if trouble is None or any(trouble.is_of(item.change) for item in sent) else trouble
             passed = {item.identity for item in sent if item.aside is None}

@@ -102,6 +102,7 @@ class Standing:
         retry_at: When the next of those is tried again that has failed.
         moved_at: When it was written last.
         again: Whether it was taken where this lease had left it, so that nobody has moved it since.
+        uncertain: Whether nobody knows if the last step was written: it is written again, or all is looked at anew.
     """
 
     def __init__(self, runner: Runner, outbox: Outbox) -> None:
@@ -119,7 +120,7 @@ class Standing:
         self.retry_at: datetime | None = None
         self.moved_at = 0.0
         self._left: int | None = None
-        self.again = False
+        self.again = self.uncertain = False
 
     @property
     def passed(self) -> frozenset[Identity]:
@@ -129,6 +130,7 @@ class Standing:
     def forget(self) -> None:
         """It is not known any more."""
         self.row = self.lease = None
+        self.uncertain = False
 
     async def take(self, lease: int) -> int | None:
         """Have it under a lease, and learn where it stands; the lease that had it before and did not leave it.
@@ -248,7 +250,12 @@ class Standing:
         """Write a step by itself; False if nothing is known any more."""
         if points.armed:
             await points.reach("outbox.write", outbox=self._outbox.name, step=step)
-        if await self._store.outboxes.advance(step, self._clock.now()):
+        try:
+            written = await self._store.outboxes.advance(step, self._clock.now())
+        except BaseException:
+            self.uncertain = True
+            raise
+        if written:
             self.advanced(step)
             return True
         self.lost()
@@ -256,7 +263,7 @@ class Standing:
 
     def advanced(self, step: Step) -> None:
         """A step was written."""
-        row = step.outbox
+        row, self.uncertain = step.outbox, False
         self.count("penstock_outbox_delivered", step.delivered)
         skips = tuple(seq for seq in row.skips if seq not in step.skipped)
         self.row = replace(row, backfill=step.backfill, skips=skips, trouble=step.trouble, passed=step.passed)
