@@ -346,4 +346,4 @@ class Beside:
         for entry in news:
             del self._known[entry.number]
         del self._news[: len(news)], self._put[: len(put)]
-        self._stopped.difference_update(one.key for one in put)
+        self._stopped = {one.key for one in self._put}  # one of them may have failed meanwhile
