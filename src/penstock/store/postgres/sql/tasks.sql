@@ -316,10 +316,11 @@ from penstock.task_record where task = :task and key = any(:keys::text[]);
 -- records: what is kept of some rows.
 select key, after, gone from penstock.task_record where task = :task and key = any(:keys::text[]);
 
--- slice: what is kept of rows in the order of their keys, how the jobs have ended of those that have, and whether one
--- runs for the last change of its row.
+-- slice: what is kept of rows in the order of their keys, how the jobs have ended of those that have, whether one runs for
+-- the last change of its row, and which that was.
 select r.key, r.after, r.gone, f.state,
-       exists (select 1 from penstock.running_job u where u.id = r.id and (u.args::jsonb ->> 'generation')::bigint = r.generation)
+       exists (select 1 from penstock.running_job u where u.id = r.id and (u.args::jsonb ->> 'generation')::bigint = r.generation),
+       r.change, r.before
 from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.slot = -1
 where r.task = :task and r.key > :after::text collate "C" order by r.key limit :limit;
 

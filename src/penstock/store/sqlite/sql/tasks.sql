@@ -245,10 +245,11 @@ from penstock_task_record where task = :task and key in (select value from json_
 select key, after, gone from penstock_task_record
 where task = :task and key in (select value from json_each(:keys));
 
--- slice: what is kept of rows in the order of their keys, how the jobs have ended of those that have, and whether one
--- runs for the last change of its row.
+-- slice: what is kept of rows in the order of their keys, how the jobs have ended of those that have, whether one runs for
+-- the last change of its row, and which that was.
 select r.key, r.after, r.gone, f.state,
-       exists (select 1 from penstock_running_job u where u.id = r.id and u.args ->> 'generation' = r.generation)
+       exists (select 1 from penstock_running_job u where u.id = r.id and u.args ->> 'generation' = r.generation),
+       r.change, r.before
 from penstock_task_record r left join penstock_finished_job f on f.id = r.id
 where r.task = :task and r.key > :after order by r.key limit :limit;
 
