@@ -163,11 +163,11 @@ def compare_records(
         if row is None or not _is_meant(task, row, read):
             gone: Gone = "left" if key in exist else "deleted"
             if record.gone is None:
-                plans.append(_gone(task, key, record, gone, now))
+                plans.append(_gone(task, key, record, gone, now, read))
             elif record.change in _GOING and record.change in task.spec.on and _is_reprocessed(record, at):
-                plans.append(_gone_again(task, key, record, gone, now))
+                plans.append(_gone_again(task, key, record, gone, now, read))
             elif record.gone == "left" and gone == "deleted":
-                plans.append(_noted(task, key, record, now))
+                plans.append(_noted(task, key, record, now, read))
         elif _is_reprocessed(record, at) or (at.retimes and record.state is None and not record.running):
             plan = _of_row(task, row, now, read)
             if plan.runs or record.state is None:
@@ -197,7 +197,7 @@ def _of_row(task: PlannedTask, row: Found, now: datetime, read: Read) -> RowPlan
         change="reconcile",
         before=None,
         after=row.after,
-        partition=partition_of(task.spec, captured),
+        partition=partition_of(task.spec, captured, read),
         place=0,
         changed_at=now,
         due_at=at or now,
@@ -207,7 +207,7 @@ def _of_row(task: PlannedTask, row: Found, now: datetime, read: Read) -> RowPlan
     )
 
 
-def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime) -> RowPlan:
+def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
     """A row is gone that was there when it was heard of last."""
     kind: Change = "leave" if gone == "left" else "delete"
     runs = kind in task.spec.on
@@ -220,7 +220,7 @@ def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime) 
         change=kind,
         before=record.after,
         after=None,
-        partition=partition_of(task.spec, captured),
+        partition=partition_of(task.spec, captured, read),
         place=0,
         changed_at=now,
         due_at=now,
@@ -230,23 +230,23 @@ def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime) 
     )
 
 
-def _gone_again(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime) -> RowPlan:
+def _gone_again(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
     """What was done about a row when it went is done once more."""
     captured = record.after if record.after is not None else record.before
     return replace(
-        _gone(task, key, record, gone, now),
+        _gone(task, key, record, gone, now, read),
         runs=True,
         drops=False,
         change=record.change or "leave",
         before=record.before,
         after=record.after,
-        partition=partition_of(task.spec, {} if captured is None else read_values(captured)),
+        partition=partition_of(task.spec, {} if captured is None else read_values(captured), read),
     )
 
 
-def _noted(task: PlannedTask, key: str, record: Kept, now: datetime) -> RowPlan:
+def _noted(task: PlannedTask, key: str, record: Kept, now: datetime, read: Read) -> RowPlan:
     """A row that had left is deleted; what is still to be done about that it left is done."""
-    return replace(_gone(task, key, record, "deleted", now), runs=False, drops=False)
+    return replace(_gone(task, key, record, "deleted", now, read), runs=False, drops=False)
 
 
 def _is_meant(task: PlannedTask, row: Found, read: Read) -> bool:

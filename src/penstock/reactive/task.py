@@ -154,6 +154,7 @@ class TaskSpec:
         debounce: In seconds.
         max_wait: In seconds, or None.
         partition: The column of whose values one row is run at a time.
+        partition_kind: The kind of that column.
         keep_for: In seconds.
         interest: The digest of what is captured for it.
     """
@@ -171,6 +172,7 @@ class TaskSpec:
     cleanup: Cleanup
     keep_for: float
     interest: str = ""
+    partition_kind: str | None = None
 
     def text(self) -> str:
         """The same as JSON."""
@@ -210,6 +212,7 @@ def spec_of(task: ReactiveTask, *, exact: bool, interest: str = "") -> TaskSpec:
         cleanup=task.cleanup,
         keep_for=task.keep_for.total_seconds(),
         interest=interest,
+        partition_kind=None if task.key is None else task.definition.column(task.key).kind.value,
     )
 
 
