@@ -15,7 +15,7 @@ from typing import Literal
 from penstock.changes.change import read_values
 from penstock.reactive.evaluate import holds, same, watched
 from penstock.reactive.planning import Gone, PlannedTask, Read, RowPlan, due, forgets_at, heard, partition_of, values_of
-from penstock.reactive.task import Change, OnVersionChange, kinds_of
+from penstock.reactive.task import Change, OnVersionChange, TaskSpec, kinds_of
 
 Part = Literal["rows", "records"]
 _GOING: tuple[Change, ...] = ("leave", "delete")
@@ -42,6 +42,11 @@ class Reconciling:
     reprocess: OnVersionChange = "none"
     retimes: bool = False
     audit: bool = False
+
+    @classmethod
+    def auditing(cls, spec: TaskSpec) -> Reconciling:
+        """The beginning of an audit. Rows that are not caught up with are left: they look as missed ones do."""
+        return cls(part="rows" if spec.reconciles else "records", audit=True)
 
     def text(self) -> str:
         """The same as JSON."""
@@ -163,7 +168,8 @@ def compare_records(
         if row is None or not _is_meant(task, row, read):
             gone: Gone = "left" if key in exist else "deleted"
             if record.gone is None:
-                plans.append(_gone(task, key, record, gone, now, read))
+                if gone == "deleted" or task.spec.reconciles or not at.audit:
+                    plans.append(_gone(task, key, record, gone, now, read))
             elif record.change in _GOING and record.change in task.spec.on and _is_reprocessed(record, at):
                 plans.append(_gone_again(task, key, record, gone, now, read))
             elif record.gone == "left" and gone == "deleted":

@@ -155,6 +155,7 @@ class TaskSpec:
         max_wait: In seconds, or None.
         partition: The column of whose values one row is run at a time.
         partition_kind: The kind of that column.
+        reconciles: Whether rows that are older than the filter, or what else is declared, are caught up with.
         keep_for: In seconds.
         interest: The digest of what is captured for it.
     """
@@ -173,6 +174,7 @@ class TaskSpec:
     keep_for: float
     interest: str = ""
     partition_kind: str | None = None
+    reconciles: bool = True
 
     def text(self) -> str:
         """The same as JSON."""
@@ -213,6 +215,7 @@ def spec_of(task: ReactiveTask, *, exact: bool, interest: str = "") -> TaskSpec:
         keep_for=task.keep_for.total_seconds(),
         interest=interest,
         partition_kind=None if task.key is None else task.definition.column(task.key).kind.value,
+        reconciles=task.reconciles,
     )
 
 

@@ -79,7 +79,7 @@ class Reconciler:
                 return task, task.reconciling
         for task in tasks:
             if task.reconciled_at is not None and (now - task.reconciled_at).total_seconds() >= _AUDIT_EVERY:
-                return task, Reconciling(audit=True)
+                return task, Reconciling.auditing(task.plan.spec)
         return None
 
     async def step(self, task: TaskRow, at: Reconciling, move: Move, now: datetime) -> tuple[bool, Reconciling | None]:
