@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from stage.reactive import Stage
 
-from penstock import ActionCtx, Table
+from penstock import ActionCtx, Retry, Table
 from penstock.testing import TestApp, gate
 
 
 class Item(Table):
     owner: str = "a"
+    note: str = ""
 
 
 class Mixed(Stage):
@@ -46,3 +49,32 @@ async def test_work_of_the_same_key_that_comes_first_is_named(database_url: str)
             held.open()
             await test.run_until_idle()
         assert "one at a time" not in await stage.told(test, row)
+
+
+async def test_a_row_whose_next_attempt_is_due_is_in_line_like_others(database_url: str) -> None:
+    stage = Stage(Item)
+    pool = stage.app.workpool("mixed", key_parallelism=1)
+    stage.task(Item, key="owner", pool=pool, retry=Retry.fixed(10, max_attempts=9, jitter=0), name="usual")
+    stage.task(Item, key="owner", pool=pool, priority=9, on=("change",), name="urgent")
+
+    async def told(name: str, row: str) -> str:
+        found = [one for one in (await stage.app.tasks.explain(test, name, row)).reasons if "one at a time" in one]
+        return found[0].partition("one at a time: ")[2] if found else ""
+
+    async with stage.open(database_url) as test:
+        (first,) = await stage.insert(test, Item())
+        stage.error = ConnectionError("away")
+        await test.run_until_idle(advance=False, raise_errors=False)
+        stage.error = None
+        (second,) = await stage.insert(test, Item())
+        await test.plan()
+        assert await told("usual", second) == f"row {first} comes first, and waits for its next attempt."
+        test.clock.advance(timedelta(seconds=10))
+        assert await told("usual", second) == f"row {first} comes first."
+        assert await told("usual", first) == ""
+        await stage.patch(test, Item, second, note="urgent now")
+        await test.plan()
+        assert await told("usual", first) == f"row {second} of urgent comes first."
+        assert await told("urgent", second) == ""
+        await test.run_until_idle(advance=False)
+        assert stage.taken()[0].task == "urgent"

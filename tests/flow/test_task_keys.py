@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
+import pytest
 from stage.feed import write
 from stage.reactive import Stage, settle, silence
 
@@ -341,6 +343,40 @@ async def test_rows_without_a_value_run_one_at_a_time_too(database_url: str) -> 
         await test.plan()
         assert await running(test) == 1
         assert stage.begun() == [0, 1, 2]
+
+
+class Priced(Table):
+    number: int = 0
+    owner: str = ""
+    price: Decimal = Decimal(1)
+    ratio: float = 0.0
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("owner", ["", "", ""]),
+        ("price", [Decimal("1.0"), Decimal("1.00"), Decimal(1)]),
+        ("ratio", [0.0, -0.0]),
+    ],
+)
+@pytest.mark.parametrize("older", [True, False])
+async def test_rows_whose_keys_are_empty_or_equal_run_one_at_a_time(
+    database_url: str, key: str, values: list[Any], *, older: bool
+) -> None:
+    before, stage = Stage(Priced), Stage(Priced)
+    pool = stage.app.workpool("keyed", key_parallelism=1)
+    stage.task(Priced, key=key, pool=pool)
+    rows = [Priced(**{key: value}) for value in values]
+    if older:
+        async with before.open(database_url) as test:
+            await before.insert(test, *rows)
+    async with stage.open(database_url) as test:
+        if not older:
+            await stage.insert(test, *rows)
+        await test.plan()
+        assert await running(test) == 1
+        assert len(stage.ids()) == len(values)
 
 
 async def test_a_batch_takes_one_row_of_each_key(database_url: str) -> None:

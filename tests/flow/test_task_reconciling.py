@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from stage.feed import write
+from stage.outboxes import run_sql
 from stage.reactive import Stage, lose, record_of, settle, silence, task_row
 
 from penstock import App, DatabaseUnavailable, MutationTaskCtx, Table, TaskNotFound
@@ -374,6 +375,32 @@ async def test_f20_looking_that_failed_is_not_taken_for_done(
         assert (await task_row(test)).reconciling is None
         await settle(test)
         assert sorted(stage.ids()) == sorted(rows)
+
+
+class Own(Table, source="own", key="nr", managed=False):
+    nr: int
+    name: str | None
+
+
+async def test_f20_a_table_that_is_away_was_not_looked_at(database_url: str) -> None:
+    make = "create table own (nr integer primary key, name text)"
+    await run_sql(database_url, make)
+    stage = Stage()
+    stage.task(Own)
+    async with stage.open(database_url) as test:
+        await run_sql(database_url, "insert into own values (1, 'a')")
+        await settle(test)
+        await run_sql(database_url, "drop table own")
+        await stage.app.tasks.reconcile(test, "react")
+        for _ in range(3):
+            await settle(test)
+            assert (await task_row(test)).reconciling is not None
+            test.clock.advance(timedelta(seconds=61))
+        await run_sql(database_url, make, "insert into own values (7, 'x'), (8, 'y')")
+        stage.taken()
+        await settle(test)
+        assert (await task_row(test)).reconciling is None
+        assert sorted(stage.ids()) == [7, 8]
 
 
 async def test_f21_it_goes_on_after_integer_keys(database_url: str, looked_at: list[str]) -> None:

@@ -295,7 +295,11 @@ async def test_another_run_at_is_for_changes_to_come_if_that_is_asked_for(databa
         (row,) = await first.insert(test, Reminder(at=begun + 5 * HOUR, sooner=begun + HOUR))
         await test.plan()
     async with second.open(database_url, clock=test.clock) as test:
-        assert await ran_within(second, test, 5 * HOUR - MINUTE) == []
+        for _ in range(4):  # with an audit each time
+            assert await ran_within(second, test, HOUR) == []
+            for _ in range(5):
+                await settle(test, timedelta(seconds=1))
+        assert await ran_within(second, test, begun + 5 * HOUR - MINUTE - test.clock.now()) == []
         await test.run_until(begun + 5 * HOUR)
         assert second.ids() == [row]
 

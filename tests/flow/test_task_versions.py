@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.reactive import Stage, record_of, settle
+from stage.reactive import Stage, record_of, settle, silence
 
 from penstock import DeclarationError, JobState, Retry, Table
 
+HOUR = timedelta(hours=1)
 TWICE = Retry.fixed(timedelta(seconds=1), max_attempts=2)
 
 
@@ -111,7 +113,9 @@ async def test_ev4_a_wider_watch_runs_rows_whose_field_had_changed_unseen(databa
         assert second.ids() == [row]
 
 
-async def test_ev5_older_rows_are_left_if_that_is_asked_for(database_url: str) -> None:
+async def test_ev5_older_rows_are_left_if_that_is_asked_for(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     first = version(filter=lambda j: j.size > 10)
     async with first.open(database_url) as test:
         older, _ = await first.insert(test, Print(size=5), Print(size=50))
@@ -119,12 +123,34 @@ async def test_ev5_older_rows_are_left_if_that_is_asked_for(database_url: str) -
     second = version(filter=lambda j: j.size > 1, reconcile_on_trigger_change=False)
     async with second.open(database_url) as test:
         assert await settle(test) == 0
+        test.clock.advance(HOUR)
+        for _ in range(5):  # the audit leaves them, too
+            assert await settle(test, timedelta(seconds=1)) == 0
         (new,) = await second.insert(test, Print(size=5))
         await settle(test)
         assert second.ids() == [new]
         await second.patch(test, Print, older, note="touched")
         await settle(test)
         assert second.ids() == [older]
+        assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+async def test_ev5_the_audit_leaves_rows_that_match_no_more_and_finds_those_that_are_gone(database_url: str) -> None:
+    on = ("enter", "leave", "delete")
+    first = version(filter=lambda j: j.size > 1, on=on)
+    async with first.open(database_url) as test:
+        smaller, larger, gone = await first.insert(test, Print(size=5), Print(size=50), Print(size=60))
+        await settle(test)
+    second = version(filter=lambda j: j.size > 10, on=on, reconcile_on_trigger_change=False)
+    async with second.open(database_url, clock=test.clock) as test:
+        await silence(test, "print")
+        await second.delete(test, Print, gone)
+        test.clock.advance(HOUR)
+        for _ in range(5):
+            await settle(test, timedelta(seconds=1))
+        assert [(one.doc_id, one.change) for one in second.taken()] == [(gone, "delete")]
+        records = [await record_of(test, row) for row in (smaller, larger, gone)]
+        assert [None if one is None else one.gone for one in records] == [None, None, "deleted"]
 
 
 @pytest.mark.parametrize("number", [-1, 1.5, "2", None, True, 2**31])

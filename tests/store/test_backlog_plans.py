@@ -143,7 +143,8 @@ async def test_postgres_finds_what_is_before_a_job_by_indexes(postgres_url: str,
     async with Stage(Parcel).open(postgres_url):
         pass
     query = load_queries("penstock.store.postgres", "records", "$")["ahead"]
-    execute = f"execute it ('{UUID(int=place)}')"
+    values = {"id": f"'{UUID(int=place)}'", "now": "now()"}
+    execute = f"execute it ({', '.join(query.args(values))})"
     connection = await asyncpg.connect(postgres_url)
     try:
         for sql in (
@@ -162,7 +163,7 @@ async def test_postgres_finds_what_is_before_a_job_by_indexes(postgres_url: str,
     assert [one[0] for one in found] == ([] if place == 1 else [UUID(int=1)])
     scans = [node for node in nodes(json.loads(row[0])[0]["Plan"]) if "Relation Name" in node]
     assert {scan.get("Index Name") for scan in scans} == {
-        "scheduled_job_pkey", "scheduled_job_gate", "scheduled_job_turn", "running_job_key"
+        "scheduled_job_pkey", "scheduled_job_gate", "scheduled_job_turn", "scheduled_job_next", "running_job_key"
     }  # fmt: skip
     assert all(scan["Actual Rows"] <= 1 and not scan.get("Rows Removed by Filter") for scan in scans)
 
@@ -186,7 +187,7 @@ async def test_sqlite_finds_what_is_before_a_job_by_indexes(sqlite_url: str) -> 
     connection.set_progress_handler(count, 1)
     for number in (2, QUEUED):
         steps.append(0)
-        found = connection.execute(query.statement.sql, query.args({"id": b"%016d" % number})).fetchall()
+        found = connection.execute(query.statement.sql, query.args({"id": b"%016d" % number, "now": "2030"})).fetchall()
         assert [row[0] for row in found] == [b"%016d" % 1]
     connection.close()
     assert steps[1] <= steps[0]

@@ -50,6 +50,7 @@ class _Found:
         job: The job with its runs.
         pool: The pool of its jobs, if that has a limit.
         ahead: The job that comes first, as it has the same `key`.
+        asked: Whether somebody has asked for the job to be canceled.
     """
 
     row: Table | None
@@ -59,6 +60,7 @@ class _Found:
     job: JobStatus | None
     pool: PoolRow | None
     ahead: Ahead | None
+    asked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,10 @@ async def _found(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key
             record=await store.tasks.find(session, task.id, found[0].key) if found else None,
             job=await store.jobs.find(session, found[0].job, calls.now()) if found else None,
             pool=pools.get(task.plan.pool),
-            ahead=await store.records.ahead(session, found[0].job) if found and task.plan.spec.partition else None,
+            ahead=await store.records.ahead(session, found[0].job, calls.now())
+            if found and task.plan.spec.partition
+            else None,
+            asked=bool(found) and found[0].live and await store.records.asked(session, found[0].job),
         )
 
     return await calls.read(look)
@@ -237,7 +242,11 @@ def _of_run(seen: _Seen) -> Iterator[str]:
         yield "Its job is lost: retry it."
     else:
         error = f": {_line(kept.error)}" if kept.error else ""
-        yield f"It was run {why}, and {_ENDS[kept.state]} at {kept.finished_at}{error}."
+        if kept.started_at is None:
+            when = "before its next attempt" if kept.attempt else "before it began"
+            yield f"Its run {why} {_ENDS[kept.state]} {when}, at {kept.finished_at}{error}."
+        else:
+            yield f"It was run {why}, and {_ENDS[kept.state]} at {kept.finished_at}{error}."
         if seen.found.row is not None and seen.matches and not seen.changed:
             yield "Nothing that is watched has changed since."
     if kept.gone is not None:
@@ -261,6 +270,8 @@ def _of_no_run(seen: _Seen) -> Iterator[str]:
 def _in_the_way(seen: _Seen) -> Iterator[str]:
     """What keeps a run from starting."""
     task, pool = seen.task, seen.found.pool
+    if seen.found.asked:
+        yield "Somebody has asked for the run to be canceled, which workers carry out."
     if task.paused:
         yield "The task is paused: none of its runs starts until it is resumed."
     if task.held_until is not None and task.held_until > seen.now:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Literal
 
 from penstock.changes.change import CapturedChange, read_values
@@ -21,6 +22,8 @@ Read = Callable[[Kind, Any], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FARTHEST = datetime(9999, 1, 1, tzinfo=UTC)
 _LONGEST_PARTITION = 200  # as keys of jobs are
+_EMPTY = '""'  # a job whose key is the empty text has none
+_NUMBERS = {Kind.DECIMAL.value, Kind.REAL.value, Kind.INTERVAL.value}  # of which equal ones may be captured differently
 _MICROSECOND = timedelta(microseconds=1)
 _GONE: dict[str, Gone] = {"leave": "left", "delete": "deleted"}
 
@@ -132,9 +135,29 @@ def _soon(spec: TaskSpec, now: datetime) -> datetime:
     return now + timedelta(seconds=spec.debounce) if spec.debounce else now
 
 
-def partition_of(spec: TaskSpec, captured: Mapping[str, Any]) -> str | None:
-    """With which other rows a row is run one at a time; None if with none."""
-    return None if spec.partition is None else str(captured.get(spec.partition))[:_LONGEST_PARTITION]
+def partition_of(spec: TaskSpec, captured: Mapping[str, Any], read: Read) -> str | None:
+    """With which other rows a row is run one at a time; None if with none. Equal values are spelled alike."""
+    if spec.partition is None:
+        return None
+    value = captured.get(spec.partition)
+    if spec.partition_kind in _NUMBERS:
+        number = read(Kind(spec.partition_kind), value)
+        if isinstance(number, (Decimal, int, float)):
+            return _number(Decimal(str(number)))
+    return str(value)[:_LONGEST_PARTITION] or _EMPTY
+
+
+def _number(value: Decimal) -> str:
+    """A number without zeros at its end, and zero without a sign."""
+    if not value.is_finite():
+        return str(value)
+    if not value:
+        return "0"
+    sign, digits, exponent = value.as_tuple()
+    kept = "".join(map(str, digits)).rstrip("0")
+    exponent = int(exponent) + len(digits) - len(kept)
+    shortest = Decimal((sign, tuple(map(int, kept)), exponent))
+    return (str(shortest) if exponent > _LONGEST_PARTITION else f"{shortest:f}")[:_LONGEST_PARTITION]
 
 
 def forgets_at(spec: TaskSpec, gone: Gone | None, now: datetime) -> datetime | None:
@@ -152,7 +175,7 @@ def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, r
         if spec.run_at is not None and kind not in _GONE:
             found = due(spec, captured, now, read)
             runs, at = found is not None, found or at
-        partition = partition_of(spec, captured)
+        partition = partition_of(spec, captured, read)
     latest = None if spec.max_wait is None else now + timedelta(seconds=spec.max_wait)
     return RowPlan(
         task=task.number,

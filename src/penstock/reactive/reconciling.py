@@ -15,9 +15,10 @@ from typing import Literal
 from penstock.changes.change import read_values
 from penstock.reactive.evaluate import holds, same, watched
 from penstock.reactive.planning import Gone, PlannedTask, Read, RowPlan, due, forgets_at, heard, partition_of, values_of
-from penstock.reactive.task import Change, OnVersionChange, kinds_of
+from penstock.reactive.task import Change, OnVersionChange, TaskSpec, kinds_of
 
 Part = Literal["rows", "records"]
+_GOING: tuple[Change, ...] = ("leave", "delete")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,11 @@ class Reconciling:
     reprocess: OnVersionChange = "none"
     retimes: bool = False
     audit: bool = False
+
+    @classmethod
+    def auditing(cls, spec: TaskSpec) -> Reconciling:
+        """The beginning of an audit. Rows that are not caught up with are left: they look as missed ones do."""
+        return cls(part="rows" if spec.reconciles else "records", audit=True)
 
     def text(self) -> str:
         """The same as JSON."""
@@ -73,12 +79,16 @@ class Kept:
         gone: Whether it was not there any more, for the task.
         state: How its job has ended, where that was asked for; None if it has not.
         running: Whether its run is under way, where that was asked for.
+        change: Why it was to be run last, where that was asked for.
+        before: What was captured of it before that, where that was asked for.
     """
 
     after: str | None
-    gone: str | None
+    gone: Gone | None
     state: str | None = None
     running: bool = False
+    change: Change | None = None
+    before: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,20 +166,29 @@ def compare_records(
         if key in unread:
             continue
         if row is None or not _is_meant(task, row, read):
-            if record.gone is None or (record.gone == "left" and key not in exist):
-                plans.append(_gone(task, key, record, "left" if key in exist else "deleted", now))
-        elif _runs_again(record, at):
+            gone: Gone = "left" if key in exist else "deleted"
+            if record.gone is None:
+                if gone == "deleted" or task.spec.reconciles or not at.audit:
+                    plans.append(_gone(task, key, record, gone, now, read))
+            elif record.change in _GOING and record.change in task.spec.on and _is_reprocessed(record, at):
+                plans.append(_gone_again(task, key, record, gone, now, read))
+            elif record.gone == "left" and gone == "deleted":
+                plans.append(_noted(task, key, record, now, read))
+        elif _is_reprocessed(record, at) or (at.retimes and record.state is None and not record.running):
             plan = _of_row(task, row, now, read)
             if plan.runs or record.state is None:
                 plans.append(plan)
     return plans
 
 
-def _runs_again(record: Kept, at: Reconciling) -> bool:
-    """Whether a row is planned for though nothing of it has changed."""
-    if at.reprocess == "reprocess_all" or (at.reprocess == "reprocess_failed" and record.state == "failed"):
-        return True
-    return at.retimes and record.state is None and not record.running
+def is_found(plan: RowPlan) -> bool:
+    """Whether a plan mends something. That a row which had left is deleted is noted only, as nobody captures it."""
+    return plan.runs or plan.drops
+
+
+def _is_reprocessed(record: Kept, at: Reconciling) -> bool:
+    """Whether the version of now runs again what an earlier one has run."""
+    return at.reprocess == "reprocess_all" or (at.reprocess == "reprocess_failed" and record.state == "failed")
 
 
 def _of_row(task: PlannedTask, row: Found, now: datetime, read: Read) -> RowPlan:
@@ -184,7 +203,7 @@ def _of_row(task: PlannedTask, row: Found, now: datetime, read: Read) -> RowPlan
         change="reconcile",
         before=None,
         after=row.after,
-        partition=partition_of(task.spec, captured),
+        partition=partition_of(task.spec, captured, read),
         place=0,
         changed_at=now,
         due_at=at or now,
@@ -194,9 +213,10 @@ def _of_row(task: PlannedTask, row: Found, now: datetime, read: Read) -> RowPlan
     )
 
 
-def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime) -> RowPlan:
+def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
+    """A row is gone that was there when it was heard of last."""
     kind: Change = "leave" if gone == "left" else "delete"
-    runs = record.gone is None and kind in task.spec.on
+    runs = kind in task.spec.on
     captured = {} if record.after is None else read_values(record.after)
     return RowPlan(
         task=task.number,
@@ -206,7 +226,7 @@ def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime) 
         change=kind,
         before=record.after,
         after=None,
-        partition=partition_of(task.spec, captured),
+        partition=partition_of(task.spec, captured, read),
         place=0,
         changed_at=now,
         due_at=now,
@@ -214,6 +234,25 @@ def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime) 
         gone=gone,
         forgets_at=forgets_at(task.spec, gone, now),
     )
+
+
+def _gone_again(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
+    """What was done about a row when it went is done once more."""
+    captured = record.after if record.after is not None else record.before
+    return replace(
+        _gone(task, key, record, gone, now, read),
+        runs=True,
+        drops=False,
+        change=record.change or "leave",
+        before=record.before,
+        after=record.after,
+        partition=partition_of(task.spec, {} if captured is None else read_values(captured), read),
+    )
+
+
+def _noted(task: PlannedTask, key: str, record: Kept, now: datetime, read: Read) -> RowPlan:
+    """A row that had left is deleted; what is still to be done about that it left is done."""
+    return replace(_gone(task, key, record, "deleted", now, read), runs=False, drops=False)
 
 
 def _is_meant(task: PlannedTask, row: Found, read: Read) -> bool:

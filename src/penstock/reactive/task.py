@@ -154,6 +154,8 @@ class TaskSpec:
         debounce: In seconds.
         max_wait: In seconds, or None.
         partition: The column of whose values one row is run at a time.
+        partition_kind: The kind of that column.
+        reconciles: Whether rows that are older than the filter, or what else is declared, are caught up with.
         keep_for: In seconds.
         interest: The digest of what is captured for it.
     """
@@ -171,6 +173,8 @@ class TaskSpec:
     cleanup: Cleanup
     keep_for: float
     interest: str = ""
+    partition_kind: str | None = None
+    reconciles: bool = True
 
     def text(self) -> str:
         """The same as JSON."""
@@ -210,6 +214,8 @@ def spec_of(task: ReactiveTask, *, exact: bool, interest: str = "") -> TaskSpec:
         cleanup=task.cleanup,
         keep_for=task.keep_for.total_seconds(),
         interest=interest,
+        partition_kind=None if task.key is None else task.definition.column(task.key).kind.value,
+        reconciles=task.reconciles,
     )
 
 

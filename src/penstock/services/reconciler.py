@@ -18,7 +18,7 @@ from penstock.changes.position import Position
 from penstock.errors import PenstockError, TryAgain
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, Read, RowPlan
-from penstock.reactive.reconciling import Found, Reconciling, compare_records, compare_rows
+from penstock.reactive.reconciling import Found, Reconciling, compare_records, compare_rows, is_found
 from penstock.services.plans import write_plans
 from penstock.store.changes import Source
 from penstock.store.contract import Session
@@ -40,6 +40,11 @@ class _Step:
     looked: int
     after: str | None
 
+    @property
+    def found(self) -> int:
+        """How many rows are run or forgotten, not counting what is noted only."""
+        return sum(map(is_found, self.rows))
+
 
 class Reconciler:
     """Looks at the rows of tasks, a piece at a time.
@@ -54,7 +59,7 @@ class Reconciler:
         self._clock = runner.engine.clock
         self._read = read
         self._journal = runner.engine.journal
-        self._sources: dict[int, Source | None] = {}
+        self._sources: dict[int, Source] = {}
         self._audited_at = -1e9
         self._refused: dict[int, float] = {}
 
@@ -74,7 +79,7 @@ class Reconciler:
                 return task, task.reconciling
         for task in tasks:
             if task.reconciled_at is not None and (now - task.reconciled_at).total_seconds() >= _AUDIT_EVERY:
-                return task, Reconciling(audit=True)
+                return task, Reconciling.auditing(task.plan.spec)
         return None
 
     async def step(self, task: TaskRow, at: Reconciling, move: Move, now: datetime) -> tuple[bool, Reconciling | None]:
@@ -88,8 +93,10 @@ class Reconciler:
         planned = PlannedTask.of(task.id, task.plan.spec)
         try:
             source = await self._source(number)
-            look = None if source is None else self._look(planned, number, source, at, move.after, now)
-            step = _Step([], 0, None) if look is None else await look
+            if source is None:  # the table is gone, of which the care of the change feed tells
+                self._refused[task.id] = self._clock.monotonic()
+                return True, at
+            step = await self._look(planned, number, source, at, move.after, now)
         except TryAgain:
             raise
         except PenstockError as error:
@@ -100,12 +107,12 @@ class Reconciler:
             return True, at
         if at.audit:
             self._audited_at = self._clock.monotonic()
-        moved = at.moved(step.after, step.looked, len(step.rows))
+        moved = at.moved(step.after, step.looked, step.found)
         if not await write_plans(self._store.tasks, step.rows, move, now, [Progress(task, moved)]):
             return False, at
         if step.rows:
             self._store.signals.notify()
-            self._count(task, at, len(step.rows))
+            self._count(task, at, step.found)
         if moved is None:
             _tell(task, at, step)
         return True, moved
@@ -125,8 +132,12 @@ class Reconciler:
             self._journal.meters.add("penstock_task_audit_found", task.plan.name, number=found)
 
     async def _source(self, number: int) -> Source | None:
+        """How the rows are read that an interest is about; None if its table is not there."""
         if number not in self._sources:
-            self._sources[number] = await self._store.interests.source(number)
+            source = await self._store.interests.source(number)
+            if source is None:
+                return None
+            self._sources[number] = source
         return self._sources[number]
 
     async def _look(
@@ -189,7 +200,7 @@ def _array(keys: Sequence[str] | Mapping[str, object]) -> str:
 
 
 def _tell(task: TaskRow, at: Reconciling, step: _Step) -> None:
-    found = at.found + len(step.rows)
+    found = at.found + step.found
     if not at.audit:
         log_event("task.reconciled", task=task.plan.name, looked=at.looked + step.looked, found=found)
     elif found:

@@ -174,7 +174,10 @@ class Records(Protocol):
     async def backlog(self, most: int) -> builtins.list[TaskBacklog]:
         """How much there is to do for each task, counted up to `most`, whatever the number of records."""
 
-    async def ahead(self, session: Session, job: UUID) -> Ahead | None:
+    async def asked(self, session: Session, job: UUID) -> bool:
+        """Whether somebody has asked for a job to be canceled, and nobody has carried that out."""
+
+    async def ahead(self, session: Session, job: UUID, now: datetime) -> Ahead | None:
         """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
 
     async def matching(

@@ -92,9 +92,13 @@ class PostgresRecords:
         """How much there is to do for each task, counted up to `most`."""
         return [TaskBacklog(*row) for row in await run(self._connections, self._queries["backlog"], {"most": most})]
 
-    async def ahead(self, session: Session, job: UUID) -> Ahead | None:
+    async def asked(self, session: Session, job: UUID) -> bool:
+        """Whether somebody has asked for a job to be canceled, and nobody has carried that out."""
+        return bool((await self._fetch(session, "asked", id=job))[0][0])
+
+    async def ahead(self, session: Session, job: UUID, now: datetime) -> Ahead | None:
         """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
-        rows = await self._fetch(session, "ahead", id=job)
+        rows = await self._fetch(session, "ahead", id=job, now=now)
         return ahead_of(rows[0], UUID(int=rows[0][0].int)) if rows else None
 
     async def matching(

@@ -14,6 +14,7 @@ from penstock.store.contract import OpenTransaction, Row
 from penstock.store.jobrows import LONG_SLOT
 from penstock.store.queries import load_queries
 from penstock.store.records import RowKey
+from penstock.store.tasks import HELD
 
 _RETRIABLE = {state.value for state in RETRIABLE}
 _LAST = 2**62  # no row has changed so often
@@ -40,7 +41,7 @@ class PostgresTaskEnds:
     async def launch(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
         """See to it that there is a pending job for the last generation of rows."""
         tasks, keys, idles = ([row[place] for row in rows] for place in range(3))
-        await self._fetch(session, "launch", tasks=tasks, keys=keys, idles=idles, now=now)
+        await self._fetch(session, "launch", tasks=tasks, keys=keys, idles=idles, now=now, held=HELD)
 
     async def skip(
         self,

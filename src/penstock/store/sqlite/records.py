@@ -99,9 +99,13 @@ class SqliteRecords:
             TaskBacklog(*(*row[:6], time_of(row[6]), bool(row[7]), time_of(row[8]), time_of(row[9]))) for row in rows
         ]
 
-    async def ahead(self, session: Session, job: UUID) -> Ahead | None:
+    async def asked(self, session: Session, job: UUID) -> bool:
+        """Whether somebody has asked for a job to be canceled, and nobody has carried that out."""
+        return bool((await self._fetch(session, "asked", id=job.bytes))[0][0])
+
+    async def ahead(self, session: Session, job: UUID, now: datetime) -> Ahead | None:
         """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
-        rows = await self._fetch(session, "ahead", id=job.bytes)
+        rows = await self._fetch(session, "ahead", id=job.bytes, now=encode_datetime(now))
         return ahead_of(rows[0], UUID(bytes=rows[0][0])) if rows else None
 
     async def matching(

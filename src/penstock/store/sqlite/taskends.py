@@ -14,6 +14,7 @@ from penstock.store.contract import OpenTransaction, Row
 from penstock.store.queries import load_queries
 from penstock.store.records import RowKey
 from penstock.store.sqlite.dialect import encode_datetime
+from penstock.store.tasks import HELD
 
 _OF_RECORDS = ("held_records", "rerun", "forgive", "of_tasks")
 _RETRIABLE = {state.value for state in RETRIABLE}
@@ -47,8 +48,11 @@ class SqliteTaskEnds:
 
     async def launch(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
         """See to it that there is a pending job for the last generation of rows."""
-        values = {"rows": json.dumps(rows), "now": encode_datetime(now)}
+        values = {"rows": json.dumps(rows), "now": encode_datetime(now), "held": HELD}
         if not all(idle for _, _, idle in rows):
+            postponed = await self._fetch(session, "postpone", **values)
+            if postponed:
+                await self._execute(session, "postponed", ids=json.dumps([row[0].hex() for row in postponed]))
             await self._execute(session, "informed", **values)
             await self._execute(session, "put_off", **values)
         if any(idle for _, _, idle in rows):

@@ -199,7 +199,7 @@ class SqliteTasks:
     async def slice(self, session: OpenTransaction, task: int, after: str, limit: int) -> dict[str, Kept]:
         """What is kept of rows after a key, in the order of keys."""
         rows = await self._fetch(session, "slice", task=task, after=after, limit=limit)
-        return {key: Kept(after, gone, state, bool(runs)) for key, after, gone, state, runs in rows}
+        return {key: Kept(after, gone, state, bool(runs), *rest) for key, after, gone, state, runs, *rest in rows}
 
     async def forget(self, now: datetime, limit: int) -> int:
         """Forget records whose time is over; how many."""

@@ -119,35 +119,48 @@ join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.tas
 order by r.task, r.key for no key update of r;
 
 -- ahead: of what has the concurrency key of a job that waits at the gate of its pool, the job that runs, or that waits for
--- its next attempt, or is the first to start before it; with its task and row, if it is of a task.
+-- its next attempt, or is the first to start before it; with its task and row, if it is of a task. Those that are due and
+-- are not let wait yet are in line all the same.
 -- Differs: subqueries of one value let the index give the first job, which a join with them does not.
 with mine as materialized (
-    select m.id, m.pool, m.concurrency_key as key, m.rank, m.place, m.keeps_turn and not m.waiting as turn
+    select m.id, m.pool, m.concurrency_key as key, m.rank, m.place,
+           m.keeps_turn and not m.waiting and m.run_at > :now::timestamptz as turn
     from penstock.scheduled_job m where m.id = :id::uuid and m.gated and m.concurrency_key <> ''
-), ahead (id, options, args, stands) as (
+), ahead (id, options, args, rank, place, stands) as (
     (
-        select u.id, u.options, u.args, 2 from penstock.running_job u
+        select u.id, u.options, u.args, 0::bigint, 0::bigint, 2 from penstock.running_job u
         where u.gated and u.pool = (select pool from mine) and u.concurrency_key = (select key from mine) and u.ending is null
         limit 1
     )
     union all
     (
-        select k.id, k.options, k.args, 1 from penstock.scheduled_job k
-        where k.keeps_turn and not k.waiting and k.pool = (select pool from mine)
+        select k.id, k.options, k.args, 0, 0, 1 from penstock.scheduled_job k
+        where k.keeps_turn and not k.waiting and k.run_at > :now and k.pool = (select pool from mine)
           and k.concurrency_key = (select key from mine) and k.id <> (select id from mine)
         limit 1
     )
     union all
     (
-        select s.id, s.options, s.args, 0 from penstock.scheduled_job s
+        select s.id, s.options, s.args, s.rank, s.place, 0 from penstock.scheduled_job s
         where s.waiting and not (select turn from mine) and s.pool = (select pool from mine)
           and s.concurrency_key = (select key from mine)
           and (s.rank, s.place, s.id) < ((select rank from mine), (select place from mine), (select id from mine))
         order by s.rank, s.place, s.id limit 1
     )
+    union all
+    (
+        select e.id, e.options, e.args, e.rank, e.place, 0 from penstock.scheduled_job e
+        where e.gated and not e.waiting and e.concurrency_key <> '' and e.run_at <= :now and not (select turn from mine)
+          and e.pool = (select pool from mine) and e.concurrency_key = (select key from mine)
+          and (e.rank, e.place, e.id) < ((select rank from mine), (select place from mine), (select id from mine))
+        order by e.rank, e.place, e.id limit 1
+    )
 )
 select id, stands, (options::jsonb ->> 'task')::integer, case when options::jsonb ->> 'task' is not null then args::jsonb ->> 'key' end
-from ahead order by stands desc limit 1;
+from ahead order by stands desc, rank, place, id limit 1;
+
+-- asked: whether somebody has asked for a job to be canceled, and nobody has carried that out.
+select exists (select from penstock.cancel_request where job_id = :id::uuid);
 
 -- held_records: how the jobs stand of records that are held.
 -- Differs: takes rows as two arrays.

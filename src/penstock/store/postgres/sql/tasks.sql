@@ -150,27 +150,43 @@ with recorded as (
 select r.task, r.key, r.id, r.idle, r.live from recorded r where not (r.generation = 1 and r.idle and r.live);
 
 -- launch: see to it that there is a pending job for the last generation of some rows: a new one for those that are idle;
--- that of the others learns what has changed since, unless it runs, and so learns at its end. What a worker or who cancels
--- has in hand is passed by: they look at the record when they are done. Requests to cancel that came before the change are
--- not about it, and are forgotten.
+-- that of the others learns what has changed since, unless it runs, and so learns at its end. One that was due and is due
+-- later now is scheduled again; who resumes the task is not to take it for one that only the hold has put off. What a worker
+-- or who cancels has in hand is passed by: they look at the record when they are done. Requests to cancel that came before
+-- the change are not about it, and are forgotten.
 -- Differs: one statement for any number of rows, each of which is looked up by itself.
 with given as materialized (
     select j.id, j.due_at, j.resets, j.args, j.rank, j.gate, j.place
     from unnest(:tasks::integer[], :keys::text[], :idles::boolean[]) as k (task, key, idle)
     cross join lateral (select * from penstock.task_job o where o.task = k.task and o.key = k.key offset 0) j
     where not k.idle
+), ready as materialized (
+    select q.id from penstock.ready_job q where q.id = any(array(select id from given)) for update skip locked
 ), informed as (
     update penstock.ready_job j set args = g.args, attempt = case when g.resets then 0 else j.attempt end
     from given g
-    where j.id = g.id and j.id in (
-        select q.id from penstock.ready_job q where q.id = any(array(select id from given)) for update skip locked
-    )
+    where j.id = g.id and j.id in (select id from ready) and g.due_at <= :now::timestamptz
     returning j.id
+), unready as (
+    delete from penstock.ready_job j using given g
+    where j.id = g.id and j.id in (select id from ready) and g.due_at > :now
+    returning j.id, j.pool, j.function, j.kind, g.args, j.priority, g.rank, g.due_at, j.options,
+              case when g.resets then 0 else j.attempt end as attempt, j.enqueued_at, nullif(j.error, :held::text) as error,
+              j.attempts, g.gate, g.place
+), postponed as (
+    insert into penstock.scheduled_job
+        (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, error, attempts, gated,
+         concurrency_key, place)
+    select id, pool, function, kind, args, priority, rank, due_at, options, attempt, enqueued_at, error, attempts,
+           gate is not null, coalesce(gate, ''), place
+    from unready
 ), put_off as (
     update penstock.scheduled_job j
-    set args = g.args, attempt = case when g.resets then 0 else j.attempt end,
-        run_at = case when j.waiting then j.run_at else g.due_at end, rank = case when j.waiting then j.rank else g.rank end,
-        place = case when j.waiting then j.place else g.place end, keeps_turn = false,
+    set args = g.args, attempt = case when g.resets then 0 else j.attempt end, waiting = j.waiting and g.due_at <= :now,
+        run_at = case when j.waiting and g.due_at <= :now then j.run_at else g.due_at end,
+        rank = case when j.waiting and g.due_at <= :now then j.rank else g.rank end,
+        place = case when j.waiting and g.due_at <= :now then j.place else g.place end, keeps_turn = false,
+        error = case when g.due_at <= :now then j.error else nullif(j.error, :held) end,
         gated = j.gated or g.gate is not null,
         concurrency_key = case when j.gated or g.gate is not null then coalesce(g.gate, '') else j.concurrency_key end
     from given g
@@ -186,11 +202,13 @@ with given as materialized (
     delete from penstock.finished_job f where f.id = any(array(select id from new)) and f.slot = -1
 ), kept as (
     delete from penstock.cancel_request c
-    where c.job_id in (select id from new union all select id from informed union all select id from put_off)
+    where c.job_id in (
+        select id from new union all select id from informed union all select id from unready union all select id from put_off
+    )
 ), due as (
     insert into penstock.ready_job
         (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, attempts)
-    select id, pool, function, kind, args, priority, rank, due_at, options, 0, :now::timestamptz, attempts
+    select id, pool, function, kind, args, priority, rank, due_at, options, 0, :now, attempts
     from new where due_at <= :now and gate is null order by rank
 )
 insert into penstock.scheduled_job
@@ -298,10 +316,11 @@ from penstock.task_record where task = :task and key = any(:keys::text[]);
 -- records: what is kept of some rows.
 select key, after, gone from penstock.task_record where task = :task and key = any(:keys::text[]);
 
--- slice: what is kept of rows in the order of their keys, how the jobs have ended of those that have, and whether one
--- runs for the last change of its row.
+-- slice: what is kept of rows in the order of their keys, how the jobs have ended of those that have, whether one runs for
+-- the last change of its row, and which that was.
 select r.key, r.after, r.gone, f.state,
-       exists (select 1 from penstock.running_job u where u.id = r.id and (u.args::jsonb ->> 'generation')::bigint = r.generation)
+       exists (select 1 from penstock.running_job u where u.id = r.id and (u.args::jsonb ->> 'generation')::bigint = r.generation),
+       r.change, r.before
 from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.slot = -1
 where r.task = :task and r.key > :after::text collate "C" order by r.key limit :limit;
 

@@ -117,31 +117,44 @@ from penstock_task t left join counted c on c.task = t.id
 order by t.name;
 
 -- ahead: of what has the concurrency key of a job that waits at the gate of its pool, the job that runs, or that waits for
--- its next attempt, or is the first to start before it; with its task and row, if it is of a task.
+-- its next attempt, or is the first to start before it; with its task and row, if it is of a task. Those that are due and
+-- are not let wait yet are in line all the same.
 with mine as materialized (
-    select m.id, m.pool, m.concurrency_key as key, m.rank, m.place, m.keeps_turn and not m.waiting as turn
+    select m.id, m.pool, m.concurrency_key as key, m.rank, m.place, m.keeps_turn and not m.waiting and m.run_at > :now as turn
     from penstock_scheduled_job m where m.id = :id and m.gated and m.concurrency_key <> ''
-), ahead (id, options, args, stands) as (
+), ahead (id, options, args, rank, place, stands) as (
     select * from (
-        select u.id, u.options, u.args, 2 from mine cross join penstock_running_job u
+        select u.id, u.options, u.args, 0, 0, 2 from mine cross join penstock_running_job u
         where u.gated and u.pool = mine.pool and u.concurrency_key = mine.key and u.ending is null limit 1
     )
     union all
     select * from (
-        select k.id, k.options, k.args, 1 from mine cross join penstock_scheduled_job k
-        where k.keeps_turn and not k.waiting and k.pool = mine.pool and k.concurrency_key = mine.key and k.id <> mine.id
+        select k.id, k.options, k.args, 0, 0, 1 from mine cross join penstock_scheduled_job k
+        where k.keeps_turn and not k.waiting and k.run_at > :now and k.pool = mine.pool and k.concurrency_key = mine.key
+          and k.id <> mine.id
         limit 1
     )
     union all
     select * from (
-        select s.id, s.options, s.args, 0 from mine cross join penstock_scheduled_job s
+        select s.id, s.options, s.args, s.rank, s.place, 0 from mine cross join penstock_scheduled_job s
         where s.waiting and not mine.turn and s.pool = mine.pool and s.concurrency_key = mine.key
           and (s.rank, s.place, s.id) < (mine.rank, mine.place, mine.id)
         order by s.rank, s.place, s.id limit 1
     )
+    union all
+    select * from (
+        select e.id, e.options, e.args, e.rank, e.place, 0 from mine cross join penstock_scheduled_job e
+        where e.gated and not e.waiting and e.concurrency_key <> '' and e.run_at <= :now and not mine.turn
+          and e.pool = mine.pool and e.concurrency_key = mine.key
+          and (e.rank, e.place, e.id) < (mine.rank, mine.place, mine.id)
+        order by e.rank, e.place, e.id limit 1
+    )
 )
 select id, stands, options ->> 'task', case when options ->> 'task' is not null then args ->> 'key' end
-from ahead order by stands desc limit 1;
+from ahead order by stands desc, rank, place, id limit 1;
+
+-- asked: whether somebody has asked for a job to be canceled, and nobody has carried that out.
+select exists (select 1 from penstock_cancel_request where job_id = :id);
 
 -- held_records: how the jobs stand of records that are held.
 -- Differs: takes rows as JSON; there is one writer, who holds them all.

@@ -107,16 +107,33 @@ on conflict (task, key) do update set
     forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end
 returning task, key, id, idle, live;
 
+-- postpone: jobs in ready whose rows are due later now are scheduled again (SQLite only: part of launch).
+insert into penstock_scheduled_job
+    (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, error, attempts, gated)
+select j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, g.due_at, j.options, j.attempt, j.enqueued_at, j.error,
+       j.attempts, g.gate is not null
+from json_each(:rows) k join penstock_task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
+join penstock_ready_job j on j.id = g.id
+where not k.value ->> 2 and g.due_at > :now
+returning id;
+
+-- postponed: take them out of ready (SQLite only: the other half of postpone).
+delete from penstock_ready_job where id in (select penstock_bytes(value) from json_each(:ids));
+
 -- informed: jobs in ready learn what has changed since of their rows (SQLite only: part of launch).
 update penstock_ready_job as j set args = g.args, attempt = case when g.resets then 0 else j.attempt end
 from json_each(:rows) k join penstock_task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
 where not k.value ->> 2 and j.id = g.id;
 
 -- put_off: scheduled jobs learn what has changed since of their rows, and when they are due (SQLite only: part of launch).
+-- Those that are due later now wait no more at their gate; who resumes the task is not to take them for ones that only the
+-- hold has put off.
 update penstock_scheduled_job as j
-set args = g.args, attempt = case when g.resets then 0 else j.attempt end,
-    rank = case when j.waiting then j.rank else g.rank end, run_at = case when j.waiting then j.run_at else g.due_at end,
-    place = case when j.waiting then j.place else g.place end, keeps_turn = 0,
+set args = g.args, attempt = case when g.resets then 0 else j.attempt end, waiting = j.waiting and g.due_at <= :now,
+    run_at = case when j.waiting and g.due_at <= :now then j.run_at else g.due_at end,
+    rank = case when j.waiting and g.due_at <= :now then j.rank else g.rank end,
+    place = case when j.waiting and g.due_at <= :now then j.place else g.place end, keeps_turn = 0,
+    error = case when g.due_at <= :now then j.error else nullif(j.error, :held) end,
     gated = j.gated or g.gate is not null,
     concurrency_key = case when j.gated or g.gate is not null then coalesce(g.gate, '') else j.concurrency_key end
 from json_each(:rows) k join penstock_task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
@@ -228,10 +245,11 @@ from penstock_task_record where task = :task and key in (select value from json_
 select key, after, gone from penstock_task_record
 where task = :task and key in (select value from json_each(:keys));
 
--- slice: what is kept of rows in the order of their keys, how the jobs have ended of those that have, and whether one
--- runs for the last change of its row.
+-- slice: what is kept of rows in the order of their keys, how the jobs have ended of those that have, whether one runs for
+-- the last change of its row, and which that was.
 select r.key, r.after, r.gone, f.state,
-       exists (select 1 from penstock_running_job u where u.id = r.id and u.args ->> 'generation' = r.generation)
+       exists (select 1 from penstock_running_job u where u.id = r.id and u.args ->> 'generation' = r.generation),
+       r.change, r.before
 from penstock_task_record r left join penstock_finished_job f on f.id = r.id
 where r.task = :task and r.key > :after order by r.key limit :limit;
 
