@@ -15,7 +15,7 @@ from penstock import App, DeclarationError, MutationTaskCtx, PenstockError, Retr
 from penstock.observe import points
 from penstock.testing import TestClock
 
-MANY, AGAIN = 20_000, 5_000
+MANY, AGAIN = 10_000, 2_500
 
 
 class Part(Table, source="part", key="nr", managed=False):
