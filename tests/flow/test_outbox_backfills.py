@@ -15,7 +15,8 @@ from stage.reactive import Stage
 from penstock import Index, Retry, Table
 from penstock.app import Backend
 from penstock.changes.position import Position
-from penstock.errors import DatabaseUnavailable
+from penstock.errors import CallTimeout, DatabaseUnavailable
+from penstock.services.sending import Sending
 from penstock.store.changes import Batch
 from penstock.store.contract import Session
 from penstock.store.outboxes import Step
@@ -239,6 +240,31 @@ async def test_what_could_not_be_put_aside_at_once_is_put_aside_later(
         told = await stage.written(test) if options.get("mutation") else stage.texts()
         assert len(told) == 252
         assert [text for text in told if text in {"changed", "delete 1", "update changed"}] == told[-2:]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_rows_whose_time_is_over_as_they_are_committed_are_handled_once(
+    database_url: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rows_before(database_url, count)
+    stage = OutboxStage(Item)
+    stage.outbox(Item, mutation=True)
+    run, late = Sending.run, True
+
+    async def too_long(self: Sending, *args: Any) -> None:
+        nonlocal late
+        await run(self, *args)
+        if late:
+            late = False
+            raise CallTimeout("It took longer than a second.")
+
+    monkeypatch.setattr(Sending, "run", too_long)
+    async with stage.open(database_url) as test:
+        with suppress(CallTimeout):
+            await drain(test)
+        await drain(test, timedelta(seconds=10))
+        assert not late
+        assert await stage.written(test) == [str(one) for one in range(count)]
 
 
 async def test_rows_of_a_key_that_has_failed_do_not_have_all_others_read_again(database_url: str) -> None:

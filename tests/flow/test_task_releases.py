@@ -253,6 +253,23 @@ async def test_another_key_holds_for_pending_runs_too(database_url: str, key: st
         assert len(second.ids()) == 6
 
 
+async def test_another_key_holds_for_runs_that_were_due_and_have_not_begun(database_url: str) -> None:
+    first = in_pool("first", {"key_parallelism": 1})
+    second = in_pool("first", {"key_parallelism": 1}, key="owner")
+    async with first.open(database_url) as test:
+        await first.insert(test, *(Item(number=n, owner=f"{n % 2}") for n in range(6)))
+        await test.plan()
+    async with second.open(database_url, clock=test.clock, worker_jobs=1) as test:
+        with gate("task.begun") as held:
+            await test.worker.tick()  # which makes all of them ready
+            assert (await test.job_counts())["ready"] == 6
+            await test.plan()
+            assert (await test.job_counts())["ready"] == 0, "they wait at the gate of their key now"
+            held.open()
+            await settle(test)
+        assert len(second.ids()) == 6
+
+
 # ----- a release that comes half of the way
 
 

@@ -27,7 +27,7 @@ from penstock.services.pruner import Pruner
 from penstock.store.contract import Statement, Store
 from penstock.testing import TestApp, TestClock
 from penstock.testing.conformance.outboxes import PLAN
-from penstock.testing.conformance.taskbench import task_plan
+from penstock.testing.conformance.taskbench import SPEC, task_plan
 
 WRITERS, ROWS = 4, 1500
 MINUTE = timedelta(minutes=1)
@@ -288,8 +288,10 @@ async def test_tasks_and_outboxes_without_an_interest_are_told_of(
     async with pruned(database_url) as (backend, pruner):
         store, now = backend.engine.store, backend.clock.now()
         (number,) = [row.id for row in await store.interests.list()]
-        await store.tasks.declare([task_plan("deaf"), task_plan("fine")], now)
-        await store.interests.declare([replace(ENTRIES, name="task:fine")], now)
+        fine = replace(ENTRIES, name="task:fine")
+        plans = [task_plan("deaf"), task_plan("fine", spec=replace(SPEC, interest=fine.digest))]
+        await store.tasks.declare(plans, now)
+        await store.interests.declare([fine], now)
         for name, numbers in (("deaf", [number + 9]), ("fine", [number, number + 9]), ("topic", [-1])):
             row = await store.outboxes.declare(replace(PLAN, name=name), None, now)
             await store.outboxes.capture(row.id, numbers)

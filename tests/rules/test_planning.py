@@ -261,6 +261,9 @@ def test_what_left_an_earlier_filter_may_match_the_one_of_now() -> None:
     assert plan_rows([(task(current=False), change("leave", paid | seen, paid | seen))], NOW, read) == []
     assert plan(task(current=False), change("delete", paid)).drops
     assert plan(task(current=False), change("enter", gone, paid)).runs
+    assert plan_rows([(task(current=False), change("enter", None, gone | seen))], NOW, read) == [], (
+        "it does not match now"
+    )
 
 
 def test_nothing_is_dropped_as_an_earlier_declaration_did_not_capture_what_is_asked_for_now() -> None:

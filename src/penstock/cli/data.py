@@ -18,6 +18,7 @@ from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, print_rows, print_table, readable_time, say
 from penstock.cli.tables import count_rows, find_table, statements_of
+from penstock.cli.visible import visible_json
 from penstock.errors import ValueInvalid
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
@@ -87,9 +88,9 @@ async def _show(
         documents = Documents(statements, backend.engine.clock)
         if lines:
             for row in rows:
-                click.echo(documents.line(row), nl=False)
+                click.echo(visible_json(documents.line(row).decode()), nl=False)
         elif options.json:
-            click.echo(to_json([documents.document(row) for row in rows]))
+            click.echo(visible_json(to_json([documents.document(row) for row in rows]).decode()))
         else:
             _show_rows(statements, [documents.document(row) for row in rows], limit)
 

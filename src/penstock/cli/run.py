@@ -17,6 +17,7 @@ from penstock.cli.functions import signature_text
 from penstock.cli.opening import UNHURRIED, complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import print_json
+from penstock.cli.visible import visible_json
 from penstock.errors import ArgumentsInvalid, FunctionNotFound
 from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
@@ -45,7 +46,7 @@ def command(options: Options, function: str, arguments: Sequence[str]) -> None:
     found = find_function(app.registry, function)
     text = complete(_run(app, options, found, check_arguments(found, arguments)))
     if options.json:
-        click.echo(text)
+        click.echo(visible_json(text.decode()))
     else:
         print_json(from_json(text), pretty=True)
 

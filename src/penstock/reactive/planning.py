@@ -212,11 +212,15 @@ def _join(known: RowPlan, plan: RowPlan) -> None:
 
 def _meant(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
     """Which kind of change it is for the task; None if it is none, as far as is known."""
-    left = change.kind == "leave" and not task.current  # an earlier filter, and it may match the one of now
-    if task.spec.exact and not left:
-        return change.kind
-    if task.current or task.kinds.keys() <= change.values("after").keys():
+    if task.current:
+        return change.kind if task.spec.exact else _kind(task, change, read)
+    left = change.kind == "leave"  # an earlier filter, and it may match the one of now
+    after = change.values("after")
+    known = change.after is not None and task.kinds.keys() <= after.keys()
+    if known and (left or not task.spec.exact):
         return _kind(task, change, read)
+    if known and not _means(task, _side(task, after, read)):
+        return None
     return None if left else change.kind
 
 

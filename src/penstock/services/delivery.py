@@ -19,7 +19,7 @@ from typing import Any
 from penstock.calls.deliveries import Delivery
 from penstock.calls.outboxes import DeclaredOutbox
 from penstock.calls.run import Runner
-from penstock.errors import LeaseLost, TryAgain, WorkerLost
+from penstock.errors import CallTimeout, LeaseLost, TryAgain, WorkerLost
 from penstock.functions.function import FunctionKind
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
@@ -37,7 +37,6 @@ _SLOW = 0.1  # seconds after which fewer do
 _LOOK_EVERY = 0.05  # seconds; who writes with penstock wakes it at once
 _STATE_EVERY = 1.0
 _STAND_BY = 1.0
-_SEEN = 100
 
 
 class Line(Service):
@@ -96,19 +95,10 @@ class Line(Service):
 
     async def next_at(self) -> datetime | None:
         """When it goes on by itself, if it waits: for a further attempt that is not beyond its policy, or to linger."""
-        standing, most = self._standing, self._outbox.retry.max_attempts
-        if standing.row is None:
+        if self._standing.row is None:
             return None
-        aside = await self._runner.engine.store.outboxes.aside(standing.row.id, ["halted"], _SEEN)
-        troubles = [standing.trouble, *(one.trouble for one in aside)]
-        times = [
-            one.retry_at
-            for one in troubles
-            if one is not None and one.retry_at is not None and (most is None or one.attempts < most)
-        ]
-        if (left := self._portions.waits()) is not None:
-            times.append(self.clock.now() + timedelta(seconds=left))
-        return min(times, default=None)
+        times, left = await self._standing.tried_again_at(), self._portions.waits()
+        return min([*times, *([] if left is None else [self.clock.now() + timedelta(seconds=left)])], default=None)
 
     async def end(self, grace: float) -> None:
         """Stop; what is under way may end within this many seconds."""
@@ -168,7 +158,10 @@ class Line(Service):
         if not self._standing.again:
             self._sending.sent.clear()
         self._sending.begun.clear()
-        self._careful = 0 if died is None else self._portions.whole
+        if died is not None:
+            self._careful = self._portions.whole
+        elif not self._standing.again:  # who takes again what it had goes on as carefully
+            self._careful = 0
         return self._standing.row is not None
 
     async def _is_changed(self) -> bool:
@@ -273,30 +266,29 @@ class Line(Service):
         function = self._function
         mutation, began = function.kind is FunctionKind.MUTATION, self._runner.engine.machine.monotonic()
         delivery: Delivery | None = None
-        taken_away = False
+        taken_away = sealed = False
         try:
             delivery = self._sending.delivery(items)
             step = self._standing.step(items, delivered=len(items))
 
             async def seal(session: Session) -> bool:
-                nonlocal taken_away
-                taken_away = not await self._runner.engine.store.outboxes.advance(step, self.clock.now(), session)
-                return not taken_away
+                nonlocal taken_away, sealed
+                sealed = await self._runner.engine.store.outboxes.advance(step, self.clock.now(), session)
+                taken_away = not sealed
+                return sealed
 
             await self._sending.run(delivery, seal if mutation else None)
         except Exception as error:
             if taken_away and isinstance(error, LeaseLost):
                 self._standing.lost()
                 self._forget()
-                return
-            if not mutation or not isinstance(error, TryAgain) or (len(items) == 1 and is_its_own(error)):
-                await self._failed_together(items, 0 if delivery is None else delivery.done, error)
-                return
-            self._standing.uncertain = error.facts.get("uncertain", False)
-            if len(items) == 1 or self._standing.uncertain:
+            elif sealed and isinstance(error, CallTimeout):
+                self._standing.uncertain = True  # it may be committed all the same
                 raise
-            self._portions.fewer(len(items) // 2, items)
-            log_event("outbox.again", outbox=self._outbox.name, messages=len(items), error=error)
+            elif not mutation or not isinstance(error, TryAgain) or (len(items) == 1 and is_its_own(error)):
+                await self._failed_together(items, 0 if delivery is None else delivery.done, error)
+            else:
+                self._again(items, error)
             return
         if mutation:
             self._standing.advanced(step)
@@ -304,11 +296,18 @@ class Line(Service):
         else:
             self._sending.sent.update((item.identity, item) for item in items)
             await self._delivered(items)
-        slow = mutation and self._runner.engine.machine.monotonic() - began > _SLOW
-        if slow:
+        if mutation and self._runner.engine.machine.monotonic() - began > _SLOW:
             self._portions.slow(len(items))
         else:
             self._portions.more()
+
+    def _again(self, items: Sequence[Item], error: TryAgain) -> None:
+        """Hand fewer over together, as that may be why the database was busy."""
+        self._standing.uncertain = bool(error.facts.get("uncertain"))
+        if len(items) == 1 or self._standing.uncertain:
+            raise error
+        self._portions.fewer(len(items) // 2, items)
+        log_event("outbox.again", outbox=self._outbox.name, messages=len(items), error=error)
 
     async def _failed_together(self, items: list[Item], done: int, error: Exception) -> None:
         """Find the message that failed: fewer are handed over together, until it is alone."""

@@ -107,7 +107,7 @@ class FeedWatch:
 
     async def _look_for_deaf(self, interests: Collection[int]) -> None:
         """Tell of tasks and outboxes without an interest, at the second look: it may be that one is being declared."""
-        tasks = [interest_name(row.plan.name) for row in await self._store.tasks.list() if not row.interests]
+        tasks = [interest_name(row.plan.name) for row in await self._store.tasks.list() if row.interest is None]
         outboxes = [
             reader_name(row.plan.name)
             for row in await self._store.outboxes.list()

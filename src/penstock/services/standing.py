@@ -24,6 +24,8 @@ from penstock.store.changes import Batch
 from penstock.store.outboxes import Aside, Identity, OutboxRow, Step
 from penstock.store.tasks import Move
 
+_SEEN = 100
+
 
 @dataclass(slots=True)
 class Holder:
@@ -120,6 +122,7 @@ class Standing:
         self.retry_at: datetime | None = None
         self.moved_at = 0.0
         self._left: int | None = None
+        self._taken: int | None = None  # under which lease
         self.again = self.uncertain = False
 
     @property
@@ -139,6 +142,7 @@ class Standing:
         """
         self.forget()
         if not self._is_ours(await self.find()):
+            await self._give_back()
             return None
         reader = self._outbox.reader
         held = next((one.lease for one in await self._store.changes.readers() if one.name == reader), None)
@@ -147,8 +151,9 @@ class Standing:
         self.again = held == lease and position == self.position
         if position is None or row is None:
             return None
+        self._taken = lease
         if not self._is_ours(row):  # it was declared otherwise just now
-            await self._store.changes.leave(reader, lease)
+            await self._give_back()
             return None
         self.row, self.lease, self.position, self.trouble = row, lease, position, row.trouble
         self.keys = await self._store.outboxes.kept_keys(row.id)
@@ -170,11 +175,15 @@ class Standing:
 
     async def leave(self) -> None:
         """Let others have it at once."""
-        lease = self.lease
         self.forget()
+        with contextlib.suppress(TryAgain):  # then the end of the lease tells
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        """Keep the reader from nobody, if it was taken and no other one has it by now."""
+        lease, self._taken = self._taken, None
         if lease is not None:
-            with contextlib.suppress(TryAgain):  # then the end of the lease tells
-                await self._store.changes.leave(self._outbox.reader, lease)
+            await self._store.changes.leave(self._outbox.reader, lease)
 
     async def find(self) -> OutboxRow | None:
         """How it is kept now."""
@@ -184,6 +193,18 @@ class Standing:
         """Whether others have changed it."""
         found = await self.find()
         return found is None or self.row is None or found.epoch != self.row.epoch
+
+    async def tried_again_at(self) -> list[datetime]:
+        """When messages are tried again that have failed, but for those beyond their policy."""
+        assert self.row is not None  # noqa: S101 - it is known
+        most = self._outbox.retry.max_attempts
+        aside = await self._store.outboxes.aside(self.row.id, ["halted"], _SEEN)
+        troubles = [self.trouble, *(one.trouble for one in aside)]
+        return [
+            one.retry_at
+            for one in troubles
+            if one is not None and one.retry_at is not None and (most is None or one.attempts < most)
+        ]
 
     # ----- writing
 

@@ -140,7 +140,7 @@ class UnderWay:
             self._start_alone(sharing[0])
         elif sharing:
             self._groups.add(sharing)
-        if len(self.running) >= self._places:
+        if self.free <= 0:
             self.batches.hurry()
 
     async def wait_for_one(self, seconds: float) -> None:

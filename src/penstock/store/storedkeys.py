@@ -36,10 +36,12 @@ class StoredKeys:
         return KeyHolder(*self.decode(rows[0])) if rows else None
 
     async def free(self, transaction: OpenTransaction, pool: str, key: str, job_id: UUID) -> bool:
-        """Take a key from a job that is not there, and so will never free it; False if it is there."""
+        """Take a key from a job that is not there, and so will never free it; False if that is there."""
         held = {"pool": pool, "key": key, "id": self.encode(job_id)}
-        # The look comes first: all may look, but not all may delete
-        return bool(await self._fetch(transaction, "lost", **held) and await self._fetch(transaction, "free", **held))
+        if not await self._fetch(transaction, "lost", **held):  # all may look, but not all may delete
+            return False
+        await self._fetch(transaction, "free", **held)  # unless another one has done so just now
+        return True
 
     async def replace(self, transaction: OpenTransaction, holder: KeyHolder, job: NewJob, now: datetime) -> bool:
         """Put a job in the place of a pending one, which keeps its id; False if that has started, or is canceled."""

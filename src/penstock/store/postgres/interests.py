@@ -38,12 +38,13 @@ class PostgresInterests:
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Give interests their numbers, without capturing anything yet."""
-        known = await self._known()
+        known, numbers = await self._known(), list[int]()
         for one in interests:
-            if identity_of(one) not in known:
+            while (found := known.get(identity_of(one))) is None:  # another release may have replaced it already
                 await self._run("add", **_added(one, now))
                 known = await self._known()
-        return [known[identity_of(one)].id for one in interests]
+            numbers.append(found.id)
+        return numbers
 
     async def check(self, interests: Sequence[Interest], now: datetime) -> None:
         """Refuse what `declare` would refuse, without changing anything."""

@@ -68,7 +68,7 @@ set pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
     gated = g.gate is not null, concurrency_key = coalesce(g.gate, ''), place = g.place
 from unnest(:tasks::integer[], :keys::text[]) as k (task, key)
 cross join lateral (select * from penstock.task_job o where o.task = k.task and o.key = k.key offset 0) g
-where j.id = g.id and (j.pool, j.function, j.kind) <> (g.pool, g.function, g.kind);
+where j.id = g.id and (j.pool, j.function, j.kind, j.priority) <> (g.pool, g.function, g.kind, g.priority);
 
 -- list: all tasks by name, with the numbers of their interests: those that there are, that of the one which they are
 -- declared with, and those that they have had.
@@ -151,7 +151,7 @@ select r.task, r.key, r.id, r.idle, r.live from recorded r where not (r.generati
 
 -- launch: see to it that there is a pending job for the last generation of some rows: a new one for those that are idle;
 -- that of the others learns what has changed since, unless it runs, and so learns at its end. One that was due and is due
--- later now is scheduled again; who resumes the task is not to take it for one that only the hold has put off. What a worker
+-- later now, or has a key now, is scheduled again; who resumes the task is not to take it for one that only the hold has put off. What a worker
 -- or who cancels has in hand is passed by: they look at the record when they are done. Requests to cancel that came before
 -- the change are not about it, and are forgotten.
 -- Differs: one statement for any number of rows, each of which is looked up by itself.
@@ -165,11 +165,11 @@ with given as materialized (
 ), informed as (
     update penstock.ready_job j set args = g.args, attempt = case when g.resets then 0 else j.attempt end
     from given g
-    where j.id = g.id and j.id in (select id from ready) and g.due_at <= :now::timestamptz
+    where j.id = g.id and j.id in (select id from ready) and g.due_at <= :now::timestamptz and g.gate is null
     returning j.id
 ), unready as (
     delete from penstock.ready_job j using given g
-    where j.id = g.id and j.id in (select id from ready) and g.due_at > :now
+    where j.id = g.id and j.id in (select id from ready) and (g.due_at > :now or g.gate is not null)
     returning j.id, j.pool, j.function, j.kind, g.args, j.priority, g.rank, g.due_at, j.options,
               case when g.resets then 0 else j.attempt end as attempt, j.enqueued_at, nullif(j.error, :held::text) as error,
               j.attempts, g.gate, g.place

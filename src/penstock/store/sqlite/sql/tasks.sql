@@ -55,7 +55,7 @@ set pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
     rank = g.rank + iif(j.keeps_turn, 0, penstock_microseconds(j.run_at) - penstock_microseconds(g.due_at)),
     gated = g.gate is not null, concurrency_key = coalesce(g.gate, ''), place = g.place
 from json_each(:rows) k join penstock_task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
-where j.id = g.id and (j.pool, j.function, j.kind) <> (g.pool, g.function, g.kind);
+where j.id = g.id and (j.pool, j.function, j.kind, j.priority) <> (g.pool, g.function, g.kind, g.priority);
 
 -- list: all tasks by name, with the numbers of their interests: those that there are, that of the one which they are
 -- declared with, and those that they have had.
@@ -107,14 +107,14 @@ on conflict (task, key) do update set
     forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end
 returning task, key, id, idle, live;
 
--- postpone: jobs in ready whose rows are due later now are scheduled again (SQLite only: part of launch).
+-- postpone: jobs in ready whose rows are due later now, or have a key now, are scheduled again (SQLite only: part of launch).
 insert into penstock_scheduled_job
     (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, error, attempts, gated)
 select j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, g.due_at, j.options, j.attempt, j.enqueued_at, j.error,
        j.attempts, g.gate is not null
 from json_each(:rows) k join penstock_task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
 join penstock_ready_job j on j.id = g.id
-where not k.value ->> 2 and g.due_at > :now
+where not k.value ->> 2 and (g.due_at > :now or g.gate is not null)
 returning id;
 
 -- postponed: take them out of ready (SQLite only: the other half of postpone).
