@@ -14,7 +14,7 @@ from stage.waits import until
 from penstock import App, Table, TaskCtx
 from penstock.testing import gate
 
-ROWS, TIMES = 6_000, 4  # more than are read at once
+ROWS, TIMES = 3_000, 4  # more than are read at once
 _WAITING = (
     "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     " and pid <> pg_backend_pid()"
