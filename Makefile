@@ -1,4 +1,4 @@
-# No tool but Python 3.11 or newer and make is needed, and some servers for tests. Each command makes and fills .venv.
+# No tool but Python 3.11 or newer and make is needed. Each command makes and fills .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready

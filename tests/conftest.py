@@ -20,6 +20,9 @@ import psycopg
 import pytest
 from stage.databases import Databases, make_tables, name_of
 from stage.pgbouncer import PgBouncer, pgbouncer
+from stage.reporting import pytest_runtest_makereport, pytest_terminal_summary
+
+__all__ = ["pytest_runtest_makereport", "pytest_terminal_summary"]  # hooks, which pytest finds here
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 * 2**30

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 from stage import ledger
 from stage.administrators import administrator
-from stage.pgbouncer import MISSING, PgBouncer, pgbouncer, program
+from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.processes import processes
 from stage.waits import until
 
@@ -369,11 +369,3 @@ def test_who_gets_no_connection_from_the_pooler_is_told_so_in_time(narrow: PgBou
             assert await other.run_query(ledger.entries, what="x") == [0]
 
     asyncio.run(story())
-
-
-def test_a_missing_program_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PENSTOCK_TEST_PGBOUNCER", raising=False)
-    monkeypatch.setattr("shutil.which", lambda *_arguments, **_options: None)
-    with pytest.raises(AssertionError, match="apt-get install pgbouncer"):
-        program()
-    assert "PENSTOCK_TEST_PGBOUNCER" in MISSING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -39,14 +40,10 @@ def test_trees() -> dict[str, ast.Module]:
 @pytest.fixture(scope="session")
 def files() -> list[Path]:
     """Every file of the repository that git would commit; outside of git, every file that is no tool's own."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if listed.returncode == 0 and listed.stdout:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    git = shutil.which("git")
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False) if git else None
+    if listed and listed.returncode == 0 and listed.stdout:
         paths = [ROOT / name for name in listed.stdout.splitlines()]
     else:
         paths = [

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from stage import severed
-from stage.network import Machine, RefusedError, machine, missing, run, tried
+from stage.needs import INSISTS
+from stage.network import Machine, RefusedError, machine, refusal, run, tried
 from stage.outboxes import outbox_row
 from stage.processes import Process
 from stage.server import server
@@ -21,15 +22,14 @@ from stage.waits import until
 from penstock.app import Backend
 
 LEASE = 3.0
-NEEDED = "TESTS_NEED_NETWORK"
 PARCELS = 12
 
 
 @pytest.fixture
 def other() -> Iterator[Machine]:
     """Another machine."""
-    if reason := missing():
-        skip = pytest.fail if os.environ.get(NEEDED) else pytest.skip
+    if reason := refusal():
+        skip = pytest.fail if os.environ.get(INSISTS) else pytest.skip
         skip(reason)
     with machine() as made:
         yield made

@@ -12,7 +12,7 @@ import redis_stream
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 from stage import brokers
-from stage.brokers import Broker, program, running
+from stage.brokers import Broker, running
 from stage.programs import run_example
 from stage.sinks import ALL, Event, Sink
 
@@ -90,9 +90,3 @@ async def test_ids_are_forgotten_after_their_time(broker: Broker) -> None:
             await add(keys=keys, args=[known_for, "an id", "an event"])
         assert await client.xlen(redis_stream.STREAM) == 2
         assert await client.zrange(redis_stream.ADDED, 0, -1) == ["an id"]
-
-
-def test_a_server_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PENSTOCK_TEST_NATS_SERVER", raising=False)
-    with pytest.raises(AssertionError, match=r"apt-get install nats-server.*PENSTOCK_TEST_NATS_SERVER"):
-        program("nats-server", "nats-server", ["/nowhere"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,25 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from stage.needs import PLACES, program
 from stage.processes import TESTS
 from stage.programs import EXAMPLES
 from stage.waits import until
 
-_PLACES = (os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
-_RABBITMQ_PLACES = ("/usr/lib/rabbitmq/bin", *_PLACES)  # Debian's in the path is only for root and for rabbitmq
-_MISSING = (
-    "The program {name} is missing, with which these tests run. Install it (on Debian and Ubuntu: apt-get install"
-    " {package}), or name one in {variable}; see CONTRIBUTING.md."
-)
-
-
-def program(name: str, package: str, places: Sequence[str] = _PLACES) -> str:
-    """Where a program is; a failure that says how to get it, if it is nowhere."""
-    variable = "PENSTOCK_TEST_" + name.upper().replace("-", "_")
-    found = os.environ.get(variable) or shutil.which(name, path=os.pathsep.join(places))
-    if not found:
-        raise AssertionError(_MISSING.format(name=name, package=package, variable=variable))
-    return found
+_RABBITMQ_PLACES = ("/usr/lib/rabbitmq/bin", *PLACES)  # Debian's in the path is only for root and for rabbitmq
 
 
 def free_port() -> int:
@@ -118,7 +104,7 @@ class Redis(Broker):
         settings = {"bind": "127.0.0.1", "port": str(self.port), "save": "", "appendonly": "yes"}
         settings |= {"appendfsync": "always", "dir": str(self.folder)}
         words = [word for name, value in settings.items() for word in (f"--{name}", value)]
-        return [program("redis-server", "redis-server"), *words]
+        return [program("redis-server"), *words]
 
 
 class Nats(Broker):
@@ -128,7 +114,7 @@ class Nats(Broker):
 
     def command(self) -> list[str]:
         words = ["-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.folder)]
-        return [program("nats-server", "nats-server"), *words]
+        return [program("nats-server"), *words]
 
 
 class RabbitMQ(Broker):
@@ -144,7 +130,7 @@ class RabbitMQ(Broker):
         (folder / "rabbitmq.conf").write_text("log.console.level = warning\n")
 
     def command(self) -> list[str]:
-        return [program("rabbitmq-server", "rabbitmq-server", _RABBITMQ_PLACES)]
+        return [program("rabbitmq-server", places=_RABBITMQ_PLACES)]
 
     def environment(self) -> dict[str, str]:
         folder = str(self.folder)
@@ -170,7 +156,7 @@ class RabbitMQ(Broker):
 
     async def start(self) -> None:
         if self._daemon is None:
-            self._daemon = self._spawn([program("epmd", "erlang-base"), "-port", str(self._names)])
+            self._daemon = self._spawn([program("epmd", "rabbitmq-server"), "-port", str(self._names)])
         await super().start()
 
     def close(self) -> None:

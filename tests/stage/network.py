@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_PLACES = (os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin")
+from stage.needs import program
+
 _RANGE = 2**15  # of pairs of addresses in 198.18.0.0/15, which is for tests of networks
 
 
@@ -35,7 +35,7 @@ class Machine:
     @property
     def command(self) -> list[str]:
         """What runs a program there, if it stands before it."""
-        return [_ip(), "netns", "exec", self.name]
+        return [program("ip", "iproute2"), "netns", "exec", self.name]
 
     def plug(self) -> None:
         """Have the network there again."""
@@ -72,10 +72,8 @@ def machine(number: int | None = None) -> Iterator[Machine]:
         made.close()
 
 
-def missing() -> str:
-    """Why there can be no second machine; empty if there can."""
-    if _ip() == "ip" and not shutil.which("ip"):
-        return "There is no program ip, with which networks are made; it comes with iproute2."
+def refusal() -> str:
+    """Why this process may make no second machine; empty if it may."""
     try:
         with machine():
             return ""
@@ -91,9 +89,5 @@ def run(*arguments: str) -> None:
 
 def tried(*arguments: str) -> str:
     """Run `ip`; why it did not do so, or nothing."""
-    done = subprocess.run([_ip(), *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run([program("ip", "iproute2"), *arguments], capture_output=True, text=True, check=False)
     return f"ip {' '.join(arguments)}: {done.stderr.strip()}" if done.returncode else ""
-
-
-def _ip() -> str:
-    return shutil.which("ip", path=os.pathsep.join(_PLACES)) or "ip"

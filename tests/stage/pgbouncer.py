@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -14,13 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from stage.needs import program
 from stage.waits import until
 
-MISSING = (
-    "The program pgbouncer is missing, with which these tests run. Install it (on Debian and Ubuntu: apt-get install"
-    " pgbouncer; with Homebrew: brew install pgbouncer), or name one in PENSTOCK_TEST_PGBOUNCER."
-)
-_PLACES = (os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin")
 _SETTINGS = {
     "listen_addr": "127.0.0.1",
     "unix_socket_dir": "",
@@ -31,14 +26,6 @@ _SETTINGS = {
     "server_login_retry": "0.2",  # seconds after which a server that was away is tried again
     "server_fast_close": "1",
 }
-
-
-def program() -> str:
-    """Where PgBouncer is; a failure that says how to get it, if it is nowhere."""
-    found = os.environ.get("PENSTOCK_TEST_PGBOUNCER") or shutil.which("pgbouncer", path=os.pathsep.join(_PLACES))
-    if not found:
-        raise AssertionError(MISSING)
-    return found
 
 
 class PgBouncer:
@@ -93,7 +80,7 @@ class PgBouncer:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         with (self._folder / "log").open("ab") as log:
-            return subprocess.Popen([program(), self._folder / "pgbouncer.ini"], stdout=log, stderr=log)
+            return subprocess.Popen([program("pgbouncer"), self._folder / "pgbouncer.ini"], stdout=log, stderr=log)
 
     async def _answers(self) -> bool:
         assert self._process is not None
