@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import importlib.util
 import sys
+import time
 import traceback
 
 from benchmarks import changes, claims, footprint, jobs, mutations, outbox, pools, queries, scheduling, tasks
@@ -68,6 +69,7 @@ def _run(benchmark: Benchmark, bench: Bench, *, strict: bool) -> bool:
     """Run one benchmark and print its outcome; whether the run may still end well."""
     if benchmark.uvloop and importlib.util.find_spec("uvloop") is None:
         return True
+    begun = time.perf_counter()
     try:
         measured = _measure(benchmark, bench)
     except CannotMeasureError as reason:
@@ -79,6 +81,7 @@ def _run(benchmark: Benchmark, bench: Bench, *, strict: bool) -> bool:
         return False
     else:
         _tell(benchmark, bench, measured, "none")
+    bench.row(f"took {time.perf_counter() - begun:.0f} s")
     return bench.met or not strict
 
 

@@ -36,6 +36,7 @@ class Sizes:
         seconds: Length of one turn.
         rows: Rows of the tables that are read and written.
         later: Jobs scheduled for later while claims are measured.
+        planned: Rows for which tasks plan runs.
         claims: Claims measured on each side.
         actions: Jobs without effect that a worker drains; actions.
         mutations: The same; mutations.
@@ -52,6 +53,7 @@ class Sizes:
     seconds: float = 0.3
     rows: int = 10_000
     later: int = 1_000_000
+    planned: int = 200_000
     claims: int = 100
     actions: int = 10_000
     mutations: int = 3_000
@@ -69,6 +71,7 @@ QUICK = Sizes(
     seconds=0.05,
     rows=200,
     later=2_000,
+    planned=2_000,
     claims=5,
     actions=200,
     mutations=50,

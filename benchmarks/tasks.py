@@ -2,8 +2,8 @@
 
 The program's own process plans and runs. ``task_drain``: rows are changed while nobody looks; then how long it takes
 until the last handler, which does nothing, has ended, beside as many jobs of a pool. ``task_reconcile``: a task is
-declared beside rows that were there before. ``task_bulk``: one statement changes all rows of a table, a million of
-them, whose runs are pending; then how long it takes until that is planned. ``task_latency``: from the end of a
+declared beside rows that were there before. ``task_bulk``: one statement changes all rows of a table
+whose runs are pending; then how long it takes until that is planned. ``task_latency``: from the end of a
 mutation, or of a statement of another program, to the handler, at forty changes a second.
 """
 
@@ -180,7 +180,7 @@ async def _ended(writer: _Writer, store: StoreName, count: int) -> None:
 
 async def reconcile(bench: Bench, store: StoreName) -> None:
     """How many rows that are older than a task are planned in a second, and how much memory that takes."""
-    count = bench.sizes.later
+    count = bench.sizes.planned
     async with _database(bench, store) as (url, writer):
         await writer.fill(count)
         async with app.open(config=Config(database=url, worker_jobs=_JOBS)) as backend:
@@ -201,7 +201,7 @@ async def reconcile(bench: Bench, store: StoreName) -> None:
 
 async def bulk(bench: Bench, store: StoreName) -> None:
     """How many rows that one statement has changed are planned in a second, and how much memory that takes."""
-    count, prefix = bench.sizes.later, "penstock." if store == "postgres" else "penstock_"
+    count, prefix = bench.sizes.planned, "penstock." if store == "postgres" else "penstock_"
     async with _database(bench, store) as (url, writer):
         await writer.fill(count)
         async with app.open(config=Config(database=url, worker_jobs=_JOBS)) as backend:
