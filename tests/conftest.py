@@ -18,7 +18,7 @@ from typing import Any
 import asyncpg
 import psycopg
 import pytest
-from stage.databases import Databases, make_tables, name_of
+from stage.databases import Databases, make_tables
 from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.reporting import pytest_runtest_makereport, pytest_terminal_summary
 
@@ -28,6 +28,7 @@ _MEMORY = Path("/dev/shm")
 _ROOM = 4 * 2**30
 _LEFT_SECONDS = 5.0
 _OWN = {  # settings of this session's own server, whose data is gone afterwards anyway
+    "autovacuum": "off",  # nothing lives long enough
     "fsync": "off",
     "full_page_writes": "off",
     "min_wal_size": "'32MB'",
@@ -122,9 +123,8 @@ def postgres_url(empty_postgres_url: str) -> str:
 @pytest.fixture(scope="session")
 def postgres_template(databases: Databases) -> Iterator[str]:
     """Name of a PostgreSQL database with penstock's own tables: a copy of it is made sooner than they are."""
-    with databases.one() as url:
-        make_tables(url)
-        yield name_of(url)
+    with databases.template() as name:
+        yield name
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,7 @@ def _project_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
         if not file.is_file():
             continue
         try:
-            content: Any = tomllib.loads(file.read_text("utf-8"))
+            content: Any = _parsed(file.read_text("utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{file} cannot be read: {error}.") from error
         for part in path:
@@ -220,6 +221,12 @@ def _project_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
                 raise ConfigError(f"{file}: {part} must be a table, not {content!r}.")
         found.append((str(file), {key: value for key, value in content.items() if key != "app"}))
     return found
+
+
+@lru_cache(maxsize=2)
+def _parsed(text: str) -> Any:
+    """Settings are looked up each time a backend opens, and a test suite opens thousands."""
+    return tomllib.loads(text)
 
 
 def _variable(name: str) -> str:

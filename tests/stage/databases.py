@@ -19,7 +19,8 @@ from penstock.schema.table import Table, definition_of
 from penstock.store.migrate import push
 from penstock.store.open import make_store
 
-_HAS_STRATEGIES = 150000
+_HAS_STRATEGIES = 150000  # and lets an OID be chosen
+_FIRST_OID = 4_000_000_000
 
 
 class Databases:
@@ -36,19 +37,40 @@ class Databases:
         self._numbers = itertools.count(1)
         # Its files are copied, not logged page by page: of a database as small as these, twice as fast.
         self._copied = " strategy file_copy" if connection.info.server_version >= _HAS_STRATEGIES else ""
+        # The change feed knows its database by the OID. One copy at a time gets the OID that its template names.
+        self._oid = _FIRST_OID + os.getpid() if self._copied else 0
+        self._taken = self._oid == 0
 
     @contextmanager
     def one(self, template: str | None = None) -> Iterator[str]:
         """URL of a new database, or of a copy of one with penstock's own tables; dropped at the end of the block."""
         name = f"test_{os.getpid()}_{next(self._numbers)}"
-        self._connection.execute(f"create database {name} template {template or 'template1'}{self._copied}")
-        url = urlunsplit(self._server._replace(path=f"/{name}"))
+        known = template is not None and not self._taken
+        chosen = f" oid {self._oid}" if known else ""
+        self._connection.execute(f"create database {name} template {template or 'template1'}{self._copied}{chosen}")
+        self._taken |= known
+        url = self._url(name)
         try:
-            if template is not None:
+            if template is not None and not known:
                 settle(url)
             yield url
         finally:
             self._connection.execute(f"drop database {name} with (force)")
+            self._taken ^= known
+
+    @contextmanager
+    def template(self, *tables: type[Table]) -> Iterator[str]:
+        """Name of a database with penstock's own tables, and others, of which copies are made."""
+        with self.one() as url:
+            make_tables(url, *tables)
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(
+                    "update penstock.change_slot set origin = regexp_replace(origin, '[0-9]+$', %s)", [str(self._oid)]
+                )
+            yield name_of(url)
+
+    def _url(self, name: str) -> str:
+        return urlunsplit(self._server._replace(path=f"/{name}"))
 
 
 def settle(url: str) -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from stage.databases import Databases, make_tables, name_of
+from stage.databases import Databases, make_tables
 
 from penstock.testing.conformance.bench import Note
 
@@ -16,9 +16,8 @@ from penstock.testing.conformance.bench import Note
 @pytest.fixture(scope="session")
 def suite_template(databases: Databases) -> Iterator[str]:
     """Name of a PostgreSQL database with the tables of the suite."""
-    with databases.one() as url:
-        make_tables(url, Note)
-        yield name_of(url)
+    with databases.template(Note) as name:
+        yield name
 
 
 @pytest.fixture
