@@ -13,13 +13,19 @@ from penstock.config import Config
 from penstock.store.contract import Statement, Store
 from penstock.store.open import make_store
 from penstock.testing.conformance.bench import StoreMaker
-from penstock.testing.conformance.suite import StoreSuite
+from penstock.testing.conformance.isolation import Isolation
+from penstock.testing.conformance.jobs import Jobs
+from penstock.testing.conformance.leases import Leases
+from penstock.testing.conformance.locks import Locks
+from penstock.testing.conformance.sessions import Sessions
+from penstock.testing.conformance.signals import Signals
 
 
-class TestPgBouncer(StoreSuite):
+class TestPgBouncer(Sessions, Isolation, Signals, Leases, Locks, Jobs):
+    """What depends on the connection; each other statement is one that `TestPostgres` has run."""
+
     slow = Statement("select pg_sleep(600)")
 
-    machine_examples, task_examples = 6, 3
     delete_lease = Statement("delete from penstock.lease where id = $1")
 
     @pytest.fixture(autouse=True)
