@@ -4,10 +4,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format lock clean
+.PHONY: help demo test test-long check bench format lock clean
 
 help: ## list these commands
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 $(READY): pyproject.toml requirements-dev.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "penstock needs Python 3.11 or newer")'
@@ -21,6 +21,9 @@ demo: $(READY) ## run the example: bookings, an SMS provider that fails, and the
 
 test: $(READY) ## run all tests on SQLite and on a real PostgreSQL
 	$(BIN)/python -m pytest -n 4
+
+test-long: $(READY) ## run all tests, and try many more examples where hypothesis invents them
+	TESTS_LONG=1 $(BIN)/python -m pytest -n 4 -o timeout=1200
 
 check: $(READY) ## formatting, lint, types and import rules
 	$(BIN)/ruff format --check .

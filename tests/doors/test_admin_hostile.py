@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage.desk import BY_FILTER, BY_NAME, CHANGES, READS, SECRET, TOKEN, Desk, app, before, desk, refused
+from stage.examples import examples
 from stage.listening import listening
 from stage.stories import one_backend
 
@@ -365,7 +366,7 @@ def test_whatever_is_sent_gets_an_answer(sqlite_url: str) -> None:
     with one_backend(app, sqlite_url, admin_token=SECRET) as tell:
 
         @given(requests)
-        @settings(max_examples=60, deadline=None)
+        @settings(max_examples=examples(60), deadline=None)
         def whatever(sent: list[tuple[str, dict[str, Any]]]) -> None:
             async def story(backend: TestApp) -> None:
                 async with before(backend) as admin:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage.desk import OF_OUTBOXES, SECRET, TO_OUTBOXES, before, desk, refused
+from stage.examples import examples
 from stage.mailroom import app, failing, hand_over, put, put_and_fail
 from stage.outboxes import send
 from stage.stories import one_backend
@@ -273,7 +274,7 @@ def test_whatever_is_sent_gets_an_answer(sqlite_url: str) -> None:
     with one_backend(app, sqlite_url, admin_token=SECRET) as tell:
 
         @given(requests)
-        @settings(max_examples=60, deadline=None)
+        @settings(max_examples=examples(60), deadline=None)
         def whatever(sent: list[tuple[str, dict[str, Any]]]) -> None:
             async def story(backend: TestApp) -> None:
                 async with before(backend) as admin:

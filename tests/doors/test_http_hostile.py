@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from stage.examples import examples
 
 from penstock.functions.signature import Signature
 from penstock.testing import gate
@@ -410,7 +411,7 @@ def tell(near_door: Door) -> Iterator[Callable[[Story], None]]:
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_sent_gets_an_answer(tell: Callable[[Story], None], data: st.DataObject) -> None:
     json_values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

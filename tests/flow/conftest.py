@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from stage.examples import LONG, examples
 
 settings.register_profile(
     "story",
     deadline=None,
     database=None,
-    derandomize=False,
-    max_examples=150,
+    derandomize=not LONG,
+    max_examples=examples(150),
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )

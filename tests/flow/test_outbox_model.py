@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stage.examples import examples
 from stage.outboxes import OutboxStage, aside, drain, outbox_row, text_of
 from stage.stories import one_backend
 
@@ -191,12 +192,12 @@ def test_outboxes_do_what_the_model_says(database_url: str, *, beside: bool) -> 
     with one_backend(stage.app, database_url) as tell:
 
         @given(st.lists(OPS, min_size=2, max_size=7))
-        @settings(settings.get_profile("story"), max_examples=12)
-        def examples(ops: list[tuple[str, Any]]) -> None:
+        @settings(settings.get_profile("story"), max_examples=examples(12))
+        def tells(ops: list[tuple[str, Any]]) -> None:
             async def run(test: TestApp) -> None:
                 story.append(Story(stage, test, beside=beside))
                 await story[-1].tell(ops)
 
             tell(run)
 
-        examples()
+        tells()

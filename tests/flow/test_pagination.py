@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stage.examples import examples
 from stage.stories import Tell, one_backend, tell_in
 
 from penstock import (
@@ -93,7 +94,7 @@ def tell(database_url: str) -> Iterator[Tell]:
         yield tell
 
 
-@settings(settings.get_profile("story"), max_examples=30)
+@settings(settings.get_profile("story"), max_examples=examples(30))
 @given(
     rows=st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 3)), max_size=12),
     size=st.integers(1, 5),

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+from stage.examples import examples
 from stage.stories import Tell, one_backend, tell_in
 from typing_extensions import TypedDict
 
@@ -385,7 +386,7 @@ def key(value: Any) -> Any:
     return value.value if isinstance(value, enum.Enum) else value
 
 
-@settings(settings.get_profile("story"), max_examples=40)
+@settings(settings.get_profile("story"), max_examples=examples(40))
 @given(data=st.data(), name=st.sampled_from(sorted(KEYS)))
 def test_an_index_orders_and_cuts_alike_on_both_stores(tell: Tell, data: st.DataObject, name: str) -> None:
     values = data.draw(st.lists(st.none() | KEYS[name], min_size=1, max_size=15))

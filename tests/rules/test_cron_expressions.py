@@ -10,6 +10,7 @@ import pytest
 from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stage.examples import examples
 
 from penstock.crons.expression import CronExpression
 from penstock.crons.schedule import next_due
@@ -243,7 +244,7 @@ def listed(numbers: set[int]) -> str:
     return ",".join(map(str, sorted(numbers)))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.sampled_from(SETTINGS),
     st.sets(st.integers(0, 59), min_size=1, max_size=4),
@@ -275,7 +276,7 @@ def test_every_time_is_the_one_that_looking_at_each_minute_finds(
     assert expected
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from(SETTINGS),
     st.integers(0, 59),

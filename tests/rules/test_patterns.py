@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stage.examples import examples
 
 from penstock.reactive.pattern import PatternInvalid, check_pattern, is_found
 
@@ -27,7 +28,7 @@ PATTERNS = st.recursive(ATOMS, joined, max_leaves=6)
 TEXTS = st.text(st.sampled_from("abc.1\n] é_"), max_size=6)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(pattern=PATTERNS, texts=st.lists(TEXTS, min_size=1, max_size=8))
 def test_a_pattern_finds_what_pythons_own_finds(pattern: str, texts: list[str]) -> None:
     check_pattern(pattern)

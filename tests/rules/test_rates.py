@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from stage.examples import examples
 
 from penstock.errors import DeclarationError, LimitExceeded, ValueInvalid
 from penstock.pools.rates import (
@@ -274,7 +275,7 @@ class Given:
         return Fraction(capacity(self.policy) + self.policy.rate * (windows[1] - windows[0]))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(POLICIES, FORWARD | TIMES)
 def test_no_stretch_of_time_gives_more_than_the_policy_allows(
     policy: RateLimit, takes: list[tuple[Fraction, int, bool]]
@@ -284,14 +285,14 @@ def test_no_stretch_of_time_gives_more_than_the_policy_allows(
     found.check()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(POLICIES, FORWARD | TIMES)
 @example(FixedWindow(10, MINUTE), [(Fraction(0), 8, True), (Fraction(0), 5, True), (Fraction(1), 7, False)])
 def test_nor_does_it_if_tokens_are_reserved(policy: RateLimit, takes: list[tuple[Fraction, int, bool]]) -> None:
     Given(policy, takes, reserve=True).check()
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(POLICIES, TIMES, st.integers(1, 20), st.booleans())
 def test_the_time_after_which_to_try_again_is_enough_and_no_longer_than_needed(
     policy: RateLimit, takes: list[tuple[Fraction, int, bool]], count: int, reserve: bool

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stage.examples import examples
 
 from penstock.changes.readset import Bound
 from penstock.store.statements import Condition
@@ -61,7 +62,7 @@ STARTS = st.builds(
 DIRECTIONS = st.sampled_from(["asc", "desc"])
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(ROWS, STARTS, DIRECTIONS)
 def test_after_each_row_come_exactly_those_that_follow_it(
     rows: list[Row], start: Segment, direction: Literal["asc", "desc"]
@@ -72,7 +73,7 @@ def test_after_each_row_come_exactly_those_that_follow_it(
         assert read(rest, rows, direction) == everything[number + 1 :]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(ROWS, STARTS, DIRECTIONS, st.tuples(VALUES, VALUES, st.integers(-1, 20)))
 def test_after_a_row_that_never_was_nothing_comes_from_outside(
     rows: list[Row], start: Segment, direction: Literal["asc", "desc"], forged: Row

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from stage.examples import LONG, examples
 from stage.filters import (
     DEFINITION,
     Dice,
@@ -30,8 +31,9 @@ from penstock.store.sqlite.dialect import SQLITE
 
 PROPERTY = settings(
     deadline=None,
+    derandomize=not LONG,
     database=None,
-    max_examples=12,
+    max_examples=examples(12),
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )

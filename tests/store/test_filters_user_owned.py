@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from stage.examples import LONG, examples
 from stage.filters import OWNED, Dice, LiteThings, PostgresThings, of_stored, with_opposites
 
 from penstock.changes.change import read_values
@@ -24,8 +25,9 @@ from penstock.store.values import captured_like, captured_values, stored_values
 
 PROPERTY = settings(
     deadline=None,
+    derandomize=not LONG,
     database=None,
-    max_examples=8,
+    max_examples=examples(8),
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from stage.examples import examples
 
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -26,7 +27,7 @@ from penstock.testing.conformance.suite import StoreSuite
 class TestPostgres(StoreSuite):
     slow = Statement("select pg_sleep(600)")
 
-    machine_examples, task_examples = 20, 8  # each step is several round trips
+    machine_examples, task_examples = examples(40), examples(20)
     delete_lease = Statement("delete from penstock.lease where id = $1")
 
     @pytest.fixture(autouse=True)

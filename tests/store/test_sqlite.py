@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from stage.examples import examples
 
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -20,7 +21,7 @@ class TestSqlite(StoreSuite):
     slow = Statement(
         "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n", bounded=False
     )
-
+    machine_examples, task_examples = examples(40), examples(20)
     delete_lease = Statement("delete from penstock_lease where id = ?")
 
     @pytest.fixture(autouse=True)
