@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stage.forks import Fork
+
 TESTS = Path(__file__).parent.parent
 
 
@@ -27,24 +29,34 @@ class Process:
         **settings: Any,
     ) -> None:
         options = [f"--{name}={value}" for name, value in settings.items()]
-        self._start([*within, sys.executable, "-m", program, role, database, *arguments, *options], {})
+        self._start(program, [role, database, *arguments, *options], {}, within)
 
-    def _start(self, command: Sequence[str], environment: dict[str, str]) -> None:
+    def _start(
+        self, module: str, arguments: Sequence[str], environment: dict[str, str], within: Sequence[str] = ()
+    ) -> None:
         path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
         known = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore"} | environment
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=known, text=True)
+        (theirs, to), (said, ours) = os.pipe(), os.pipe()
+        self._process: Fork | subprocess.Popen[bytes]
+        if within:
+            command = [*within, sys.executable, "-m", module, *arguments]
+            self._process = subprocess.Popen(command, stdin=theirs, stdout=ours, env=known)
+        else:
+            files = (theirs, ours, 2)
+            self._process = Fork(module, arguments, folder=Path.cwd(), environment=known, files=files)
+        os.close(theirs)
+        os.close(ours)
+        self._to, self._said = os.fdopen(to, "w"), os.fdopen(said)
 
     def expect(self, word: str) -> None:
         """Wait until the process says a word."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().strip()
+        line = self._said.readline().strip()
         assert line == word, f"it said {line!r}, and ended with {self._process.poll()}"
 
     def go(self) -> None:
         """Let it begin."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        self._to.write("\n")
+        self._to.flush()
 
     def stop(self) -> int:
         """Ask it to stop; its exit status."""
@@ -83,9 +95,8 @@ class Process:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._to.close()
+        self._said.close()
 
 
 class Command(Process):
@@ -93,7 +104,7 @@ class Command(Process):
 
     def __init__(self, app: str, database: str, *arguments: str, **environment: str) -> None:
         said = ["--app", app, "--database", database, *arguments]
-        self._start([sys.executable, "-m", "penstock", *said], environment)
+        self._start("penstock", said, environment)
 
 
 @contextmanager

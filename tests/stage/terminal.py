@@ -5,18 +5,13 @@ from __future__ import annotations
 import codecs
 import os
 import pty
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-ENTER, INTERRUPT, END_OF_FILE = "\r", "\x03", "\x04"
+from stage.forks import Fork
 
-# The terminal becomes that of the process, so that Ctrl-C reaches it.
-_START = (
-    "import fcntl, runpy, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); runpy.run_module('penstock', None, '__main__')"
-)
+ENTER, INTERRUPT, END_OF_FILE = "\r", "\x03", "\x04"
 
 
 class Terminal:
@@ -36,14 +31,13 @@ class Terminal:
         self._text = ""
         self._decode = codecs.getincrementaldecoder("utf-8")().decode  # what is read may end within a character
         self._ours, theirs = pty.openpty()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, *arguments],
-            cwd=folder,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TERM": "xterm", "NO_COLOR": "1"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs if errors is None else errors,
-            start_new_session=True,
+        self._process = Fork(
+            "penstock",
+            arguments,
+            folder=folder,
+            environment={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TERM": "xterm", "NO_COLOR": "1"},
+            files=(theirs, theirs, theirs if errors is None else errors),
+            terminal=True,
         )
         os.close(theirs)
 
