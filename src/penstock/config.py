@@ -155,6 +155,11 @@ def load_config(
         ConfigError: A setting is unknown, or its value cannot be read.
     """
     found = find_settings(arguments, environment, folder)
+    if found.get("database", ("default",))[0] == "":
+        raise ConfigError(
+            f"The database is set by {found['database'][1]}, but empty.",
+            fix="Set it to postgresql://user@host/name or sqlite:///file.db, or do not set it at all.",
+        )
     return replace(Config(), **{name: value for name, (value, _source) in found.items()})
 
 
@@ -235,7 +240,9 @@ def _environment_settings(environment: Mapping[str, str]) -> dict[str, tuple[str
     """Variables that set something: the setting's name and its value, those that count more last."""
     variables = {"DATABASE_URL": "database"} | {_variable(name): name for name in _TYPES}
     return {
-        variable: (name, environment[variable]) for variable, name in variables.items() if environment.get(variable)
+        variable: (name, environment[variable])
+        for variable, name in variables.items()
+        if environment.get(variable) or (name == "database" and variable in environment)
     }
 
 
