@@ -82,7 +82,7 @@ class Config:
     max_jobs_scheduled: int = 1_000
     max_bytes_scheduled: int = 16 * _MIB
     max_row_bytes: int = _MIB
-    max_argument_bytes: int = 16 * _MIB
+    max_argument_bytes: int = _MIB
     max_job_argument_bytes: int = 4 * _MIB
     max_result_bytes: int = _MIB
     call_timeout: float = 60.0
