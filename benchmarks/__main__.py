@@ -15,7 +15,7 @@ import importlib.util
 import sys
 import traceback
 
-from benchmarks import changes, claims, footprint, jobs, mutations, outbox, pools, queries, scheduling, tasks
+from benchmarks import changes, claims, doors, footprint, jobs, mutations, outbox, pools, queries, scheduling, tasks
 from benchmarks.databases import Databases
 from benchmarks.harness import QUICK, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
 from benchmarks.peers import bars
@@ -31,6 +31,7 @@ BENCHMARKS = (
     *tasks.BENCHMARKS,
     *outbox.BENCHMARKS,
     *footprint.BENCHMARKS,
+    *doors.BENCHMARKS,
     *bars.BENCHMARKS,
 )
 _ON_DEMAND = "peer_"

@@ -23,7 +23,9 @@ R = TypeVar("R")
 _LARGE = 16 * 1024
 _MOMENT = 1.0  # seconds in which what was given up mostly ends: its statement is cut off, and its next call refused
 
-_APART = ThreadPoolExecutor(1, "penstock-apart")  # reading JSON holds the interpreter: two would keep calls waiting twice
+_APART = ThreadPoolExecutor(
+    1, "penstock-apart"
+)  # reading JSON holds the interpreter: two would keep calls waiting twice
 _GOING_ON: contextvars.ContextVar[list[Future[Any]] | None] = contextvars.ContextVar("going_on", default=None)
 
 
