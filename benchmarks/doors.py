@@ -67,7 +67,7 @@ async def _beside(host: str, port: int, size: int, name: str, connections: int, 
         sys.executable, "-m", "benchmarks.doors", host, str(port), str(size), name, str(connections),
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    assert sender.stdout is not None  # noqa: S101 - asked for
+    assert sender.stdout is not None
     await sender.stdout.readline()  # it has sent
     try:
         return await _probe(host, port, seconds)

@@ -219,7 +219,7 @@ def is_small(size: int) -> bool:
 
 
 async def apart(size: int, work: Callable[[], R]) -> R:
-    """Do work that takes longer the more bytes there are, such as checking them; many bytes in a thread, one at a time."""
+    """Do work that takes longer the more bytes there are, such as checking them; if there are many, in one thread."""
     if is_small(size):
         return work()
     return await asyncio.get_running_loop().run_in_executor(_APART, contextvars.copy_context().run, work)
