@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 
-from benchmarks import changes, claims, footprint, jobs, mutations, outbox, pools, queries, scheduling, tasks
+from benchmarks import changes, claims, doors, footprint, jobs, mutations, outbox, pools, queries, scheduling, tasks
 from benchmarks.databases import Databases
 from benchmarks.harness import QUICK, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
 from benchmarks.peers import bars
@@ -32,6 +32,7 @@ BENCHMARKS = (
     *tasks.BENCHMARKS,
     *outbox.BENCHMARKS,
     *footprint.BENCHMARKS,
+    *doors.BENCHMARKS,
     *bars.BENCHMARKS,
 )
 _ON_DEMAND = "peer_"

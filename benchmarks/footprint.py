@@ -14,6 +14,8 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -77,9 +79,22 @@ async def _start(statement: str) -> float:
 
 async def dev_memory(bench: Bench) -> float:
     """Resident megabytes of an idle ``penstock dev`` with all its processes."""
-    folder = bench.databases.folder / "dev"
+    async with dev_program(bench, _PROGRAM) as (process, _, _):
+        await asyncio.sleep(bench.sizes.settle)
+        resident, proportional, count = _memory(process.pid)
+    shared = "" if proportional is None else f"{proportional:.0f} MB with shared pages divided"
+    bench.row(f"{count} processes", f"{resident:.0f} MB resident", shared)
+    if proportional is not None:
+        bench.report("proportional", proportional)
+    return resident
+
+
+@asynccontextmanager
+async def dev_program(bench: Bench, program: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str, int]]:
+    """``penstock dev`` on a program for the time of a block; its process, and the address at which it serves."""
+    folder = bench.databases.folder / f"dev-{bench.name}"
     folder.mkdir(exist_ok=True)
-    (folder / "main.py").write_text(_PROGRAM, "utf-8")
+    (folder / "main.py").write_text(program, "utf-8")
     output = folder / "output.txt"
     plain_environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     with output.open("wb") as file:
@@ -89,19 +104,13 @@ async def dev_memory(bench: Bench) -> float:
             cwd=folder, env=plain_environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
         )  # fmt: skip
         try:
-            await _serving(process, output)
-            await asyncio.sleep(bench.sizes.settle)
-            resident, proportional, count = _memory(process.pid)
+            host, port = await _serving(process, output)
+            yield process, host, port
         finally:
             await _stop(process)
-    shared = "" if proportional is None else f"{proportional:.0f} MB with shared pages divided"
-    bench.row(f"{count} processes", f"{resident:.0f} MB resident", shared)
-    if proportional is not None:
-        bench.report("proportional", proportional)
-    return resident
 
 
-async def _serving(process: asyncio.subprocess.Process, output: Path) -> None:
+async def _serving(process: asyncio.subprocess.Process, output: Path) -> tuple[str, int]:
     """Wait until the program answers at the address that it has printed."""
     deadline = time.perf_counter() + _PATIENCE
     while time.perf_counter() < deadline:
@@ -112,7 +121,7 @@ async def _serving(process: asyncio.subprocess.Process, output: Path) -> None:
         if address is not None:
             _, writer = await asyncio.open_connection(address["host"], int(address["port"]))
             writer.close()
-            return
+            return address["host"], int(address["port"])
     raise CannotMeasureError(f"penstock dev does not serve: {_last_line(output)}")
 
 

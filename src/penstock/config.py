@@ -83,7 +83,7 @@ class Config:
     max_jobs_scheduled: int = 1_000
     max_bytes_scheduled: int = 16 * _MIB
     max_row_bytes: int = _MIB
-    max_argument_bytes: int = 16 * _MIB
+    max_argument_bytes: int = _MIB
     max_job_argument_bytes: int = 4 * _MIB
     max_result_bytes: int = _MIB
     call_timeout: float = 60.0
@@ -156,6 +156,11 @@ def load_config(
         ConfigError: A setting is unknown, or its value cannot be read.
     """
     found = find_settings(arguments, environment, folder)
+    if found.get("database", ("default",))[0] == "":
+        raise ConfigError(
+            f"The database is set by {found['database'][1]}, but empty.",
+            fix="Set it to postgresql://user@host/name or sqlite:///file.db, or do not set it at all.",
+        )
     return replace(Config(), **{name: value for name, (value, _source) in found.items()})
 
 
@@ -242,7 +247,9 @@ def _environment_settings(environment: Mapping[str, str]) -> dict[str, tuple[str
     """Variables that set something: the setting's name and its value, those that count more last."""
     variables = {"DATABASE_URL": "database"} | {_variable(name): name for name in _TYPES}
     return {
-        variable: (name, environment[variable]) for variable, name in variables.items() if environment.get(variable)
+        variable: (name, environment[variable])
+        for variable, name in variables.items()
+        if environment.get(variable) or (name == "database" and variable in environment)
     }
 
 

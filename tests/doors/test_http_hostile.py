@@ -26,6 +26,7 @@ pytest_plugins = ("doors.http_fixtures",)
 
 COUNT = {"path": "doors.http_fixtures:count"}
 MIB = 1024 * 1024
+LARGE = 20 * 1024
 
 Story = Callable[["Api"], Coroutine[Any, Any, None]]
 
@@ -43,7 +44,7 @@ async def refused(api: Api, status: int, code: str, body: Any, path: str = "/api
 def test_bodies_that_are_no_calls_are_refused(near_door: Door) -> None:
     async def story() -> None:
         async with near_door() as api:
-            for body in ("", "{", "nonsense", '{"path":}', "\0", b"\xff\xfe", '{"path": NaN}', "[" * 100_000):
+            for body in ("", "{", "nonsense", '{"path":}', "\0", b"\xff\xfe", '{"path": NaN}', "[" * 10_000):
                 for path in ("/api/query", "/api/mutation", "/api/action", "/api/query_batch", "/api/run/a/b"):
                     await refused(api, 400, "BadJson", body, path)
             for body in ("null", "1", '"x"', "[]", '[{"path": "doors.http_fixtures:count"}]', "{}", '{"path": 1}'):
@@ -256,11 +257,11 @@ def test_large_bodies_are_read_and_checked_beside_the_event_loop(
     read, check = Message.__init__, Signature.check_json
 
     def read_apart(message: Message, text: bytes | str) -> None:
-        assert (threading.current_thread() is threading.main_thread()) == (len(text) < MIB)
+        assert (threading.current_thread() is threading.main_thread()) == (len(text) < LARGE)
         read(message, text)
 
     def hold(signature: Signature, text: bytes | str) -> dict[str, Any]:
-        if len(text) > MIB:
+        if len(text) > LARGE:
             checking.set()
             assert may_go_on.wait(30)
         return check(signature, text)
@@ -273,7 +274,7 @@ def test_large_bodies_are_read_and_checked_beside_the_event_loop(
             for kind, name in (("query", "find"), ("mutation", "add"), ("action", "restock")):
                 checking.clear()
                 may_go_on.clear()
-                large = asyncio.create_task(api.call(kind, name, title="x" * (2 * MIB)))
+                large = asyncio.create_task(api.call(kind, name, title="x" * LARGE))
                 await asyncio.to_thread(checking.wait, 30)
                 assert isinstance(await api.value("query", "count"), int)
                 may_go_on.set()
@@ -282,10 +283,46 @@ def test_large_bodies_are_read_and_checked_beside_the_event_loop(
     asyncio.run(story())
 
 
+def test_large_bodies_are_read_one_at_a_time_whoever_sends_them(
+    near_door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading one holds the interpreter, so that several at once would keep all others waiting for the sum of them."""
+    read, at_once, most = Message.__init__, [0], [0]
+
+    def count(message: Message, text: bytes | str) -> None:
+        at_once[0] += 1
+        most[0] = max(most[0], at_once[0])
+        threading.Event().wait(0.001)  # lets other threads in
+        read(message, text)
+        at_once[0] -= 1
+
+    monkeypatch.setattr(Message, "__init__", count)
+
+    async def story() -> None:
+        async with near_door() as api:
+            calls = [api.call("query", "echo", value="x" * (300 * 1024)) for _ in range(8)]
+            assert {answer["status"] for answer in await asyncio.gather(*calls)} == {"success"}
+        assert most == [1]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("path", ["query", "mutation", "action", "query_batch", "run/a/b", "work/x"])
+def test_bodies_of_very_many_parts_are_not_read(near_door: Door, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr(Message, "__init__", lambda *_: pytest.fail("it was read"))
+
+    async def story() -> None:
+        async with near_door() as api:
+            for parts in ("[]" * 33_000, "{}" * 33_000, "[{" * 17_000):
+                await refused(api, 413, "RequestTooLarge", f'{{"path": "a:b", "args": {parts}}}', f"/api/{path}")
+
+    asyncio.run(story())
+
+
 def test_a_large_body_full_of_mistakes_is_refused_in_few_words(near_door: Door) -> None:
     async def story() -> None:
         async with near_door() as api:
-            numbers = ", ".join(["1.5"] * 500_000)
+            numbers = ", ".join(["1.5"] * 200_000)
             body = f'{{"path": "doors.http_fixtures:total", "args": {{"numbers": [{numbers}]}}}}'
             message = (await api.post("/api/query", body)).json()["errorMessage"]
             assert message.endswith("invalid arguments: numbers.0: Input should be a valid integer.")

@@ -108,7 +108,7 @@ async def test_tokens_of_nobody_are_not_found(sqlite_url: str) -> None:
 
 async def test_bodies_that_tell_nothing_are_refused(sqlite_url: str) -> None:
     async with served(sqlite_url) as (backend, http, work, path):
-        for body in ("", "{", "nonsense", "\0", b"\xff", '{"result": NaN}', '{"result": ' + "[" * 10**3, '"\\ud800"'):
+        for body in ("", "{", "nonsense", "\0", b"\xff", '{"result": NaN}', '{"result": ' + "[" * 150, '"\\ud800"'):
             await refused(http, path, body, 400, "BadJson")
         bodies: list[Any] = [
             [], [1], 5, {}, {"result": 1, "error": "x"}, {"error": ""}, {"error": 5}, {"error": None},
@@ -134,6 +134,17 @@ async def test_bodies_that_tell_nothing_are_refused(sqlite_url: str) -> None:
         status = await backend.job(work)
         assert status is not None
         assert str(status.error).startswith("x\\0\U0001f600 y")
+
+
+@pytest.mark.parametrize("digits", [20, 4000])
+async def test_a_result_that_cannot_be_kept_is_told_to_those_who_have_the_token(database_url: str, digits: int) -> None:
+    async with served(database_url) as (backend, http, work, path):
+        body = '{"result": ' + "9" * digits + "}"
+        await refused(http, f"{path}x", body, 404, "TokenInvalid")
+        await refused(http, path, body, 400, "ResultInvalid")
+        assert isinstance(await printing.status(backend, work), Running)
+        await told(http, path, {"result": 9})
+        assert await told(http, path, {"result": int("9" * 20)}) == {"accepted": False, "kind": "success"}
 
 
 async def test_tokens_do_not_stand_in_the_log(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -34,7 +34,21 @@ def test_a_database_url_is_found_as_others_name_it(tmp_path: Path) -> None:
     both = {"DATABASE_URL": "postgresql://a", "PENSTOCK_DATABASE": "postgresql://b"}
     assert load(tmp_path, both).database == "postgresql://b"
     assert load(tmp_path, both, database="sqlite:///c.db").database == "sqlite:///c.db"
-    assert load(tmp_path, {"DATABASE_URL": ""}).database == Config().database
+
+
+@pytest.mark.parametrize("variable", ["DATABASE_URL", "PENSTOCK_DATABASE"])
+def test_a_database_that_is_set_and_empty_is_refused(tmp_path: Path, variable: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^The database is set by {variable}, but empty\."):
+        load(tmp_path, {variable: ""})
+    assert load(tmp_path, {variable: ""}, database="sqlite:///c.db").database == "sqlite:///c.db"
+    with pytest.raises(ConfigError, match=r"^The database is set by an argument, but empty\."):
+        load(tmp_path, {variable: "sqlite:///b.db"}, database="")
+
+
+def test_a_file_that_names_an_empty_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text('database = ""\n')
+    with pytest.raises(ConfigError, match=r"^The database is set by .*penstock\.toml, but empty\."):
+        load(tmp_path)
 
 
 def test_what_is_none_or_empty_does_not_count(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any, Self, TypeVar
@@ -20,9 +20,12 @@ from penstock.errors import Overloaded
 
 R = TypeVar("R")
 
-_LARGE = 256 * 1024
+_LARGE = 16 * 1024
 _MOMENT = 1.0  # seconds in which what was given up mostly ends: its statement is cut off, and its next call refused
 
+_APART = ThreadPoolExecutor(
+    1, "penstock-apart"
+)  # reading JSON holds the interpreter: two would keep calls waiting twice
 _GOING_ON: contextvars.ContextVar[list[Future[Any]] | None] = contextvars.ContextVar("going_on", default=None)
 
 
@@ -216,8 +219,10 @@ def is_small(size: int) -> bool:
 
 
 async def apart(size: int, work: Callable[[], R]) -> R:
-    """Do work that takes longer the more bytes there are, such as checking them; in a thread if there are many."""
-    return work() if is_small(size) else await asyncio.to_thread(work)
+    """Do work that takes longer the more bytes there are, such as checking them; if there are many, in one thread."""
+    if is_small(size):
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_APART, contextvars.copy_context().run, work)
 
 
 def _work(given: SimpleQueue[Callable[[], None] | None]) -> None:

@@ -35,14 +35,19 @@ async def complete(runner: Runner, token: object, result: Any) -> Completion:
         ResultInvalid: JSON cannot say the result.
         LimitExceeded: The result is too large.
     """
-    kept, limit = encode_kept(result), runner.engine.config.max_result_bytes
-    if len(kept) > limit:
-        raise LimitExceeded(
-            f"The result has {len(kept)} bytes; a job's result may have {limit}.",
-            fix="Store the data elsewhere, and send where it is.",
-            limit=limit,
-        )
-    return await _redeem(runner, token, "success", Outcome(JobEvent.RETURNED, result=kept.decode()))
+    limit = runner.engine.config.max_result_bytes
+
+    def outcome() -> Outcome:
+        kept = encode_kept(result)
+        if len(kept) > limit:
+            raise LimitExceeded(
+                f"The result has {len(kept)} bytes; a job's result may have {limit}.",
+                fix="Store the data elsewhere, and send where it is.",
+                limit=limit,
+            )
+        return Outcome(JobEvent.RETURNED, result=kept.decode())
+
+    return await _redeem(runner, token, "success", outcome)
 
 
 async def fail(runner: Runner, token: object, error: object, *, retryable: object) -> Completion:
@@ -58,7 +63,8 @@ async def fail(runner: Runner, token: object, error: object, *, retryable: objec
     if not isinstance(retryable, bool):
         raise ValueInvalid(f"retryable is True or False, not {retryable!r}.")
     text = error[:_LONGEST_ERROR].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
-    return await _redeem(runner, token, "failed", Outcome(JobEvent.RAISED, error=text, retryable=retryable))
+    outcome = Outcome(JobEvent.RAISED, error=text, retryable=retryable)
+    return await _redeem(runner, token, "failed", lambda: outcome)
 
 
 def settle_expired(runner: Runner) -> Callable[[list[Job]], list[Settlement]]:
@@ -71,11 +77,14 @@ def settle_canceled(runner: Runner) -> Callable[[list[Job]], list[Settlement]]:
     return lambda jobs: _told(runner, jobs, "canceled", Outcome(JobEvent.CANCELED))
 
 
-async def _redeem(runner: Runner, text: object, told: Literal["success", "failed"], outcome: Outcome) -> Completion:
+async def _redeem(
+    runner: Runner, text: object, told: Literal["success", "failed"], outcome: Callable[[], Outcome]
+) -> Completion:
+    """Settle the job of a token; the outcome is only made, and checked, once the token is known to count."""
     token, store = token_of(text), runner.engine.store
 
     async def once() -> Redeemed | None:
-        return await store.tokens.redeem(token, told, runner.now(), lambda jobs: _settled(runner, jobs, outcome))
+        return await store.tokens.redeem(token, told, runner.now(), lambda jobs: _settled(runner, jobs, outcome()))
 
     redeemed = await runner.patiently(once)
     if redeemed is None:

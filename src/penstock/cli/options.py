@@ -96,5 +96,5 @@ def _shared(name: str, *, hidden: bool, envvar: str | None = None, **how: Any) -
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    if value and parameter.name:
+    if value is not None and parameter.name:
         setattr(context.ensure_object(Options), parameter.name, value)

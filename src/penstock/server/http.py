@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from penstock.app import Backend
 from penstock.calls.dispatch import Dispatch
-from penstock.errors import LimitExceeded, TokenExpired, TokenInvalid, TryAgain
+from penstock.errors import LimitExceeded, ResultInvalid, TokenExpired, TokenInvalid, TryAgain
 from penstock.functions.function import FunctionKind
 from penstock.observe.logs import event
 from penstock.server.access import exchange_of
@@ -97,6 +97,8 @@ class Api:
             raise Refused(410, "TokenExpired", str(error)) from error
         except LimitExceeded as error:
             raise Refused(413, "ResultTooLarge", str(error)) from error
+        except ResultInvalid as error:
+            raise Refused(400, "ResultInvalid", str(error)) from error
         return send_json(to_json({"accepted": told.accepted, "kind": told.kind}))
 
     # ----- steps

@@ -24,7 +24,8 @@ from penstock.wire.outgoing import Format, format_of
 _PATH = re.compile(r"[^\W\d]\w*(?:[./][^\W\d]\w*)*(?::[^\W\d]\w*)?")
 _LONGEST_PATH = 512
 _MOST_QUERIES = 1000
-_LINGER = 2  # times the limit: what is read and thrown away, so that the sender sees the answer
+_BYTES_PER_BRACKET = 32  # at least; what is nested more densely takes ten times as long to read
+_LINGER = 32 * 1024 * 1024  # bytes over the limit that are read and thrown away, so that the sender sees the answer
 
 
 class Refused(Exception):
@@ -155,11 +156,16 @@ def _object_in(body: bytes) -> Message:
 
 async def _read_body(request: Request, config: Config, limit: int | None = None) -> bytes:
     _check_headers(request.headers)
+    limit = limit or config.max_argument_bytes
     try:
         async with asyncio.timeout(config.call_timeout):
-            return await _receive_body(request.headers, request.receive, limit or config.max_argument_bytes)
+            body = await _receive_body(request.headers, request.receive, limit)
     except TimeoutError as error:
         raise Refused(408, "RequestTimeout", "The body did not arrive in time.", {"connection": "close"}) from error
+    brackets = limit // _BYTES_PER_BRACKET
+    if body.count(b"{") + body.count(b"[") > brackets:
+        raise Refused(413, "RequestTooLarge", f"A request may have {brackets} opening brackets.")
+    return body
 
 
 def _check_headers(headers: Headers) -> None:
@@ -181,11 +187,11 @@ async def _receive_body(headers: Headers, receive: Receive, limit: int) -> bytes
     """The body, counted while it arrives."""
     declared = headers.get("content-length", "")
     too_large = declared.isdecimal() and int(declared) > limit
-    if too_large and (headers.get("expect") or int(declared) > limit * _LINGER):
+    if too_large and (headers.get("expect") or int(declared) > limit + _LINGER):
         raise _too_large(limit)
     parts: list[bytes] = []
     size, more = 0, True
-    while more and size <= limit * _LINGER:
+    while more and size <= limit + _LINGER:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Refused(499, "ClientDisconnected", "The caller went away.")
