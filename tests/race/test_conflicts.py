@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 from stage import ledger
+from stage.databases import connected
 from stage.processes import processes
+from stage.waits import until
 
 from penstock.app import Backend
 from penstock.errors import Conflict, PenstockError, UniqueViolation
 from penstock.testing import gate
+from penstock.testing.gates import Gate
 
 
 async def balance(backend: Backend, owner: str) -> int | None:
@@ -21,6 +25,26 @@ async def balance(backend: Backend, owner: str) -> int | None:
 async def outcome_of(call: asyncio.Task[object]) -> object:
     """What a call returned or raised."""
     return (await asyncio.gather(call, return_exceptions=True))[0]
+
+
+async def conflict(function: Any, backend: Backend, other: Backend, *, times: int, **arguments: Any) -> None:
+    """Have a call conflict so many times with others that write ada's account."""
+    with ledger.held_between(times) as held:
+        call = asyncio.create_task(backend.run_mutation(function, **arguments))
+        for time in range(1, times + 1):
+            await held.arrived(time)
+            await other.run_mutation(ledger.set_balance, owner="ada", balance=0)
+            held.let_pass()
+        await call
+
+
+async def have_begun(url: str, held: Gate, *, waiting: int) -> bool:
+    """Whether so many calls wait for a lock, or more than one is held between what it reads and what it writes."""
+    async with connected(url) as watcher:
+        count: int = await watcher.fetchval(
+            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        )
+    return count == waiting or len(held.arrivals) > 1
 
 
 def test_of_two_that_conflict_one_runs_again_and_both_take_effect(database_url: str) -> None:
@@ -84,13 +108,63 @@ def test_a_counter_counts_every_call_of_several_processes(database_url: str) -> 
             assert await balance(backend, "ada") == 3 * 150
 
     asyncio.run(opened())
-    with processes(3, "hammer", database_url, "ada", "150", "4", conflict_attempts=10_000) as three:
+    with processes(3, "hammer", database_url, "ada", "150", "10") as three:
         for process in three:
             process.go()
         for process in three:
             process.expect("done")
             assert process.wait() == 0
     asyncio.run(counted())
+
+
+def test_callers_that_had_conflicts_queue_across_processes(postgres_url: str) -> None:
+    """PostgreSQL only: on SQLite all writers queue."""
+
+    async def story() -> None:
+        async with (
+            ledger.app.open(postgres_url, max_connections=2) as first,
+            ledger.app.open(postgres_url, max_connections=2) as second,
+            ledger.app.open(postgres_url) as other,
+        ):
+            await other.run_mutation(ledger.open_account, owner="ada")
+            for backend in (first, second):
+                await conflict(ledger.add, backend, other, times=1, owner="ada", amount=1)
+            with ledger.held_between(4) as held:
+                calls = [
+                    asyncio.create_task(backend.run_mutation(ledger.add, owner="ada", amount=1))
+                    for backend in (first, first, second, second)
+                ]
+                await until(lambda: have_begun(postgres_url, held, waiting=3))
+                assert len(held.arrivals) == 1, "the others wait before they read"
+                held.open()
+                assert sorted(await asyncio.gather(*calls)) == [2, 3, 4, 5]
+
+    asyncio.run(story())
+
+
+def test_functions_that_conflict_in_their_own_queues_wait_for_all_of_them(postgres_url: str) -> None:
+    async def story() -> None:
+        async with (
+            ledger.app.open(postgres_url, max_connections=2) as first,
+            ledger.app.open(postgres_url, max_connections=2) as second,
+            ledger.app.open(postgres_url) as other,
+        ):
+            for owner in ("ada", "bob"):
+                await other.run_mutation(ledger.open_account, owner=owner)
+            await conflict(ledger.transfer, first, other, times=1, source="ada", target="bob", amount=1)
+            await conflict(ledger.add, second, other, times=3, owner="ada", amount=1)
+            with ledger.held_between(2) as held:
+                calls = [
+                    asyncio.create_task(first.run_mutation(ledger.transfer, source="ada", target="bob", amount=1)),
+                    asyncio.create_task(second.run_mutation(ledger.add, owner="ada", amount=1)),
+                ]
+                await until(lambda: have_begun(postgres_url, held, waiting=1))
+                assert len(held.arrivals) == 1
+                held.open()
+                await asyncio.gather(*calls)
+            assert [await balance(other, owner) for owner in ("ada", "bob")] == [1, 2]
+
+    asyncio.run(story())
 
 
 def test_a_conflict_without_end_is_told(postgres_url: str) -> None:

@@ -103,11 +103,11 @@ class Groups:
         """Run some of those who wait; False if it was for nothing."""
         group: list[Running] = []
 
-        async def once() -> None:
-            await self._share(group)
+        async def once(queue: int | None) -> None:
+            await self._share(group, queue)
 
         try:
-            await self._runner.attempts.in_turn(once, again=again)
+            await self._runner.attempts.in_turn(once, self._waiting[0].job.function, again=again)
         except Exception as error:  # noqa: BLE001 - it is no outcome of any job: each runs again, and tells by itself
             self._part(group, error)
             return False
@@ -135,9 +135,9 @@ class Groups:
         for running in group:
             self._alone(running)
 
-    async def _share(self, group: list[Running]) -> None:
+    async def _share(self, group: list[Running], queue: int | None) -> None:
         """Run jobs in one transaction; `group` holds those that have no end yet."""
-        session = await self._runner.attempts.begin_write(for_ever=True)
+        session = await self._runner.attempts.begin_write(queue, for_ever=True)
         ended: list[_End] = []
         shared: Shared | None = None
         try:

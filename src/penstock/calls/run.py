@@ -116,14 +116,14 @@ class Runner:
         """Run a query on checked arguments; on another connection if one was lost."""
         with self.engine.journal.call(function):
             return await self.attempts.run(
-                lambda: self._query_once(function, arguments, depth, work), function.name, writes=False
+                lambda: self._query_once(function, arguments, depth, work), function.name
             )
 
     async def queries(self, runs: Sequence[QueryRun]) -> list[bytes | Exception]:
         """Run queries in one snapshot, at one time; for each its answer, or what it raised."""
         in_thread = next((function for function, _, _ in runs if not function.is_async), None)
         async with self.engine.thread(in_thread, 0) as thread:
-            return await self.attempts.run(lambda: self._queries_once(runs, thread), "A batch of queries", writes=False)
+            return await self.attempts.run(lambda: self._queries_once(runs, thread), "A batch of queries")
 
     async def mutation(
         self,
@@ -158,12 +158,12 @@ class Runner:
         with self.engine.journal.call(function):
             async with self.engine.thread(function, depth) as thread:
 
-                async def once() -> Any:
+                async def once(queue: int | None) -> Any:
                     return await self._mutation_once(
-                        function, await check(), now, seed, depth, lease, settle, finish, thread, work, seal
+                        function, await check(), queue, now, seed, depth, lease, settle, finish, thread, work, seal
                     )
 
-                return await self.attempts.run(once, function.name, for_ever=settle is not None)
+                return await self.attempts.write(once, function.name, for_ever=settle is not None)
 
     async def shared_mutation(
         self, part: Part, function: AnyFunction, arguments: dict[str, Any], moment: Moment, work: Work
@@ -245,8 +245,8 @@ class Runner:
         """
         engine = self.engine
 
-        async def once() -> R:
-            session = await engine.store.begin_write()
+        async def once(queue: int | None) -> R:
+            session = await engine.store.begin_write(queue)
             try:
                 transaction = self._transaction(session, self.now(), 0)
                 result = await write(transaction)
@@ -255,18 +255,18 @@ class Runner:
                 await session.rollback()
             return result
 
-        return await self.attempts.run(once, "penstock")
+        return await self.attempts.write(once, "penstock")
 
     async def enqueue(self, job: NewJob) -> None:
         """Enqueue a job in a transaction of its own; nobody else's gets in its way."""
         store, now = self.engine.store, self.now()
-        await self.attempts.run(lambda: store.jobs.enqueue_alone(job, now), "penstock", writes=False)
+        await self.attempts.run(lambda: store.jobs.enqueue_alone(job, now), "penstock")
         store.signals.notify()
         self.engine.journal.enqueued(job, now)
 
     async def patiently(self, once: Callable[[], Awaitable[R]], *, for_ever: bool = False) -> R:
         """Do something that is the same when done twice, again if the database was lost."""
-        return await self.attempts.run(once, "penstock", writes=False, for_ever=for_ever)
+        return await self.attempts.run(once, "penstock", for_ever=for_ever)
 
     # ----- steps
 
@@ -325,6 +325,7 @@ class Runner:
         self,
         function: AnyFunction,
         arguments: dict[str, Any],
+        queue: int | None,
         now: datetime,
         seed: int,
         depth: int,
@@ -335,7 +336,7 @@ class Runner:
         work: Work | None,
         seal: Seal | None,
     ) -> Any:
-        session = await self.attempts.begin_write(for_ever=settle is not None)
+        session = await self.attempts.begin_write(queue, for_ever=settle is not None)
         try:
             transaction = self._transaction(session, now, seed, work)
             scope = Scope(transaction, function.name, writable=True)

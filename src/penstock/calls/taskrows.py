@@ -44,7 +44,7 @@ async def get_documents(
         finally:
             await session.rollback()
 
-    return await runner.attempts.run(once, first.task.name, writes=False)
+    return await runner.attempts.run(once, first.task.name)
 
 
 async def _checked(

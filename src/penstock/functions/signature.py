@@ -18,7 +18,7 @@ from typing_extensions import TypeAliasType, TypedDict
 from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
 from penstock.functions.batch import result_of_one
 from penstock.schema.ids import Id, id_prefix_of
-from penstock.schema.tighten import check_bytes, tighten
+from penstock.schema.tighten import check_bytes, strict_validator
 from penstock.wire.tags import MAX_PLAIN_INTEGER
 
 _STRICT = ConfigDict(strict=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
@@ -203,7 +203,7 @@ def _arguments_validator(name: str, fields: dict[str, Any]) -> SchemaValidator:
     shape.__pydantic_config__ = _STRICT
     schema = TypeAdapter(shape).core_schema
     check_bytes(schema, name)
-    return SchemaValidator(tighten(schema))
+    return strict_validator(schema)
 
 
 def _result_adapter(name: str, annotation: Any) -> TypeAdapter[Any]:

@@ -5,10 +5,10 @@ Owns what is changed and what is refused in a core schema; used for tables and f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, SchemaValidator, core_schema
 
 from penstock.errors import DeclarationError
 from penstock.values import INT64_MAX, INT64_MIN
@@ -36,33 +36,65 @@ def tighten(schema: CoreSchema) -> CoreSchema:
 
     A collection is refused for its first wrong item: a list of each of millions would take seconds and gigabytes.
     """
-    return cast("CoreSchema", _tighten(schema))
+    return cast("CoreSchema", _changed(schema, _tighten))
 
 
-def _part(key: str, value: Any) -> Any:
+def strict_validator(schema: CoreSchema) -> SchemaValidator:
+    """A validator of arguments: their classes are strict and refuse unknown keys, unless their config says otherwise."""
+    classes: set[Any] = set()
+    strict = _changed(tighten(schema), lambda node: _make_strict(node, classes))
+    # A complete class lends the validator that it was made with, which knows nothing of this.
+    complete = [cls for cls in classes if cls.__dict__.get("__pydantic_complete__")]
+    try:
+        for cls in complete:
+            cls.__pydantic_complete__ = False
+        return SchemaValidator(strict)
+    finally:
+        for cls in complete:
+            cls.__pydantic_complete__ = True
+
+
+def _changed(node: Any, change: Callable[[dict[str, Any]], None]) -> Any:
+    """A copy of a schema with each of its nodes changed."""
+    if isinstance(node, list | tuple):
+        return type(node)(_changed(item, change) for item in node)
+    if not isinstance(node, dict):
+        return node
+    copy = {key: _changed_part(key, value, change) for key, value in node.items()}
+    change(copy)
+    return copy
+
+
+def _changed_part(key: str, value: Any, change: Callable[[dict[str, Any]], None]) -> Any:
     if key in _OPAQUE:
         return value
     if key in _BY_NAME and isinstance(value, dict):  # names are the user's: a field may be called config
-        return {name: _tighten(item) for name, item in value.items()}
-    return _tighten(value)
+        return {name: _changed(item, change) for name, item in value.items()}
+    return _changed(value, change)
 
 
-def _tighten(node: Any) -> Any:
-    if isinstance(node, list | tuple):
-        return type(node)(map(_tighten, node))
-    if not isinstance(node, dict):
-        return node
-    copy = {key: _part(key, value) for key, value in node.items()}
-    if copy.get("type") == "datetime":
-        copy.setdefault("tz_constraint", "aware")
-    elif copy.get("type") == "int":
-        if not copy.keys() & {"ge", "gt"}:
-            copy["ge"] = INT64_MIN
-        if not copy.keys() & {"le", "lt"}:
-            copy["le"] = INT64_MAX
-    elif _COLLECTIONS.get(str(copy.get("type"))):
-        copy.setdefault("fail_fast", True)
-    return copy
+def _tighten(node: dict[str, Any]) -> None:
+    if node.get("type") == "datetime":
+        node.setdefault("tz_constraint", "aware")
+    elif node.get("type") == "int":
+        if not node.keys() & {"ge", "gt"}:
+            node["ge"] = INT64_MIN
+        if not node.keys() & {"le", "lt"}:
+            node["le"] = INT64_MAX
+    elif _COLLECTIONS.get(str(node.get("type"))):
+        node.setdefault("fail_fast", True)
+
+
+def _make_strict(node: dict[str, Any], classes: set[Any]) -> None:
+    if node.get("type") not in _CLASSES or "config" not in node:  # without one, that of the class around it holds
+        return
+    config = node["config"]
+    if "strict" not in config:
+        node["strict"] = False  # in Python, a dict of the fields will do as well as an instance
+    if "extra_fields_behavior" not in config and node.get("extra_behavior") == "ignore":
+        del node["extra_behavior"]
+    node["config"] = {"strict": True, "extra_fields_behavior": "forbid", **config}
+    classes.add(node["cls"])
 
 
 def check_bytes(schema: CoreSchema, where: str) -> None:

@@ -34,6 +34,8 @@ from penstock.store.tasks import Tasks
 
 Row = Sequence[Any]
 PIECE_ROWS = 256
+QUEUES = 8  # of write transactions that conflict
+EVERY_QUEUE = 0
 ABOVE_ALL = UUID(int=2**128 - 1)  # an id that no job has
 Settle = Callable[[list[Job]], list[Settlement]]
 
@@ -357,8 +359,13 @@ class Store(Protocol):
     async def begin_read(self) -> Session:
         """A read-only snapshot. Raises `ContextError` if the store was closed, as `begin_write` does."""
 
-    async def begin_write(self) -> Session:
-        """A serializable transaction."""
+    async def begin_write(self, queue: int | None = None) -> Session:
+        """A serializable transaction.
+
+        Args:
+            queue: One of so many `QUEUES`, in which it waits until those before it have ended; or `EVERY_QUEUE`. Its
+                snapshot is of the time after.
+        """
 
     async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
         """Set the clock by the database's, so that all machines on it agree on the time.

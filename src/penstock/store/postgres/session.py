@@ -15,7 +15,7 @@ import asyncpg
 
 from penstock.clock import SystemClock
 from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded
-from penstock.store.contract import PIECE_ROWS, Row, Statement, left_behind
+from penstock.store.contract import EVERY_QUEUE, PIECE_ROWS, Row, Statement, left_behind
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.route import Connection
@@ -87,6 +87,18 @@ class PostgresSession:
             await self._plain(how)
         except BaseException:
             self._end(broken=True)
+            raise
+
+    async def join_queue(self, queue: int) -> None:
+        """Wait for those before it in a queue; if that fails, the transaction ends.
+
+        LOCK TABLE takes no snapshot, as a function that locks would, and works through a pooler.
+        """
+        table = "mutation_queue" if queue == EVERY_QUEUE else f"mutation_queue_{queue}"
+        try:
+            await self._plain(f"lock table penstock.{table} in exclusive mode")
+        except BaseException:
+            await self.rollback()
             raise
 
     def cut(self) -> None:

@@ -125,9 +125,12 @@ class PostgresStore:
         """A read-only snapshot."""
         return await begin(self._connections, BEGIN_READ)
 
-    async def begin_write(self) -> PostgresSession:
+    async def begin_write(self, queue: int | None = None) -> PostgresSession:
         """A serializable transaction."""
-        return await begin(self._connections, BEGIN_WRITE)
+        session = await begin(self._connections, BEGIN_WRITE)
+        if queue is not None:
+            await session.join_queue(queue)
+        return session
 
     async def ping(self) -> None:
         """Raise unless the database answers; calls may hold all connections that are for them."""

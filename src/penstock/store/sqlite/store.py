@@ -123,7 +123,7 @@ class SqliteStore:
             raise translate(error) from error
         return ReadSession(connection, executor, self._config.statement_timeout, readers)
 
-    async def begin_write(self) -> WriteSession:
+    async def begin_write(self, queue: int | None = None) -> WriteSession:  # noqa: ARG002 - all writers queue here
         """A serializable transaction."""
         writer = self._writer
         if writer is None:

@@ -11,7 +11,7 @@ from penstock.errors import (
     Conflict,
     PenstockError,
 )
-from penstock.store.contract import Session
+from penstock.store.contract import EVERY_QUEUE, QUEUES, Session
 from penstock.testing.conformance.bench import Bench, Suite, story
 
 Steps = Callable[[Session], AsyncIterator[None]]
@@ -69,6 +69,33 @@ class Isolation(Suite):
         both = await self._overlap(bench, add_one, add_one)
         assert both is self.one_writer
         assert await bench.reading(lambda session: bench.amount(session, "counter")) == 1 + both
+
+    @story
+    async def test_transactions_of_a_queue_see_what_those_before_them_have_written(self, bench: Bench) -> None:
+        await bench.write_notes(counter=0)
+
+        async def add_one(queue: int) -> None:
+            session = await bench.store.begin_write(queue)
+            try:
+                amount = await bench.amount(session, "counter") or 0
+                await bench.change(session, "counter", amount + 1)
+                await session.commit()
+            finally:
+                await session.rollback()
+
+        first = await bench.store.begin_write(QUEUES)
+        amount = await bench.amount(first, "counter") or 0
+        others = [asyncio.create_task(add_one(queue)) for queue in (QUEUES, EVERY_QUEUE, QUEUES)]
+        await asyncio.wait(others, timeout=0.05)
+        others[2].cancel()
+        await bench.change(first, "counter", amount + 1)
+        await first.commit()
+        assert [type(found) for found in await asyncio.gather(*others, return_exceptions=True)] == [
+            type(None),
+            type(None),
+            asyncio.CancelledError,
+        ]
+        assert await bench.reading(lambda session: bench.amount(session, "counter")) == amount + 3
 
     @story
     async def test_write_skew_is_refused(self, bench: Bench) -> None:

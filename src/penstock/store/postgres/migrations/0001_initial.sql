@@ -163,6 +163,18 @@ create table penstock.lock (
     wanted boolean not null default false
 );
 
+-- Queues of mutations that conflict; nobody writes or reads these tables. A mutation locks one of them before its
+-- snapshot, and thus runs after those that locked it earlier. A lock of the first one is a lock of all.
+create table penstock.mutation_queue ();
+create table penstock.mutation_queue_1 () inherits (penstock.mutation_queue);
+create table penstock.mutation_queue_2 () inherits (penstock.mutation_queue);
+create table penstock.mutation_queue_3 () inherits (penstock.mutation_queue);
+create table penstock.mutation_queue_4 () inherits (penstock.mutation_queue);
+create table penstock.mutation_queue_5 () inherits (penstock.mutation_queue);
+create table penstock.mutation_queue_6 () inherits (penstock.mutation_queue);
+create table penstock.mutation_queue_7 () inherits (penstock.mutation_queue);
+create table penstock.mutation_queue_8 () inherits (penstock.mutation_queue);
+
 -- Tokens with which outside systems complete jobs, as hashes; `told` is what came of one. Written by workers for
 -- actions that ask for one, and by whoever brings one; read by these, and by workers for those whose time is over.
 create table penstock.token (
