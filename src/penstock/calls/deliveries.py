@@ -117,8 +117,13 @@ class Messages:
         value = None if text is None else read_values(text).get(column)
         return None if value is None else str(value)
 
-    def given(self, change: CapturedChange, attempt: int) -> Any:
+    def given(self, change: CapturedChange, attempt: int, fence: int) -> Any:
         """What the handler takes.
+
+        Args:
+            change: The change.
+            attempt: Which attempt this is.
+            fence: The number of who hands it over.
 
         Raises:
             DataError: The change cannot be read as the declaration says.
@@ -134,7 +139,7 @@ class Messages:
             if not self._wanted.message:
                 return payload
             said = {"payload": payload, "topic": self._outbox.topic}
-            return self._message(change, attempt, "message", change.key, **said)
+            return self._message(change, attempt, fence, "message", change.key, **said)
         kind = KIND_OF[self.kind(change) or change.kind]
         row = None if kind == "delete" else self._row(change.after)  # one that has left is there still, but not here
         previous = None if kind == "insert" else self._row(change.before)
@@ -142,10 +147,10 @@ class Messages:
             return row if row is not None else previous
         key = self.key(change)
         plain = _plain(key) if self._outbox.partition_by is None else key
-        return self._message(change, attempt, kind, plain, row=row, previous=previous)
+        return self._message(change, attempt, fence, kind, plain, row=row, previous=previous)
 
     def _message(
-        self, change: CapturedChange, attempt: int, kind: MessageKind, key: str | None, **said: Any
+        self, change: CapturedChange, attempt: int, fence: int, kind: MessageKind, key: str | None, **said: Any
     ) -> Message[Any]:
         return Message(
             id=message_id(self._outbox.name, change),
@@ -156,6 +161,7 @@ class Messages:
             written_at=change.changed_at,
             older=change.seq < 0,
             attempt=attempt,
+            fence=fence,
             **said,
         )
 

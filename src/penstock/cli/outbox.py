@@ -106,7 +106,8 @@ for _command in (retry, skip, pause, resume, move, rebuild, drop):
 def _row(one: OutboxStatus) -> tuple[str, ...]:
     behind = _length(one.seconds) if one.messages else "-"
     numbers = (_counted(one.messages), behind, f"{one.parked:,}", f"{one.delivered:,}", f"{one.rate:,.1f}")
-    return (one.name, one.source, *numbers, one.read_by or "nobody", _state(one))
+    again = "" if one.retry_at is None else f", next try at {readable_time(one.retry_at)}"
+    return (one.name, one.source, *numbers, one.read_by or "nobody", f"{_state(one)}{again}")
 
 
 def _state(one: OutboxStatus) -> str:

@@ -57,6 +57,8 @@ class Message(Generic[T]):
         written_at: When it was written, by the database's clock.
         older: Whether it is a row that was there before the outbox was; `written_at` is then when it was read.
         attempt: Which attempt to hand it over this is, from 1.
+        fence: A fencing token: it rises each time a process takes the outbox over. A sink that keeps the greatest one
+            and refuses smaller ones takes nothing from a process that was suspended and overtaken.
     """
 
     id: str
@@ -71,6 +73,7 @@ class Message(Generic[T]):
     written_at: datetime
     older: bool = False
     attempt: int = 1
+    fence: int = 0
 
     def cloud_event(self, source: str, *, type: str | None = None, data: Any = None) -> dict[str, Any]:  # noqa: A002 - the word of CloudEvents
         """The message as a CloudEvent 1.0, in its JSON form.

@@ -15,7 +15,7 @@ from penstock.jobs.retry import Retry, wait_after
 from penstock.observe.errortext import error_text, message_of, trace_text
 
 _LONGEST_ERROR = 10_000
-_MINUTE = timedelta(minutes=1)
+_SECOND, _MINUTE, _LONGEST_HALT = timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +87,8 @@ def after_failure(
 ) -> Trouble:
     """What is known of a message after an attempt that failed.
 
-    When all attempts of its policy are used up it is halted, and tried again after its longest wait for as long as
-    nobody skips it; an error that says that trying again is of no use halts it at once, and for good.
+    When all attempts of its policy are used up it is halted, and tried again after waits that grow to minutes for as
+    long as nobody skips it; an error that says that trying again is of no use halts it at once, and for good.
 
     Args:
         policy: The retry policy of its outbox.
@@ -124,12 +124,18 @@ def after_failure(
         return trouble
     wait_again = wait_after(policy, attempts, trouble.since, now, chance)
     if wait_again is None:
-        return replace(trouble, halted=True, retry_at=now + _longest(policy, attempts, now, chance))
+        wait_again = max(_longest(policy, attempts, now, chance), _while_halted(now - trouble.since, chance))
+        return replace(trouble, halted=True, retry_at=now + wait_again)
     return replace(trouble, retry_at=now + wait_again)
 
 
+def _while_halted(failing: timedelta, chance: float) -> timedelta:
+    """About as long again as it has failed already, so each wait is about twice the one before."""
+    return max(_SECOND, min(failing, _LONGEST_HALT) * (0.5 + chance / 2))
+
+
 def _longest(policy: Retry, attempts: int, now: datetime, chance: float) -> timedelta:
-    """The wait after the last attempt of a policy; it grows no more, however many follow."""
+    """The wait after the last attempt of a policy: what is halted is tried again no sooner."""
     last = attempts if policy.max_attempts is None else min(attempts, policy.max_attempts)
     try:
         wait = policy.waits.after(last, now, chance)

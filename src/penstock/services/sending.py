@@ -149,8 +149,9 @@ class Sending:
             await self._done(items)
 
     def _given(self, item: Item) -> object:
-        known = self.known(item)
-        return self._messages.given(item.change, 1 if known is None else known.attempts + 1)
+        known, row = self.known(item), self._standing.row
+        fence = 0 if row is None else row.fence
+        return self._messages.given(item.change, 1 if known is None else known.attempts + 1, fence)
 
 
 def is_its_own(error: TryAgain) -> bool:
