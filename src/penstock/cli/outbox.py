@@ -15,7 +15,7 @@ from penstock.calls.outboxlooks import MOST_COUNTED, look_at_one
 from penstock.calls.outboxviews import OutboxMessage, OutboxPage, OutboxStatus
 from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.outboxchanges import drop, move, pause, rebuild, resume, retry, skip
+from penstock.cli.outboxchanges import drop, move, pause, rebuild, resend, resume, retry, skip
 from penstock.cli.output import counted, plain, print_fields, print_json, print_list, print_rows, readable_time, say
 from penstock.cli.visible import first_line
 
@@ -96,7 +96,7 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
         say(f"There are more: --after {page.next}")
 
 
-for _command in (retry, skip, pause, resume, move, rebuild, drop):
+for _command in (retry, skip, pause, resume, move, resend, rebuild, drop):
     command.add_command(_command)
 
 

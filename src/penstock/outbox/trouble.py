@@ -14,6 +14,8 @@ from penstock.errors import DeclarationError, NonRetryableError, Snooze, WorkerL
 from penstock.jobs.retry import Retry, wait_after
 from penstock.observe.errortext import error_text, message_of, trace_text
 
+Noted = tuple[int, datetime]  # how often something was noted, and when first
+
 _LONGEST_ERROR = 10_000
 _SECOND, _MINUTE, _LONGEST_HALT = timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=5)
 
@@ -79,6 +81,31 @@ def reader_lost(outbox: str, now: datetime) -> Trouble:
         error=f"ReaderLost: the reader of outbox {outbox} is gone from the change feed, which has kept nothing for it "
         "since. Rebuild it, or move it; or retry it, and it goes on with what is written from now on.",
         halted=True,
+    )
+
+
+def changes_lost(outbox: str, source: str, change: CapturedChange, noted: Noted, last_at: datetime | None) -> Exception:
+    """What a message fails of that tells of changes which could not be captured, as far as anybody knows them.
+
+    Args:
+        outbox: The outbox.
+        source: Its table.
+        change: The last of such changes in a row.
+        noted: How many there are, and when the first one was noted.
+        last_at: When a message was handed over last.
+    """
+    number, since = noted
+    at = change.changed_at.isoformat(timespec="milliseconds")
+    when = (
+        f"once, at {at}" if number == 1 else f"{number} times, from {since.isoformat(timespec='milliseconds')} to {at}"
+    )
+    last = ""
+    if last_at is not None:
+        last = f" The last message before was handed over at {last_at.isoformat(timespec='milliseconds')}."
+    return NonRetryableError(
+        f"ChangesLost: changes of table {source} could not be captured: a column is gone or has another name, or a "
+        f"trigger was missing for a while. That was noted {when}.{last} Send rows again with penstock outbox resend "
+        f"{outbox} --where …, then pass this message by with penstock outbox skip {outbox} {change.seq} --reason …"
     )
 
 

@@ -174,6 +174,9 @@ class Outboxes(Protocol):
     async def send(self, session: OpenTransaction, topic: str, payload: str, key: str | None) -> bool:
         """Send a message in a transaction; False if nobody has ever declared the topic."""
 
+    async def resend(self, session: OpenTransaction, interest: int, rows: Sequence[tuple[str, str]]) -> None:
+        """Append rows to the change feed as they are, each with its key, in a transaction that has locked them."""
+
     async def list(self) -> builtins.list[OutboxRow]:
         """All outboxes by name."""
 

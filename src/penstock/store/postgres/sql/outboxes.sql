@@ -35,6 +35,12 @@ select penstock.current_slot(), pg_current_xact_id()::text::bigint, -t.id, clock
 from penstock.topic t where t.name = :topic
 returning seq;
 
+-- resend: append rows to the change feed as they are.
+-- Differs: see send. Keys and rows are arrays.
+insert into penstock.change (slot, xid, interest, changed_at, kind, key, after)
+select penstock.current_slot(), pg_current_xact_id()::text::bigint, :interest, clock_timestamp(), 'resent', t.key, t.after
+from unnest(:keys::text[], :afters::text[]) with ordinality as t (key, after, place) order by t.place;
+
 -- list: all outboxes by name, or the one that has it.
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,

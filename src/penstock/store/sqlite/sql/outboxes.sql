@@ -39,6 +39,11 @@ select -t.id, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'message', :key, :payloa
 from penstock_topic t where t.name = :topic
 returning seq;
 
+-- resend: append rows to the change feed as they are.
+-- Differs: keys and rows are JSON.
+insert into penstock_change (interest, changed_at, kind, key, after)
+select :interest, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'resent', value ->> 0, value ->> 1 from json_each(:rows) order by key;
+
 -- list: all outboxes by name, or the one that has it.
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
