@@ -68,7 +68,7 @@ webhook = Webhook(os.environ.get("WEBHOOK_URL", ""), os.environ.get("WEBHOOK_SEC
 
 @app.outbox(Booking, name="booking-webhook", retry=PATIENCE, timeout=AT_MOST)
 async def tell(ctx: ActionCtx, message: Message[Booking]) -> None:
-    event = message.cloud_event(source="https://shop.example/bookings")
+    event = message.cloud_event(source="https://shop.example/bookings") | {"fence": str(message.fence)}
     answer = await webhook.post(message.id, json.dumps(event).encode(), ctx.now())
     if answer.status_code in {429, 503} and (pause := pause_of(answer, ctx.now())) is not None:
         raise Snooze(pause, reason=f"the webhook answers {answer.status_code}")

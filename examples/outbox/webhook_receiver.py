@@ -35,7 +35,7 @@ class Receiver:
 
     def __init__(self, secret: str, *, fails_every: int = 0, pauses_at: int = 0) -> None:
         self.events: dict[str, dict[str, Any]] = {}
-        self.calls = self.again = 0
+        self.calls = self.again = self.fence = 0
         self._secret = secret
         self._fails_every, self._pauses_at = fails_every, pauses_at
 
@@ -47,10 +47,14 @@ class Receiver:
         body = await request.body()
         if (message := verify(self._secret, request.headers, body, time.time())) is None:
             return Response(status_code=401)
+        event = json.loads(body)
+        if (fence := int(event.get("fence", self.fence))) < self.fence:  # of a process that was overtaken
+            return Response(status_code=409)
+        self.fence = fence
         if message in self.events:
             self.again += 1
         else:
-            self.keep(message, json.loads(body))
+            self.keep(message, event)
         fails = self._fails_every and self.calls % self._fails_every == 0
         return Response(status_code=500 if fails else 204)
 

@@ -233,6 +233,19 @@ async def test_an_outbox_is_rebuilt(database_url: str, caplog: pytest.LogCapture
         assert (await status(admin, "counts"))["older_rows"] is None, "nothing has happened"
 
 
+async def test_rows_are_sent_again(database_url: str) -> None:
+    async with mailroom(database_url) as admin:
+        await admin.post("outbox/move", outbox="post", to="end")
+        got.clear()
+        failing.clear()
+        answer = await admin.post("outbox/resend", outbox="post", where="name in ['bad', 'good']")
+        assert answer == {"outbox": "post", "resent": 3}
+        await hand_over(admin.backend)
+        assert sorted(name for outbox, name in got if outbox == "post") == ["bad", "bad", "good"]
+        wrong = await admin.http.post("/admin/outbox/resend", json={"outbox": "post", "where": "nobody == 1"})
+        assert "nobody" in refused(wrong, 400, "ValueInvalid")
+
+
 async def test_a_reset_that_writes_too_much_is_told_as_such(database_url: str) -> None:
     async with desk(database_url, app, max_rows_written=3) as admin:
         await hand_over(admin.backend)

@@ -210,6 +210,8 @@ def test_what_cannot_be_done_is_refused_before_anybody_is_asked(books: Console) 
     for command, refusal in (
         (("rebuild", "ledger"), "Outbox ledger declares no reset"),
         (("rebuild", "old"), "Outbox old is not declared by this program"),
+        (("resend", "old", "--where", "name == 'x'"), "Outbox old is not declared by this program"),
+        (("resend", "ledger", "--where", "nobody == 1"), "nobody"),
         (("move", "ledger", "--to", '{"seen": 1}'), "is no position"),
         (("skip", "ledger", "123456", "--reason", "x"), "has no message 123456 that has failed"),
     ):
@@ -225,6 +227,22 @@ def test_older_rows_are_told_of_without_messages(books: Console) -> None:
     asked = books("outbox", "drop", "count").err
     assert "count has rows that were there before it to hand over, and never will." in asked
     assert "no messages" not in asked
+
+
+def test_rows_are_sent_again(books: Console, database_url: str) -> None:
+    books.ok("outbox", "move", "ledger", "--to", "end", "--yes")
+    refused = books("outbox", "resend", "ledger", "--where", 'name == "good"')
+    assert refused.code == 1
+    assert 'Its handler gets each row of which this is true: name == "good"' in refused.err
+    assert (
+        "1 row will be sent again" in books.ok("outbox", "resend", "ledger", "--where", 'name == "good"', "--yes").err
+    )
+    failing.clear()
+    found = {one["name"]: one for one in books.ok("outbox", "--json").json["outboxes"]}
+    on_app(database_url, hand_over)
+    again = {one["name"]: one for one in books.ok("outbox", "--json").json["outboxes"]}
+    assert (found["ledger"]["messages"], again["ledger"]["messages"]) == (1, 0)
+    assert again["ledger"]["delivered"] == found["ledger"]["delivered"] + 1
 
 
 def test_an_outbox_is_paused_moved_rebuilt_and_dropped(books: Console, database_url: str) -> None:

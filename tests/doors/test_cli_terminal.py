@@ -285,6 +285,18 @@ def test_the_error_of_a_call_does_not_steer_the_terminal(noisy_shop: Console) ->
     assert not STEERING.search(failed.err)
 
 
+def test_json_of_results_and_rows_has_all_characters_and_does_not_steer_the_terminal(noisy_shop: Console) -> None:
+    for command, read in (
+        (("run", "say", "--json"), json.loads),
+        (("run", "say"), json.loads),
+        (("data", "note_of_noisy", "--json"), lambda out: json.loads(out)[0]["text"]),
+        (("data", "note_of_noisy", "--jsonl"), lambda out: json.loads(out)["text"]),
+    ):
+        out = noisy_shop.ok("--app", "stage.noisy", *command).out
+        assert read(out) == noisy.ERROR, command
+        assert not STEERING.search(out), command
+
+
 def test_json_is_the_same_as_that_of_the_server(shop: Console, database_url: str) -> None:
     found = shop.ok("--app", "stage.mailroom", "outbox", "--json").json["outboxes"]
     expected = json.loads(encode_result(list(outboxes(database_url).values()), Format.CLEAN))

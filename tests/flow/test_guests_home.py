@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,7 @@ import psycopg
 import pytest
 from stage.guests import sqlite_file
 
-from penstock import ActionCtx, App, ConfigError, ContextError, LimitExceeded, Pending, Success
+from penstock import ActionCtx, App, ConfigError, ContextError, LimitExceeded, Pending, Success, WorkId
 from penstock.clock import SystemClock
 from penstock.testing import TestApp
 
@@ -146,30 +147,80 @@ async def test_workers_can_be_woken_after_the_commit(postgres_url: str, wake: st
         assert await pool.result(backend, work, timedelta(seconds=60)) == Success("sent to Bob")
 
 
+AGED = "'00000000-0000-7000-8000-000000000001'"  # the id of work that was enqueued long ago
+OF_A_RETRY = "update penstock.scheduled_job set id = {}, attempt = 1"
+RIGHTS_FOR_KEYS = ("update on penstock.scheduled_job", "update, delete on penstock.job_key")
+RIGHTS = ("usage on schema penstock", "select, insert on all tables in schema penstock")
+
+
+@contextmanager
+def guest(connection: psycopg.Connection[Any], may: Sequence[str] = RIGHTS) -> Iterator[str]:
+    """Be a user of the database with some rights for the time of a block; its name."""
+    ((database,),) = connection.execute("select current_database()").fetchall()
+    role = f"guest_of_{database}"
+    connection.execute(f"create role {role}")
+    try:
+        for right in may:
+            connection.execute(f"grant {right} to {role}")
+        connection.execute(f"set role {role}")
+        yield role
+    finally:
+        connection.execute("reset role")
+        connection.execute(f"drop owned by {role}")
+        connection.execute(f"drop role {role}")
+
+
 def test_the_rights_that_the_docs_name_are_enough(postgres_url: str) -> None:
     app, pool, send = new_app()
-    with app.sync.open(postgres_url) as backend, psycopg.connect(postgres_url, autocommit=True) as connection:
-        ((database,),) = connection.execute("select current_database()")
-        role = f"guest_of_{database}"
-        connection.execute(f"create role {role}")
-        try:
-            connection.execute(f"set role {role}")
-            with pytest.raises(ConfigError, match=r"may not do this.* Grant it the right"):
-                pool.enqueue(connection, send, to="Ada")
-            connection.execute("reset role")
-            connection.execute(f"grant usage on schema penstock to {role}")
-            connection.execute(f"grant select, insert on all tables in schema penstock to {role}")
-            connection.execute(f"set role {role}")
-            work = pool.enqueue(connection, send, to="Ada")
-            pool.with_options(key="k", run_after=MINUTE).enqueue(connection, send, to="Ada")
-            pool.cancel(connection, work)
-            assert pool.status(connection, work) == Pending(0)
-            connection.execute("select penstock.enqueue(pool => 'mail', function => %s)", [send.name])
-            assert backend.job_counts()["ready"] == 2
-        finally:
-            connection.execute("reset role")
-            connection.execute(f"drop owned by {role}")
-            connection.execute(f"drop role {role}")
+    with (
+        app.sync.open(postgres_url) as backend,
+        psycopg.connect(postgres_url, autocommit=True) as connection,
+        guest(connection, may=()) as role,
+    ):
+        with pytest.raises(ConfigError, match=r"may not do this.* Grant it the right"):
+            pool.enqueue(connection, send, to="Ada")
+        connection.execute("reset role")
+        for right in RIGHTS:
+            connection.execute(f"grant {right} to {role}")
+        connection.execute(f"set role {role}")
+        work = pool.enqueue(connection, send, to="Ada")
+        pool.with_options(key="k", run_after=MINUTE).enqueue(connection, send, to="Ada")
+        pool.cancel(connection, work)
+        assert pool.status(connection, work) == Pending(0)
+        connection.execute("select penstock.enqueue(pool => 'mail', function => %s)", [send.name])
+        assert backend.job_counts()["ready"] == 2
+
+
+def test_the_rights_that_the_docs_name_are_enough_for_work_whose_key_is_taken(postgres_url: str) -> None:
+    app, pool, send = new_app()
+    keyed = pool.with_options(key="k", run_after=MINUTE)
+    with (
+        app.sync.open(postgres_url),
+        psycopg.connect(postgres_url, autocommit=True) as connection,
+        guest(connection) as role,
+    ):
+
+        def as_its_owner(*statements: str) -> None:
+            connection.execute("; ".join(("reset role", *statements, f"set role {role}")))
+
+        def enqueue(**options: Any) -> WorkId:
+            return keyed.with_options(**options).enqueue(connection, send, to="Ada")
+
+        first = enqueue()
+        assert enqueue() == first
+        as_its_owner(*(one.format(AGED) for one in ("update penstock.job_key set job_id = {}", OF_A_RETRY)))
+        assert enqueue() not in {None, first}, "that is the same work, whose id was made older"
+        as_its_owner("delete from penstock.scheduled_job", "delete from penstock.job_key")
+        as_its_owner(*(f"grant {right} to {role}" for right in RIGHTS_FOR_KEYS))
+        first = enqueue()
+        assert enqueue(on_duplicate="replace") == first
+        pool.cancel(connection, first)
+        second = enqueue()
+        assert second != first, "in the place of work that is canceled"
+        as_its_owner("delete from penstock.scheduled_job", f"update penstock.job_key set job_id = {AGED}")
+        third = enqueue()
+        assert third != second, "a key without its work is free"
+        assert pool.status(connection, third) == Pending(0)
 
 
 def test_threads_get_ids_of_their_own() -> None:

@@ -31,6 +31,7 @@ from penstock import (
     WorkId,
     WorkResult,
 )
+from penstock.store.storedkeys import StoredKeys
 from penstock.testing import TestApp
 
 MINUTE = timedelta(minutes=1)
@@ -249,6 +250,38 @@ async def test_a_key_whose_job_was_never_stored_is_free_after_a_minute(
             works.append(once.enqueue(own, note, what="k"))
         assert len(set(works)) == 1
         assert lost not in works
+        await backend.run_until_idle()
+        assert ran == ["k"]
+
+
+async def test_a_key_without_a_job_that_two_find_is_free_for_the_second_too(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In transactions of weaker isolation; on SQLite the second one looks when the first has ended."""
+
+    async def die(*_: object) -> None:
+        raise ConnectionResetError("the program ends here")
+
+    async with TestApp(app, postgres_url) as backend:
+        once = fair.with_options(key="k", on_duplicate="reject")
+        with closing(psycopg.connect(postgres_url, autocommit=True)) as own:
+            with monkeypatch.context() as patch:
+                patch.setattr(backend.engine.store.jobs, "enqueue", die)
+                with pytest.raises(ConnectionResetError):
+                    once.enqueue(own, note, what="lost")
+            backend.clock.advance(1.1 * MINUTE)
+            fetch = StoredKeys._fetch
+
+            async def overtaken(self: StoredKeys, transaction: Any, name: str, **values: Any) -> Any:
+                found = await fetch(self, transaction, name, **values)
+                if name == "lost":  # now another one frees the key, whose transaction does not come to an end
+                    assert found
+                    with closing(psycopg.connect(postgres_url)) as other, other.transaction():
+                        other.execute("delete from penstock.job_key")
+                return found
+
+            monkeypatch.setattr(StoredKeys, "_fetch", overtaken)
+            once.enqueue(own, note, what="k")
         await backend.run_until_idle()
         assert ran == ["k"]
 

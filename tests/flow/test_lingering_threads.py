@@ -54,6 +54,12 @@ def wait_together(ctx: sync.ActionCtx, calls: list[Call]) -> list[None]:
     return [None] * len(calls)
 
 
+@app.internal_action(batch=5, of=Call, linger=timedelta(minutes=1))
+async def gather(ctx: ActionCtx, calls: list[Call]) -> list[None]:
+    begun.extend(call.what for call in calls)
+    return [None] * len(calls)
+
+
 @app.internal_action
 async def wait_nested(ctx: ActionCtx, what: str) -> None:
     await ctx.run_action(wait, what)
@@ -123,6 +129,22 @@ async def test_what_goes_on_in_a_thread_keeps_its_place_until_it_ends(
         assert begun == ["first"]
         going.set()
         await has_begun(backend, "second")
+
+
+async def test_a_batch_waits_for_no_more_jobs_if_what_goes_on_in_threads_leaves_no_place_for_them(
+    database_url: str, going: threading.Event
+) -> None:
+    async with TestApp(app, database_url, worker_jobs=2) as backend:
+        await enqueue(backend, wait)
+        await backend.scheduler.run_after(timedelta(0), gather, "second")
+        backend.clock.advance(timedelta(seconds=1))
+
+        async def has_run() -> bool:
+            await backend.worker.tick()  # no time passes, of which the batch might wait for others
+            return begun == ["first", "second"]
+
+        await until(has_run)
+        going.set()
 
 
 async def test_a_worker_that_stops_does_not_wait_for_what_goes_on_in_a_thread(

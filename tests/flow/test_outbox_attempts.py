@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -247,19 +248,62 @@ async def test_what_is_retried_leaves_the_attempts_of_the_next_message_alone(dat
         assert stage.texts() == ["c"]
 
 
-@pytest.mark.parametrize(
-    ("policy", "waits"),
-    [
-        (Retry(max_attempts=3, initial_backoff=1, base=2), [0.5, 1, 2, 2, 2]),
-        (Retry(max_attempts=None, max_duration=5, initial_backoff=1, base=2), [0.5, 1, 2, 4, 5]),
-    ],
-)
-def test_waits_grow_no_more_once_attempts_are_used_up(policy: Retry, waits: list[float]) -> None:
+def waits(policy: Retry, count: int, chance: float = 0.999) -> list[float]:
+    """The waits after so many attempts that failed."""
     trouble: Trouble | None = None
     now, found = datetime(2030, 1, 1, tzinfo=UTC), list[float]()
-    for _ in waits:
-        trouble = after_failure(policy, 1, trouble, ValueError("no"), now, 0.0)
+    for _ in range(count):
+        trouble = after_failure(policy, 1, trouble, ValueError("no"), now, chance)
         assert trouble.retry_at is not None
         found.append((trouble.retry_at - now).total_seconds())
         now = trouble.retry_at
-    assert found == waits
+    return found
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Retry.fixed(0.4, max_attempts=3, jitter=0),
+        Retry(max_attempts=None, max_duration=1, initial_backoff=0.4, base=1.0, max_backoff=0.4),
+    ],
+)
+def test_what_is_halted_waits_ever_longer_up_to_minutes(policy: Retry) -> None:
+    found = waits(policy, 14)
+    first = next(number for number, wait in enumerate(found) if wait > 0.4)
+    halted = found[first:]
+    assert 1 <= halted[0] < 2
+    assert all(1.4 * one < other < 2.5 * one for one, other in pairwise(halted[:7]))
+    assert 299 < halted[-1] <= 300
+    assert waits(policy, 24, 0.0)[-1] == 150, "jitter keeps those apart that were halted together"
+
+
+def test_what_is_halted_is_tried_again_no_sooner_than_its_policy_says() -> None:
+    policy = Retry.fixed(timedelta(hours=1), max_attempts=2, jitter=0)
+    assert waits(policy, 4) == [3600] * 4
+
+
+@pytest.mark.parametrize("policy", ["halt", "halt_key"])
+async def test_a_retry_tries_at_once_what_is_halted_for_long_and_its_waits_begin_anew(
+    database_url: str, policy: str
+) -> None:
+    stage = OutboxStage(Item)
+    stage.outbox(Item, retry=SOON, on_failure=policy)
+    stage.fails = failing(broken, "a")
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await stage.insert(test, *of("a"))
+        for _ in range(10):
+            await drain(test, timedelta(minutes=5))
+        (status,) = await stage.app.outboxes.list(test)
+        assert status.halted
+        assert status.retry_at is not None
+        assert status.retry_at - test.clock.now() >= timedelta(minutes=2)
+        tried = len(stage.tried)
+        await drain(test, TEN)
+        assert len(stage.tried) == tried
+        await stage.app.outboxes.retry(test, "send")
+        await drain(test, timedelta(seconds=1))
+        assert len(stage.tried) == tried + 1
+        (status,) = await stage.app.outboxes.list(test)
+        assert not status.halted
+        assert status.retry_at == test.clock.now() + TEN

@@ -18,6 +18,7 @@ from penstock.changes.position import Position
 from penstock.errors import CallTimeout, DatabaseUnavailable
 from penstock.services.sending import Sending
 from penstock.store.changes import Batch
+from penstock.store.conditions import ConditionSql
 from penstock.store.contract import Session
 from penstock.store.outboxes import Step
 from penstock.testing import TestApp
@@ -279,10 +280,10 @@ async def test_rows_of_a_key_that_has_failed_do_not_have_all_others_read_again(d
         interests = test.engine.store.interests
         source, pages = interests.source, 0
 
-        async def counted(number: int) -> Any:
+        async def counted(number: int, only: ConditionSql | None = None) -> Any:
             nonlocal pages
             pages += 1
-            return await source(number)
+            return await source(number, only)
 
         interests.source = counted  # type: ignore[method-assign]
         await drain(test)

@@ -46,14 +46,14 @@ async def test_one_that_fails_halts_all_behind_it_until_it_does_not(database_url
         assert row.trouble is not None
         assert (row.trouble.attempts, row.trouble.error, row.trouble.halted) == (1, "ValueError: no", False)
         assert row.delivered == 1
-        for attempts in (2, 3, 4, 5):
+        for attempts, wait in ((2, 10), (3, 10), (4, 20), (5, 40)):
             await drain(test, timedelta(seconds=9))
             assert (await outbox_row(test)).trouble.attempts == attempts - 1, "not before its time"
-            await drain(test, timedelta(seconds=1))
+            await drain(test, timedelta(seconds=wait - 9))
             trouble = (await outbox_row(test)).trouble
             assert (trouble.attempts, trouble.halted) == (attempts, attempts >= 3)
         stage.fails = failing(broken)
-        await drain(test, TEN)
+        await drain(test, timedelta(seconds=80))
         assert (await stage.written(test) if mutation else stage.texts()) == ["a", "b", "c"]
         row = await outbox_row(test)
         assert (row.trouble, row.delivered) == (None, 3)
@@ -106,8 +106,8 @@ async def test_that_attempts_are_used_up_is_told_once_as_what_follows_from_it(
         await drain(test)
         await stage.insert(test, *of("a"))
         with caplog.at_level(logging.WARNING, "penstock"):
-            for _ in range(5):
-                await drain(test, TEN)
+            for wait in (1, 1, 1, 2, 4):
+                await drain(test, wait * TEN)
         assert [record.event for record in caplog.records if hasattr(record, "event")] == expected
 
 

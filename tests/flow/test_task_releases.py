@@ -232,6 +232,24 @@ async def test_a_run_that_began_before_goes_on_in_the_pool_that_is_declared_now(
                 assert (ran.doc_id, ran.attempt) == (row, 2)
 
 
+async def test_a_run_that_began_before_goes_on_with_the_priority_that_is_declared_now(database_url: str) -> None:
+    first, second = (in_pool("a", retry=Retry.fixed(MINUTE, max_attempts=3), priority=priority) for priority in (0, 5))
+    first.error = ConnectionError("down")
+    async with first.open(database_url) as old:
+        await first.insert(old, Item())
+        await old.plan()
+        with gate("task.begun") as held:
+            await old.worker.tick()
+            await held.arrived()
+            async with second.open(database_url, clock=old.clock) as new:
+                held.open()
+                await work(old)
+                (again,) = await new.jobs("pending")
+                assert (again.attempt, again.priority) == (1, 5)
+                await settle(new, 2 * MINUTE)
+                assert len(second.ids()) == 1
+
+
 @pytest.mark.parametrize("key", [None, "owner", "state"])
 async def test_another_key_holds_for_pending_runs_too(database_url: str, key: str | None) -> None:
     def made(key: str | None, name: str) -> Stage:

@@ -290,8 +290,12 @@ async def test_tasks_and_outboxes_without_an_interest_are_told_of(
         (number,) = [row.id for row in await store.interests.list()]
         fine = replace(ENTRIES, name="task:fine")
         plans = [task_plan("deaf"), task_plan("fine", spec=replace(SPEC, interest=fine.digest))]
-        await store.tasks.declare(plans, now)
-        await store.interests.declare([fine], now)
+        await store.tasks.declare([*plans, task_plan("other")], now)
+        other = replace(ENTRIES, name="task:other")  # which another release of the task has declared
+        await store.interests.declare([fine, other], now)
+        (task,) = [row for row in await store.tasks.list() if row.plan.name == "other"]
+        assert task.interests
+        assert task.plan.spec.interest != other.digest
         for name, numbers in (("deaf", [number + 9]), ("fine", [number, number + 9]), ("topic", [-1])):
             row = await store.outboxes.declare(replace(PLAN, name=name), None, now)
             await store.outboxes.capture(row.id, numbers)
@@ -302,7 +306,7 @@ async def test_tasks_and_outboxes_without_an_interest_are_told_of(
             await pruner.tick()
             told.append([(one["level"], one["reader"]) for one in events(caplog, "changes.no_interest")])
             backend.clock.advance(MINUTE)
-        assert told == [[], [("ERROR", "task:deaf"), ("ERROR", "outbox:deaf")], [], []]
+        assert told == [[], [("ERROR", "task:deaf"), ("ERROR", "task:other"), ("ERROR", "outbox:deaf")], [], []]
 
 
 async def test_mending_waits_for_nobody(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.outboxes import OutboxStage, Sent, drain, outbox_row, relaying
+from stage.outboxes import OutboxStage, Sent, drain, outbox_row, relaying, sql
 from stage.waits import SOON, until
 
 from penstock import MutationCtx, Table
@@ -144,3 +144,85 @@ async def test_a_rebuild_whose_reset_takes_longer_than_a_lease_is_kept_from_rela
         assert resets == [resets[0]] * 2
         await drain(backend)
         assert await stage.written(backend) == ["a"]
+
+
+# ----- fences
+
+
+async def test_what_a_suspended_relay_ends_late_has_a_smaller_fence_than_what_its_successor_sent(
+    database_url: str,
+) -> None:
+    stage, clock = OutboxStage(Item), TestClock()
+    stage.outbox(Item, start="end")
+    fences, suspended = list[int](), [asyncio.Event(), asyncio.Event()]
+
+    async def during(_ctx: Any, message: Message[Item]) -> None:
+        first = not fences
+        fences.append(message.fence)
+        if first:
+            suspended[0].set()
+            await suspended[1].wait()
+
+    stage.during = during
+    async with relaying(stage.app, database_url, clock) as (backend, relay):
+        await relay.drain()
+        await stage.insert(backend, Item(note="a"), Item(note="b"))
+        late = asyncio.ensure_future(relay.drain())
+        await asyncio.wait_for(suspended[0].wait(), SOON)
+        lease = relay.lines[0]._standing.lease
+        assert lease is not None
+        await backend.engine.store.leases.rescue(lease, clock.now() + timedelta(minutes=1), lambda _jobs: [])
+        async with relaying(stage.app, database_url, clock) as (_backend, other):
+            for _ in range(3):  # one by one at first, as a process may have died of the first message
+                await other.drain()
+                clock.advance(timedelta(seconds=1))
+            assert stage.texts() == ["a", "b"]
+        suspended[1].set()
+        await late
+        assert stage.texts()[0] == "a", "which a sink without a fence takes after b"
+    assert fences[0] < fences[1] == fences[2]
+    assert set(fences[3:]) <= {fences[0]}, "nor has what it begins then another one"
+
+
+async def test_the_fence_rises_though_an_older_lease_takes_the_outbox_over(database_url: str) -> None:
+    stage, clock = OutboxStage(Item), TestClock()
+    stage.outbox(Item, start="end")
+    async with (
+        relaying(stage.app, database_url, clock) as (backend, older),
+        relaying(stage.app, database_url, clock) as (_backend, younger),
+    ):
+        await older.tick()  # it has a lease, and not the outbox
+        for number, relay in enumerate([younger, older, younger, older]):
+            await stage.insert(backend, Item(note=str(number)))
+            await relay.drain()
+            await relay.lines[0]._standing.leave()
+        fences = [message.fence for message in stage.got]
+        assert stage.texts() == ["0", "1", "2", "3"]
+        assert fences == sorted(set(fences))
+
+
+async def test_the_fence_is_the_same_for_all_that_is_sent_under_a_lease_and_rises_in_a_restored_database(
+    database_url: str,
+) -> None:
+    stage, clock = OutboxStage(Item), TestClock()
+    stage.outbox(Item, start="end")
+    schema = "penstock." if database_url.startswith("postgres") else "penstock_"
+    async with relaying(stage.app, database_url, clock) as (backend, relay):
+        await relay.drain()
+        for note in "ab":
+            await stage.insert(backend, Item(note=note))
+            await relay.drain()
+        await stage.app.outboxes.pause(backend, "send")
+        clock.advance(timedelta(seconds=2))
+        await relay.drain()
+        await stage.app.outboxes.resume(backend, "send")
+        clock.advance(timedelta(seconds=2))
+        await relay.drain()
+        await stage.insert(backend, Item(note="c"))
+        await relay.drain()
+        await relay.lines[0]._standing.leave()
+        await sql(backend, f"update {schema}change_reader set fence = 3")  # as it was at the time of the backup
+        await stage.insert(backend, Item(note="d"))
+        await relay.drain()
+        fences = [message.fence for message in stage.got]
+    assert fences[0] == fences[1] == fences[2] < fences[3] < 2**53

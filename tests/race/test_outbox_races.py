@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from stage.outboxes import OutboxStage, aside, outbox_row, relaying, text_of
 from stage.waits import SOON, until
+from stage.windows import fail_once
 
 from penstock import Retry, Table
 from penstock.app import Backend
@@ -304,3 +305,20 @@ async def test_one_that_ends_its_process_each_time_is_put_aside_and_the_rest_flo
         assert put_aside.trouble is not None
         assert (put_aside.state, put_aside.trouble.retry_at) == ("parked" if policy == "park" else "halted", None)
         assert deaths < 12
+
+
+async def test_a_write_that_fails_does_not_end_the_care_that_follows_a_death(database_url: str) -> None:
+    async with staged(database_url, batch=5) as (stage, clock, backend, relay):
+        await put(stage, backend, *"abcdef")
+        with raising("outbox.next", Crash()), pytest.raises(Crash):
+            await relay.drain()
+        clock.advance(LOST)
+        async with relaying(stage.app, database_url, clock) as (other_backend, other):
+            failed = fail_once(other_backend, DatabaseUnavailable("away for a moment"), lambda step: step.delivered)
+            for _ in range(5):
+                clock.advance(SECOND)
+                with suppress(DatabaseUnavailable):
+                    await other.drain()
+            assert failed.is_set()
+    assert Counter(stage.texts()) == Counter("abcdef")
+    assert set(stage.calls) == {1}, "it is known of which message the next process dies"

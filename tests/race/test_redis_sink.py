@@ -67,7 +67,8 @@ async def test_each_booking_is_in_the_stream_once_though_relay_and_server_were_k
 
 async def test_a_booking_that_redis_refused_does_not_count_as_added(broker: Broker) -> None:
     await forget(broker)
-    keys, entry = [redis_stream.STREAM, redis_stream.ADDED], [redis_stream.KNOWN_FOR, "an id", "an event"]
+    keys = [redis_stream.STREAM, redis_stream.ADDED, redis_stream.FENCE]
+    entry = [redis_stream.KNOWN_FOR, 1, "an id", "an event"]
     async with connected(broker) as client:
         add = client.register_script(redis_stream.ADD)
         await client.set(redis_stream.STREAM, "no stream")
@@ -83,10 +84,22 @@ async def test_a_booking_that_redis_refused_does_not_count_as_added(broker: Brok
 
 async def test_ids_are_forgotten_after_their_time(broker: Broker) -> None:
     await forget(broker)
-    keys, already = [redis_stream.STREAM, redis_stream.ADDED], -60
+    keys, already = [redis_stream.STREAM, redis_stream.ADDED, redis_stream.FENCE], -60
     async with connected(broker) as client:
         add = client.register_script(redis_stream.ADD)
         for known_for in (redis_stream.KNOWN_FOR, redis_stream.KNOWN_FOR, already):
-            await add(keys=keys, args=[known_for, "an id", "an event"])
+            await add(keys=keys, args=[known_for, 1, "an id", "an event"])
         assert await client.xlen(redis_stream.STREAM) == 2
         assert await client.zrange(redis_stream.ADDED, 0, -1) == ["an id"]
+
+
+async def test_a_process_that_was_overtaken_adds_nothing(broker: Broker) -> None:
+    await forget(broker)
+    keys = [redis_stream.STREAM, redis_stream.ADDED, redis_stream.FENCE]
+    async with connected(broker) as client:
+        add = client.register_script(redis_stream.ADD)
+        for fence, message in ((7, "a"), (7, "b"), (8, "c")):
+            await add(keys=keys, args=[redis_stream.KNOWN_FOR, fence, message, "an event"])
+        with pytest.raises(ResponseError, match="FENCED"):
+            await add(keys=keys, args=[redis_stream.KNOWN_FOR, 7, "d", "an event"])
+        assert await client.zrange(redis_stream.ADDED, 0, -1) == ["a", "b", "c"]

@@ -32,6 +32,11 @@ async def notes(ctx: ActionCtx, note: Note) -> None:
     raise ConnectionError(ERROR)
 
 
+@app.internal_action
+async def say(ctx: ActionCtx) -> str:
+    return ERROR
+
+
 @app.internal_mutation
 async def put(ctx: MutationCtx) -> None:
     await ctx.db.insert(Note(text=ERROR))

@@ -121,6 +121,12 @@ async def outbox_row(test: Backend, name: str = "send") -> OutboxRow:
     return next(row for row in await test.engine.store.outboxes.list() if row.plan.name == name)
 
 
+async def error_of(test: Backend, name: str = "send") -> str:
+    """Why an outbox does not go on."""
+    trouble = (await outbox_row(test, name)).trouble
+    return "" if trouble is None else trouble.error
+
+
 async def aside(test: Backend, name: str = "send") -> list[Aside]:
     """The messages that are put aside."""
     row = await outbox_row(test, name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -16,6 +17,9 @@ from penstock.changes.position import BEGINNING
 from penstock.errors import DatabaseBusy
 from penstock.store.contract import Store
 from penstock.store.postgres import catalog
+
+if TYPE_CHECKING:
+    from penstock.store.postgres.interests import PostgresInterests
 
 ORDERS = "create table orders (id integer primary key, status text)"
 ALL = Interest(name="all", table="orders", key=["id"], after=["status"])
@@ -159,3 +163,30 @@ async def test_a_table_in_use_is_not_waited_for_to_check_an_interest(postgres_ur
         finally:
             await other.close()
         assert await store.interests.list() == []
+
+
+# ----- releases that start at the same time
+
+
+async def test_an_interest_that_another_release_replaces_as_it_is_added_is_added_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On SQLite adding and looking are one transaction."""
+    async with opened(postgres_url) as store, opened(postgres_url) as other:
+        await run_sql(postgres_url, ORDERS)
+        interests, replaced = cast("PostgresInterests", store.interests), list[int]()
+        run = interests._run
+
+        async def overtaken(query_name: str, /, **values: Any) -> Any:
+            found = await run(query_name, **values)
+            if query_name == "add" and not replaced:
+                replaced.extend(row[0] for row in found)
+                newer = replace(ALL, after=[])
+                await other.interests.replace([newer], await other.interests.add([newer], NOW), NOW)
+            return found
+
+        monkeypatch.setattr(interests, "_run", overtaken)
+        (number,) = await interests.add([ALL], NOW)
+        assert replaced
+        assert number not in replaced
+        assert number in {row.id for row in await interests.list()}

@@ -16,8 +16,8 @@ from typing import Any
 from penstock.calls.containment import containing
 from penstock.calls.job import time_limit
 from penstock.calls.run import Runner
-from penstock.changes.change import CapturedChange, read_values
-from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, NonRetryableError, RowInvalid
+from penstock.changes.change import LOST, RESENT, CapturedChange, read_values
+from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, RowInvalid
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.functions.signature import Signature
 from penstock.outbox.meaning import Meaning
@@ -79,9 +79,9 @@ class Messages:
         self._outbox = outbox
         self._dialect = dialect
         self._wanted = wanted
-        self._now = _Judged(dialect, meaning)
+        self._now = Judged(dialect, meaning)
         self.meanings: Mapping[int, str] = {}
-        self._judged: dict[str, _Judged] = {}
+        self._judged: dict[str, Judged] = {}
         self._fields = None if outbox.definition is None else captured_row(dialect, outbox.definition)
         self._columns = frozenset(_columns(outbox))
 
@@ -97,14 +97,14 @@ class Messages:
         """Whether changes of a kind are messages."""
         return kind in self._now.told
 
-    def _of(self, change: CapturedChange) -> _Judged:
+    def _of(self, change: CapturedChange) -> Judged:
         """How a change is judged: as was declared when it was captured."""
         text = self.meanings.get(change.interest)
         if text is None:
             return self._now
         found = self._judged.get(text)
         if found is None:
-            found = self._judged[text] = _Judged(self._dialect, Meaning.parse(text))
+            found = self._judged[text] = Judged(self._dialect, Meaning.parse(text))
         return found
 
     def key(self, change: CapturedChange) -> str | None:
@@ -117,24 +117,23 @@ class Messages:
         value = None if text is None else read_values(text).get(column)
         return None if value is None else str(value)
 
-    def given(self, change: CapturedChange, attempt: int) -> Any:
+    def given(self, change: CapturedChange, attempt: int, fence: int) -> Any:
         """What the handler takes.
+
+        Args:
+            change: The change.
+            attempt: Which attempt this is.
+            fence: The number of who hands it over.
 
         Raises:
             DataError: The change cannot be read as the declaration says.
-            NonRetryableError: It tells of changes that were lost.
         """
-        if change.kind == "lost":
-            raise NonRetryableError(
-                "ChangesLost: something was changed in the table that could not be captured: a column is gone or has "
-                "another name, or a trigger was missing for a while."
-            )
         if change.kind == TOPIC:
             payload = self._wanted.read(change.after)
             if not self._wanted.message:
                 return payload
             said = {"payload": payload, "topic": self._outbox.topic}
-            return self._message(change, attempt, "message", change.key, **said)
+            return self._message(change, attempt, fence, "message", change.key, **said)
         kind = KIND_OF[self.kind(change) or change.kind]
         row = None if kind == "delete" else self._row(change.after)  # one that has left is there still, but not here
         previous = None if kind == "insert" else self._row(change.before)
@@ -142,10 +141,10 @@ class Messages:
             return row if row is not None else previous
         key = self.key(change)
         plain = _plain(key) if self._outbox.partition_by is None else key
-        return self._message(change, attempt, kind, plain, row=row, previous=previous)
+        return self._message(change, attempt, fence, kind, plain, row=row, previous=previous)
 
     def _message(
-        self, change: CapturedChange, attempt: int, kind: MessageKind, key: str | None, **said: Any
+        self, change: CapturedChange, attempt: int, fence: int, kind: MessageKind, key: str | None, **said: Any
     ) -> Message[Any]:
         return Message(
             id=message_id(self._outbox.name, change),
@@ -155,7 +154,9 @@ class Messages:
             key=key,
             written_at=change.changed_at,
             older=change.seq < 0,
+            resent=change.kind == RESENT,
             attempt=attempt,
+            fence=fence,
             **said,
         )
 
@@ -193,7 +194,7 @@ class Messages:
         return found
 
 
-class _Judged:
+class Judged:
     """Changes as a declaration means them."""
 
     def __init__(self, dialect: Dialect, meaning: Meaning) -> None:
@@ -201,7 +202,7 @@ class _Judged:
         self._condition = meaning.condition
         self._kinds = {} if meaning.condition is None else kinds_of((meaning.condition,))
         self._fields = meaning.fields
-        self.told = {*meaning.kinds, TOPIC, "lost"}
+        self.told = {*meaning.kinds, TOPIC, LOST, RESENT}
 
     def kind(self, change: CapturedChange) -> str | None:
         """Which kind of change it is; None if it is no message."""
@@ -212,8 +213,10 @@ class _Judged:
 
     def meant(self, change: CapturedChange) -> str | None:
         """The same, also of a change that is no message."""
-        if self._condition is None or change.kind in {TOPIC, "truncate", "lost"}:
+        if self._condition is None or change.kind in {TOPIC, "truncate", LOST}:
             return change.kind
+        if change.kind == RESENT:
+            return RESENT if self._holds(change.after) else None
         was = change.kind != "enter" and self._holds(change.before)
         if self._holds(change.after):
             return "change" if was else "enter"

@@ -18,9 +18,11 @@ from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.calls.outboxlooks import look_at, messages_of, outbox_of
 from penstock.calls.outboxviews import MessageState, OutboxPage, OutboxStatus
 from penstock.calls.rebuilding import rebuild, reset_of
+from penstock.calls.resending import chosen_rows, resend
 from penstock.changes.position import BEGINNING, Position
 from penstock.errors import DataError, ValueInvalid
 from penstock.observe.logs import event as log_event
+from penstock.reactive.tracing import RowFilter
 from penstock.store.outboxes import KEPT
 
 if TYPE_CHECKING:
@@ -234,6 +236,28 @@ class OutboxCare:
         return calls.answer(self._rebuild(calls, name))
 
     @overload
+    def resend(self, ctx: AsyncWaiter, name: str, where: str | RowFilter[Any]) -> Coroutine[Any, Any, int]: ...
+    @overload
+    def resend(self, ctx: SyncWaiter, name: str, where: str | RowFilter[Any]) -> int: ...
+    def resend(self, ctx: Any, name: str, where: str | RowFilter[Any]) -> Any:
+        """Send rows of its table again, as they are now; how many.
+
+        Each comes as an insert with `Message.resent` and a new id, behind what is still to be handed over.
+
+        Args:
+            ctx: As for `list`.
+            name: The outbox.
+            where: Which rows: a function of a row, as the outbox's filter, or the same as text.
+
+        Raises:
+            OutboxNotFound: The database knows no outbox of this name.
+            ContextError: This program does not declare it, or it does not send rows that are inserted.
+            DeclarationError: `where` cannot be translated; if it is a text, `ValueInvalid`.
+        """
+        calls = _calls(ctx)
+        return calls.answer(self._resend(calls, name, where))
+
+    @overload
     def drop(self, ctx: AsyncWaiter, name: str) -> Coroutine[Any, Any, None]: ...
     @overload
     def drop(self, ctx: SyncWaiter, name: str) -> None: ...
@@ -308,6 +332,10 @@ class OutboxCare:
     async def _rebuild(self, calls: JobCalls, name: str) -> None:
         found = (await outbox_of(calls.store, name)).plan.name
         await rebuild(calls.engine, found, reset_of(self.find(found), found))
+
+    async def _resend(self, calls: JobCalls, name: str, where: str | RowFilter[Any]) -> int:
+        row = await outbox_of(calls.store, name)
+        return await resend(calls.engine, row, chosen_rows(self.find(row.plan.name), row.plan.name, where))
 
     async def _drop(self, calls: JobCalls, name: str) -> None:
         store = calls.store

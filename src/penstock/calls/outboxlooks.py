@@ -75,6 +75,7 @@ async def look_at(
     found = []
     for row in rows:
         reader = readers.get(reader_name(row.plan.name))
+        fails = "halted" in aside.get(row.id, {})
         found.append(
             Found(
                 row=row,
@@ -82,6 +83,7 @@ async def look_at(
                 lag=await lag_of(store, row, reader, most),
                 aside=aside.get(row.id, {}),
                 next_is=await _next_aside(store, row),
+                retry_at=await store.outboxes.next_retry(row.id) if fails else None,
                 read_by=None if reader is None or reader.lease is None else leases.get(reader.lease),
                 declared=is_declared(row.plan.name),
             )

@@ -53,7 +53,7 @@ class OutboxStatus:
         rate: How many a second are, over about the last minute.
         read_by: Which process hands over; None if none does.
         error: Why the next message has failed, or why the outbox is halted; None if it is not so.
-        retry_at: When that is tried again; None if not by itself.
+        retry_at: When the next of those that have failed is tried again; None if none is by itself.
     """
 
     name: str
@@ -139,6 +139,7 @@ class Found:
         lag: What is unread.
         aside: What is put aside, by state.
         next_is: The next message, which has failed, if it is one of these.
+        retry_at: When the next of those is tried again that keep others of their key waiting.
         read_by: Which process reads it.
         declared: Whether this program declares it.
     """
@@ -148,6 +149,7 @@ class Found:
     lag: Lag
     aside: Mapping[AsideState, AsideCount]
     next_is: Aside | None
+    retry_at: datetime | None
     read_by: str | None
     declared: bool
 
@@ -208,7 +210,10 @@ def status_of(found: Found, now: datetime) -> OutboxStatus:
         rate=0.0 if since is None else row.rate * min(1.0, max(0.0, 1 - since / _FADES)),
         read_by=found.read_by,
         error=None if trouble is None else trouble.error,
-        retry_at=None if trouble is None else trouble.retry_at,
+        retry_at=min(
+            (at for at in (found.retry_at, None if trouble is None else trouble.retry_at) if at is not None),
+            default=None,
+        ),
     )
 
 
@@ -239,7 +244,7 @@ def _message(
         content=None if change is None else _content(change),
         written_at=None if change is None or number < 0 else change.changed_at,  # of older rows nobody knows it
         attempts=0 if trouble is None else trouble.attempts,
-        failed_at=None if trouble is None else trouble.since,
+        failed_at=None if trouble is None or not trouble.attempts else trouble.since,
         retry_at=None if trouble is None or state == "parked" else trouble.retry_at,
         error=None if trouble is None else trouble.error,
         traceback=None if trouble is None else trouble.traceback,

@@ -13,6 +13,7 @@ from typing import Any
 
 KINDS = ("enter", "change", "leave", "delete", "truncate")
 LOST = "lost"
+RESENT = "resent"
 
 _decode = json.JSONDecoder(parse_float=Decimal).decode  # made once: that takes as long as reading a row
 _decode_any = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal).decode
@@ -27,7 +28,7 @@ class CapturedChange:
         interest: The number of the interest.
         kind: ``enter``, ``change`` or ``leave`` the rows that the interest is about; ``delete``; ``truncate``, if all
             rows of the table or of one of its partitions are gone; ``lost``, if one could not be told, as a column is
-            gone or has another name.
+            gone or has another name; ``resent``, if the row is as it was and somebody asked for it.
         key: The key of the row as JSON, always spelled alike for the same row; None of a truncation, or if it is lost.
         before: Columns that the interest captures, as they were, as JSON.
         after: The same as they are then.

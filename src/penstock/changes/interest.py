@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from penstock.changes.change import KINDS
 from penstock.errors import DeclarationError
@@ -91,6 +91,11 @@ class Interest:
     def place(self) -> tuple[str, ...]:
         """The columns by which its rows are read: a total order."""
         return tuple(dict.fromkeys((*self.order, *self.key)))
+
+    def narrowed(self, matches: str, columns: Sequence[str]) -> Interest:
+        """The same of some of its rows only, with these columns as they were before."""
+        both = matches if self.matches is None else f"({self.matches}) and ({matches})"
+        return replace(self, matches=both, before=tuple(columns))
 
     def wants(self, kind: str) -> bool:
         """Whether it wants a kind of change to be captured. What enters may look like a change if `matches` is wide."""

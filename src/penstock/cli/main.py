@@ -34,7 +34,10 @@ _COMMANDS = {
     "pools": ("penstock.cli.pools", "Show pools, and change their limits."),
     "crons": ("penstock.cli.crons", "Show crons; run, pause, resume or remove one."),
     "tasks": ("penstock.cli.tasks", "Show reactive tasks and their rows; retry, cancel, skip, pause, explain."),
-    "outbox": ("penstock.cli.outbox", "Show outboxes and their messages; retry, skip, pause, move, rebuild, drop."),
+    "outbox": (
+        "penstock.cli.outbox",
+        "Show outboxes and their messages; retry, skip, pause, move, resend, rebuild, drop.",
+    ),
     "changes": ("penstock.cli.changes", "Show the readers of the change feed, and what it captures; drop a reader."),
     "locks": ("penstock.cli.locks", "Show locks; take one away from its holder."),
     "pause": ("penstock.cli.pause", "Start no more jobs of a pool."),

@@ -15,7 +15,7 @@ from penstock.calls.outboxlooks import MOST_COUNTED, look_at_one
 from penstock.calls.outboxviews import OutboxMessage, OutboxPage, OutboxStatus
 from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.outboxchanges import drop, move, pause, rebuild, resume, retry, skip
+from penstock.cli.outboxchanges import drop, move, pause, rebuild, resend, resume, retry, skip
 from penstock.cli.output import counted, plain, print_fields, print_json, print_list, print_rows, readable_time, say
 from penstock.cli.visible import first_line
 
@@ -96,7 +96,7 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
         say(f"There are more: --after {page.next}")
 
 
-for _command in (retry, skip, pause, resume, move, rebuild, drop):
+for _command in (retry, skip, pause, resume, move, resend, rebuild, drop):
     command.add_command(_command)
 
 
@@ -106,7 +106,8 @@ for _command in (retry, skip, pause, resume, move, rebuild, drop):
 def _row(one: OutboxStatus) -> tuple[str, ...]:
     behind = _length(one.seconds) if one.messages else "-"
     numbers = (_counted(one.messages), behind, f"{one.parked:,}", f"{one.delivered:,}", f"{one.rate:,.1f}")
-    return (one.name, one.source, *numbers, one.read_by or "nobody", _state(one))
+    again = "" if one.retry_at is None else f", next try at {readable_time(one.retry_at)}"
+    return (one.name, one.source, *numbers, one.read_by or "nobody", f"{_state(one)}{again}")
 
 
 def _state(one: OutboxStatus) -> str:

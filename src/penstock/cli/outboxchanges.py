@@ -1,4 +1,4 @@
-"""``penstock outbox retry``, ``skip``, ``pause``, ``resume``, ``move``, ``rebuild``, ``drop``: what may be done."""
+"""``penstock outbox retry``, ``skip``, ``pause``, ``resume``, ``move``, ``resend``, ``rebuild``, ``drop``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from penstock.app import App, Backend
 from penstock.calls.outboxlooks import outbox_of
 from penstock.calls.outboxviews import OutboxStatus, read_place
 from penstock.calls.rebuilding import reset_of
+from penstock.calls.resending import chosen_rows
 from penstock.changes.position import Position
 from penstock.cli.asking import confirm
 from penstock.cli.opening import open_app, with_backend
@@ -131,6 +132,27 @@ def rebuild(options: Options, outbox: str, yes: bool) -> None:
 
     with_backend(app, options, do)
     say(f"{outbox} begins with all rows again. See penstock outbox show {outbox} for how far it has come.")
+
+
+@click.command("resend")
+@click.argument("outbox")
+@click.option(
+    "--where", required=True, metavar="TEXT", help="Which rows: a condition such as 'day >= 7 and shop == \"a\"'."
+)
+@_yes
+@pass_options
+def resend(options: Options, outbox: str, where: str, yes: bool) -> None:
+    """Send rows of the table of OUTBOX again, as they are now, in order, behind what it has still to hand over."""
+    app = open_app(options)
+
+    async def do(backend: Backend) -> int:
+        name = (await outbox_of(backend.engine.store, outbox)).plan.name
+        chosen_rows(app.outboxes.find(name), name, where)  # what cannot be is refused before anybody is asked
+        confirm(f"Send rows of {name} again?", f"Its handler gets each row of which this is true: {where}", sure=yes)
+        return await app.outboxes.resend(backend, name, where)
+
+    count = with_backend(app, options, do)
+    say(f"{counted(count, 'row')} will be sent again by {outbox}.")
 
 
 @click.command("drop")

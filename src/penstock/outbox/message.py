@@ -13,7 +13,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from pydantic_core import to_jsonable_python
 
-from penstock.changes.change import CapturedChange
+from penstock.changes.change import RESENT, CapturedChange
 from penstock.errors import InputError, ValueInvalid
 from penstock.values import check_text
 
@@ -29,6 +29,7 @@ KIND_OF: dict[str, MessageKind] = {
     "delete": "delete",
     "truncate": "truncate",
     TOPIC: "message",
+    RESENT: "insert",
 }
 LONGEST_TOPIC = 100
 LONGEST_KEY = 200
@@ -56,7 +57,10 @@ class Message(Generic[T]):
         topic: The topic; None of a row.
         written_at: When it was written, by the database's clock.
         older: Whether it is a row that was there before the outbox was; `written_at` is then when it was read.
+        resent: Whether it is a row that somebody sends again with `resend`; `written_at` is then when that was.
         attempt: Which attempt to hand it over this is, from 1.
+        fence: A fencing token: it rises each time a process takes the outbox over. A sink that keeps the greatest one
+            and refuses smaller ones takes nothing from a process that was suspended and overtaken.
     """
 
     id: str
@@ -70,7 +74,9 @@ class Message(Generic[T]):
     topic: str | None = None
     written_at: datetime
     older: bool = False
+    resent: bool = False
     attempt: int = 1
+    fence: int = 0
 
     def cloud_event(self, source: str, *, type: str | None = None, data: Any = None) -> dict[str, Any]:  # noqa: A002 - the word of CloudEvents
         """The message as a CloudEvent 1.0, in its JSON form.

@@ -14,8 +14,10 @@ from penstock.errors import DeclarationError, NonRetryableError, Snooze, WorkerL
 from penstock.jobs.retry import Retry, wait_after
 from penstock.observe.errortext import error_text, message_of, trace_text
 
+Noted = tuple[int, datetime]  # how often something was noted, and when first
+
 _LONGEST_ERROR = 10_000
-_MINUTE = timedelta(minutes=1)
+_SECOND, _MINUTE, _LONGEST_HALT = timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +84,38 @@ def reader_lost(outbox: str, now: datetime) -> Trouble:
     )
 
 
+def changes_lost(outbox: str, source: str, change: CapturedChange, noted: Noted, last_at: datetime | None) -> Exception:
+    """What a message fails of that tells of changes which could not be captured, as far as anybody knows them.
+
+    Args:
+        outbox: The outbox.
+        source: Its table.
+        change: The last of such changes in a row.
+        noted: How many there are, and when the first one was noted.
+        last_at: When a message was handed over last.
+    """
+    number, since = noted
+    at = change.changed_at.isoformat(timespec="milliseconds")
+    when = (
+        f"once, at {at}" if number == 1 else f"{number} times, from {since.isoformat(timespec='milliseconds')} to {at}"
+    )
+    last = ""
+    if last_at is not None:
+        last = f" The last message before was handed over at {last_at.isoformat(timespec='milliseconds')}."
+    return NonRetryableError(
+        f"ChangesLost: changes of table {source} could not be captured: a column is gone or has another name, or a "
+        f"trigger was missing for a while. That was noted {when}.{last} Send rows again with penstock outbox resend "
+        f"{outbox} --where …, then pass this message by with penstock outbox skip {outbox} {change.seq} --reason …"
+    )
+
+
 def after_failure(
     policy: Retry, seq: int, known: Trouble | None, error: BaseException, now: datetime, chance: float
 ) -> Trouble:
     """What is known of a message after an attempt that failed.
 
-    When all attempts of its policy are used up it is halted, and tried again after its longest wait for as long as
-    nobody skips it; an error that says that trying again is of no use halts it at once, and for good.
+    When all attempts of its policy are used up it is halted, and tried again after waits that grow to minutes for as
+    long as nobody skips it; an error that says that trying again is of no use halts it at once, and for good.
 
     Args:
         policy: The retry policy of its outbox.
@@ -124,12 +151,18 @@ def after_failure(
         return trouble
     wait_again = wait_after(policy, attempts, trouble.since, now, chance)
     if wait_again is None:
-        return replace(trouble, halted=True, retry_at=now + _longest(policy, attempts, now, chance))
+        wait_again = max(_longest(policy, attempts, now, chance), _while_halted(now - trouble.since, chance))
+        return replace(trouble, halted=True, retry_at=now + wait_again)
     return replace(trouble, retry_at=now + wait_again)
 
 
+def _while_halted(failing: timedelta, chance: float) -> timedelta:
+    """About as long again as it has failed already, so each wait is about twice the one before."""
+    return max(_SECOND, min(failing, _LONGEST_HALT) * (0.5 + chance / 2))
+
+
 def _longest(policy: Retry, attempts: int, now: datetime, chance: float) -> timedelta:
-    """The wait after the last attempt of a policy; it grows no more, however many follow."""
+    """The wait after the last attempt of a policy: what is halted is tried again no sooner."""
     last = attempts if policy.max_attempts is None else min(attempts, policy.max_attempts)
     try:
         wait = policy.waits.after(last, now, chance)

@@ -85,6 +85,15 @@ async def _rebuild(backend: Backend, words: Words) -> Any:
     return {"outbox": name, "rebuilding": True}
 
 
+async def _resend(backend: Backend, words: Words) -> Any:
+    where, name = words.needed("where"), await _name(backend, words)
+    try:
+        count = await backend.app.outboxes.resend(backend, name, where)
+    except ContextError as error:
+        raise Refused(409, "NotResendable", str(error)) from error
+    return {"outbox": name, "resent": count}
+
+
 async def _drop(backend: Backend, words: Words) -> Any:
     name = await _name(backend, words)
     await backend.app.outboxes.drop(backend, name)
@@ -101,6 +110,7 @@ OUTBOX_ROUTES = (
     AdminRoute("/outbox/resume", ("outbox",), _resume, changes=True),
     AdminRoute("/outbox/move", ("outbox", "to"), _move, changes=True),
     AdminRoute("/outbox/rebuild", ("outbox",), _rebuild, changes=True),
+    AdminRoute("/outbox/resend", ("outbox", "where"), _resend, changes=True),
     AdminRoute("/outbox/drop", ("outbox",), _drop, changes=True),
 )
 

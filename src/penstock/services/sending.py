@@ -15,8 +15,9 @@ from penstock.calls.containment import uncanceled
 from penstock.calls.deliveries import Delivery, Messages, Seal, deliver
 from penstock.calls.outboxes import DeclaredOutbox
 from penstock.calls.run import Runner
+from penstock.changes.change import LOST
 from penstock.errors import CallTimeout, LockTaken, TryAgain
-from penstock.outbox.trouble import Trouble
+from penstock.outbox.trouble import Trouble, changes_lost
 from penstock.services.standing import Item, Standing
 from penstock.store.outboxes import Identity
 
@@ -149,8 +150,13 @@ class Sending:
             await self._done(items)
 
     def _given(self, item: Item) -> object:
-        known = self.known(item)
-        return self._messages.given(item.change, 1 if known is None else known.attempts + 1)
+        known, row, change = self.known(item), self._standing.row, item.change
+        if change.kind == LOST:
+            last_at = None if row is None else row.delivered_at
+            noted = item.lost or (1, change.changed_at)
+            raise changes_lost(self._outbox.name, self._outbox.source, change, noted, last_at)
+        fence = 0 if row is None else row.fence
+        return self._messages.given(change, 1 if known is None else known.attempts + 1, fence)
 
 
 def is_its_own(error: TryAgain) -> bool:

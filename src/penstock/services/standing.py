@@ -19,7 +19,7 @@ from penstock.errors import TryAgain
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.outbox.outbox import Outbox
-from penstock.outbox.trouble import Trouble
+from penstock.outbox.trouble import Noted, Trouble
 from penstock.store.changes import Batch
 from penstock.store.outboxes import Aside, Identity, OutboxRow, Step
 from penstock.store.tasks import Move
@@ -51,6 +51,7 @@ class Item:
         number: How many changes of that are done with it.
         backfill: What is left of older rows then; None if that does not change.
         aside: How it was put aside; None if it was not.
+        lost: Of one that tells of lost changes, of how many in a row, and when the first one was noted.
     """
 
     change: CapturedChange
@@ -59,6 +60,7 @@ class Item:
     number: int = 0
     backfill: str | None = None
     aside: Aside | None = None
+    lost: Noted | None = None
 
     @property
     def identity(self) -> Identity:
@@ -288,6 +290,8 @@ class Standing:
         self.count("penstock_outbox_delivered", step.delivered)
         skips = tuple(seq for seq in row.skips if seq not in step.skipped)
         self.row = replace(row, backfill=step.backfill, skips=skips, trouble=step.trouble, passed=step.passed)
+        if step.delivered:
+            self.row = replace(self.row, delivered_at=self._clock.now())
         if step.move.after != self.position:
             self.position, self.moved_at = step.move.after, self._clock.monotonic()
         self.trouble = step.trouble

@@ -13,9 +13,11 @@ from itertools import islice, takewhile
 
 from penstock.calls.deliveries import Messages
 from penstock.calls.run import Runner
+from penstock.changes.change import LOST, CapturedChange
 from penstock.changes.position import Position
 from penstock.observe.logs import event as log_event
 from penstock.outbox.outbox import Outbox
+from penstock.outbox.trouble import Noted
 from penstock.services.olderrows import Captured, OlderRows, key_of
 from penstock.services.reading import ReadSize
 from penstock.services.standing import Item, Standing
@@ -190,19 +192,32 @@ class Upcoming:
         while len(self._buffer) < self._least() and not self.exhausted and looks < _LOOKS:
             batch = await self._store.changes.read(self._read_to, self._size.number, row.interests)
             self._size.adapt(batch)
-            self._buffer.extend(self._items(batch))
+            self._buffer.extend(self._items(batch, row))
             self._after, self.exhausted, looks = batch.position, batch.complete, looks + 1
 
-    def _items(self, batch: Batch) -> list[Item]:
+    def _items(self, batch: Batch, row: OutboxRow) -> list[Item]:
         """The messages of a batch; what else was captured is passed by with the message before it."""
-        found = [
-            Item(change, key_of(self._messages, change), batch, number)
-            for number, change in enumerate(batch.changes, 1)
-            if change.seq not in self._standing.turned and self._messages.kind(change) is not None
-        ]
+        found = list[Item]()
+        for number, change in enumerate(batch.changes, 1):
+            if change.seq not in self._standing.turned and self._messages.kind(change) is not None:
+                item = Item(change, key_of(self._messages, change), batch, number)
+                if change.kind == LOST:
+                    item.lost = self._noted(found, row, change)
+                found.append(item)
         if found:
             found[-1].number = len(batch.changes)
         return found
+
+    def _noted(self, found: list[Item], row: OutboxRow, change: CapturedChange) -> Noted:
+        """How many lost changes in a row this one tells of: it takes the place of those before it.
+
+        None joins one that was told or is skipped, as nobody was told of more.
+        """
+        told = {*row.skips, 0 if row.trouble is None else row.trouble.seq}
+        if not found or found[-1].lost is None or found[-1].change.seq in told:
+            return 1, change.changed_at
+        number, since = found.pop().lost or (0, change.changed_at)
+        return number + 1, since
 
     async def _waiting(self, outbox: int) -> list[Item] | None:
         """The first of those that wait, None if none do; what only told of rows that were handed over is dropped."""

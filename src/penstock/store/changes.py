@@ -13,6 +13,7 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import NOTHING, Position
 
 if TYPE_CHECKING:
+    from penstock.store.conditions import ConditionSql
     from penstock.store.contract import OpenTransaction, Session, Statement
 
 State = Literal["ok", "missing", "disabled", "altered", "gone"]
@@ -133,8 +134,14 @@ class Interests(Protocol):
         Tables are compared, and not names: whoever declared an interest may spell its table otherwise.
         """
 
-    async def source(self, number: int) -> Source | None:
-        """How the rows are read that an interest is about; None if there is no such interest, or no such table."""
+    async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
+        """How the rows are read that an interest is about; None if there is no such interest, or no such table.
+
+        Args:
+            number: Its number.
+            only: Which of its rows, with the columns that are told as they were. These rows are kept from being changed
+                until the transaction ends in which they are read.
+        """
 
 
 @dataclass(frozen=True, slots=True)

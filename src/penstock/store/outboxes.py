@@ -67,6 +67,7 @@ class OutboxRow:
         delivered_at: When the last one was.
         rate: How many a second were, over about a minute until then.
         passed: Messages behind the one that is next which are done with already.
+        fence: The number of who reads it, which rises with each lease that takes its reader; 0 if none ever has.
         meanings: What was declared when changes were captured under some of these numbers, as `outbox.meaning` writes
             it.
     """
@@ -86,6 +87,7 @@ class OutboxRow:
     rate: float = 0.0
     meanings: Mapping[int, str] = field(default_factory=dict)
     passed: frozenset[Identity] = frozenset()
+    fence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,9 @@ class Outboxes(Protocol):
 
     async def send(self, session: OpenTransaction, topic: str, payload: str, key: str | None) -> bool:
         """Send a message in a transaction; False if nobody has ever declared the topic."""
+
+    async def resend(self, session: OpenTransaction, interest: int, rows: Sequence[tuple[str, str]]) -> None:
+        """Append rows to the change feed as they are, each with its key, in a transaction that has locked them."""
 
     async def list(self) -> builtins.list[OutboxRow]:
         """All outboxes by name."""

@@ -57,6 +57,7 @@ def outbox_of(
         rate=row[18],
         meanings={int(number): said for number, said in json.loads(row[19]).items()},
         passed=frozenset((number, key) for number, key in json.loads(row[20])),
+        fence=row[21] or 0,
     )
 
 

@@ -206,7 +206,7 @@ def _guarded(append: str, read: Mapping[str, str]) -> str:
     return _GUARDED.format(read=steps, append=append)
 
 
-def source(interest: Interest, types: Mapping[str, str]) -> Source:
+def source(interest: Interest, types: Mapping[str, str], held: str = "") -> Source:
     """How the rows are read that an interest is about. Of a session with other settings they are spelled alike."""
     asked = conditions_of(interest).matches("r")
     table, spelled = POSTGRES.table(interest.table), _array("r", interest.key, types)
@@ -221,8 +221,8 @@ def source(interest: Interest, types: Mapping[str, str]) -> Source:
     order, also = f"order by {', '.join(columns)} limit", f"{asked} and " if asked else ""
     among = f"{key} in (select {', '.join(each)} from json_array_elements($1::json) as k (value))"
     return Source(
-        first=Statement(f"{of_place}{also}{known} {order} $1"),
-        following=Statement(f"{of_place}{also}{known} and {place} > {row_of(after)} {order} $2"),
+        first=Statement(f"{of_place}{also}{known} {order} $1{held}"),
+        following=Statement(f"{of_place}{also}{known} and {place} > {row_of(after)} {order} $2{held}"),
         among=Statement(f"{select}{also}{among}"),
         keys=Statement(f"select {spelled} from {table} r where {among}"),
         passed=Statement(_passed(interest, types)),

@@ -11,6 +11,7 @@ from typing import Any
 from penstock.changes.interest import Interest
 from penstock.errors import Conflict, DatabaseBusy, DataError, DeclarationError, PenstockError
 from penstock.store.changes import InterestRow, Source, State
+from penstock.store.conditions import ConditionSql
 from penstock.store.contract import Change, OpenTransaction, SchemaLock, Statement
 from penstock.store.interestrows import Identity, Known, check_columns, gone, identity_of, known_state, others
 from penstock.store.postgres.capture import EVENTS, function_name, install, lost, source, triggers
@@ -140,10 +141,15 @@ class PostgresInterests:
         rows = await asked
         return frozenset(names[row[0]] for row in rows)
 
-    async def source(self, number: int) -> Source | None:
+    async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
         """How the rows are read that an interest is about."""
         one = next((one for one in (await self._known()).values() if one.id == number), None)
-        return None if one is None or one.found is None else source(one.interest, _checked(one)["columns"])
+        if one is None or one.found is None:
+            return None
+        columns = _checked(one)["columns"]
+        if only is None:
+            return source(one.interest, columns)
+        return source(one.interest.narrowed(only.sql, only.columns), columns, held=" for share of r")
 
     # ----- steps
 

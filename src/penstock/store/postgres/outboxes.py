@@ -58,6 +58,11 @@ class PostgresOutboxes:
         """Send a message in a transaction; False if nobody has ever declared the topic."""
         return bool(await self._fetch(session, "send", topic=topic, payload=payload, key=key))
 
+    async def resend(self, session: OpenTransaction, interest: int, rows: Sequence[tuple[str, str]]) -> None:
+        """Append rows to the change feed as they are, each with its key."""
+        keys, afters = ([row[number] for row in rows] for number in (0, 1))
+        await self._fetch(session, "resend", interest=interest, keys=keys, afters=afters)
+
     async def list(self) -> builtins.list[OutboxRow]:
         """All outboxes by name."""
         return await self._list(None)

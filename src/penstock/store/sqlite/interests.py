@@ -18,6 +18,7 @@ from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
 from penstock.schema.fields import Kind
 from penstock.store.changes import InterestRow, Source, State
+from penstock.store.conditions import ConditionSql
 from penstock.store.contract import OpenTransaction, Session, Statement
 from penstock.store.interestrows import Identity, Known, check_columns, gone, identity_of, known_state, others
 from penstock.store.queries import load_queries
@@ -124,13 +125,14 @@ class SqliteInterests:
             rows = await self._fetch(seen, "each_of", tables=json.dumps(tables))
         return frozenset(row[0] for row in rows)
 
-    async def source(self, number: int) -> Source | None:
+    async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
         """How the rows are read that an interest is about."""
         async with reading(self._begin_read) as session:
             one = next((one for one in (await self._known(session)).values() if one.id == number), None)
         if one is None or one.found is None:
             return None
-        return source(one.interest, read_collations(one.found["text"]))
+        interest = one.interest if only is None else one.interest.narrowed(only.sql, only.columns)
+        return source(interest, read_collations(one.found["text"]))
 
     # ----- steps
 

@@ -68,6 +68,10 @@ class SqliteOutboxes:
         """Send a message in a transaction; False if nobody has ever declared the topic."""
         return bool(await self._fetch(session, "send", topic=topic, payload=payload, key=key))
 
+    async def resend(self, session: OpenTransaction, interest: int, rows: Sequence[tuple[str, str]]) -> None:
+        """Append rows to the change feed as they are, each with its key."""
+        await self._execute(session, "resend", interest=interest, rows=json.dumps([*rows]))
+
     async def list(self) -> builtins.list[OutboxRow]:
         """All outboxes by name."""
         return await self._list(None)

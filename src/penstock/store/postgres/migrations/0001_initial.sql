@@ -436,11 +436,12 @@ create table penstock.change_slot (
 );
 
 -- How far readers have come, and under which lease each is read. Written by services that read the feed and by whoever
--- adds, places or drops one; read by these, and by the pruner.
+-- adds, places or drops one; read by these, and by the pruner. `fence` rises with each lease that takes the reader.
 create table penstock.change_reader (
     name text primary key,
     position text not null,
     lease bigint,
+    fence bigint not null default 0,
     registered_at timestamptz not null,
     moved_at timestamptz not null
 );

@@ -12,8 +12,10 @@ select pg_current_snapshot()::text, (select last_value from penstock.change_seq)
 -- hold_room: keep the feed from being emptied until the transaction ends (PostgreSQL only: SQLite has one writer).
 select slot from penstock.change_slot for share;
 
--- take: read under a lease, if no lease that is not gone has the reader.
-update penstock.change_reader r set lease = :lease
+-- take: read under a lease, if no lease that is not gone has the reader. The fence rises with each lease that takes it; it is
+-- a time where it can be, so that it also rises in a database that was restored.
+update penstock.change_reader r set lease = :lease, fence = case when lease = :lease then fence
+    else greatest(fence + 1, (extract(epoch from clock_timestamp()) * 1000)::bigint) end
 where name = :name and (lease is null or lease = :lease or not exists (select from penstock.lease l where l.id = r.lease))
 returning position;
 

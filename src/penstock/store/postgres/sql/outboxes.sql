@@ -35,11 +35,18 @@ select penstock.current_slot(), pg_current_xact_id()::text::bigint, -t.id, clock
 from penstock.topic t where t.name = :topic
 returning seq;
 
+-- resend: append rows to the change feed as they are.
+-- Differs: see send. Keys and rows are arrays.
+insert into penstock.change (slot, xid, interest, changed_at, kind, key, after)
+select penstock.current_slot(), pg_current_xact_id()::text::bigint, :interest, clock_timestamp(), 'resent', t.key, t.after
+from unnest(:keys::text[], :afters::text[]) with ordinality as t (key, after, place) order by t.place;
+
 -- list: all outboxes by name, or the one that has it.
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
-       trouble, delivered, delivered_at, rate, meanings, passed
-from penstock.outbox where :name::text is null or name = :name order by name;
+       trouble, delivered, delivered_at, rate, meanings, passed,
+       (select r.fence from penstock.change_reader r where r.name = 'outbox:' || o.name)
+from penstock.outbox o where :name::text is null or name = :name order by name;
 
 -- advance: write how an outbox stands, and move its reader on; nothing if others have changed or taken either.
 -- Differs: one statement for both. An update in WITH is done whatever becomes of the rest, so it asks by itself.
@@ -154,7 +161,9 @@ update penstock.outbox set paused = :paused, epoch = epoch + 1 where name = :nam
 -- Differs: the numbers are an array.
 update penstock.outbox set
     trouble = case when (trouble::jsonb ->> 'seq')::bigint <> 0
-        then (trouble::jsonb || jsonb_build_object('retry_at', :said::text, 'attempts', 0, 'halted', false, 'deaths', 0))::text end,
+        then (trouble::jsonb || jsonb_build_object(
+            'retry_at', :said::text, 'since', :said::text, 'attempts', 0, 'halted', false, 'deaths', 0
+        ))::text end,
     epoch = epoch + 1
 where name = :name and trouble is not null
   and (:seqs::bigint[] is null or (trouble::jsonb ->> 'seq')::bigint = any(:seqs))
@@ -167,7 +176,7 @@ with o as materialized (
     select id from penstock.outbox where name = :name for update
 ), again as (
     update penstock.outbox_message m set state = case when m.state = 'parked' then 'waiting' else m.state end, attempts = 0,
-        deaths = 0, used_up = false, retry_at = :now
+        deaths = 0, used_up = false, retry_at = :now, failed_at = :now
     from o
     where m.outbox = o.id and m.state in ('halted', 'parked') and (:seqs::bigint[] is null or m.seq = any(:seqs))
     returning m.seq

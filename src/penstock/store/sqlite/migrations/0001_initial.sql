@@ -382,11 +382,12 @@ create table penstock_change (
 ) strict;
 
 -- How far readers have come, and under which lease each is read. Written by services that read the feed and by whoever
--- adds, places or drops one; read by these, and by the pruner.
+-- adds, places or drops one; read by these, and by the pruner. `fence` rises with each lease that takes the reader.
 create table penstock_change_reader (
     name text primary key,
     position text not null,
     lease integer,
+    fence integer not null default 0,
     registered_at text not null,
     moved_at text not null
 ) strict;

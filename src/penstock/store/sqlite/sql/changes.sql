@@ -9,8 +9,10 @@ update penstock_change_reader set position = :position, lease = null, moved_at =
 -- Differs: SQLite has no snapshots, and its numbers say it all.
 select coalesce((select seq from sqlite_sequence where name = 'penstock_change'), 0);
 
--- take: read under a lease, if no lease that is not gone has the reader.
-update penstock_change_reader set lease = :lease
+-- take: read under a lease, if no lease that is not gone has the reader. The fence rises with each lease that takes it; it is
+-- a time where it can be, so that it also rises in a database that was restored.
+update penstock_change_reader set lease = :lease, fence = case when lease = :lease then fence
+    else max(fence + 1, cast((julianday('now') - 2440587.5) * 86400000 as integer)) end
 where name = :name and (lease is null or lease = :lease
     or not exists (select 1 from penstock_lease l where l.id = penstock_change_reader.lease))
 returning position;

@@ -39,11 +39,17 @@ select -t.id, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'message', :key, :payloa
 from penstock_topic t where t.name = :topic
 returning seq;
 
+-- resend: append rows to the change feed as they are.
+-- Differs: keys and rows are JSON.
+insert into penstock_change (interest, changed_at, kind, key, after)
+select :interest, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'resent', value ->> 0, value ->> 1 from json_each(:rows) order by key;
+
 -- list: all outboxes by name, or the one that has it.
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
-       trouble, delivered, delivered_at, rate, meanings, passed
-from penstock_outbox where :name is null or name = :name order by name;
+       trouble, delivered, delivered_at, rate, meanings, passed,
+       (select r.fence from penstock_change_reader r where r.name = 'outbox:' || o.name)
+from penstock_outbox o where :name is null or name = :name order by name;
 
 -- advance: write how an outbox stands, if others have not changed it.
 -- Differs: its reader is moved by another statement.
@@ -163,7 +169,7 @@ update penstock_outbox set paused = :paused, epoch = epoch + 1 where name = :nam
 -- Differs: the numbers are JSON.
 update penstock_outbox set
     trouble = case when json_extract(trouble, '$.seq') <> 0
-        then json_set(trouble, '$.retry_at', :said, '$.attempts', 0, '$.halted', json('false'), '$.deaths', 0) end,
+        then json_set(trouble, '$.retry_at', :said, '$.since', :said, '$.attempts', 0, '$.halted', json('false'), '$.deaths', 0) end,
     epoch = epoch + 1
 where name = :name and trouble is not null
   and (:seqs is null or json_extract(trouble, '$.seq') in (select value from json_each(:seqs)))
@@ -173,7 +179,8 @@ returning id;
 -- Unbounded: it writes all that have failed.
 -- Differs: see retry; `touch` follows.
 update penstock_outbox_message set
-    state = case when state = 'parked' then 'waiting' else state end, attempts = 0, deaths = 0, used_up = 0, retry_at = :now
+    state = case when state = 'parked' then 'waiting' else state end, attempts = 0, deaths = 0, used_up = 0,
+    retry_at = :now, failed_at = :now
 where outbox = (select id from penstock_outbox where name = :name) and state in ('halted', 'parked')
   and (:seqs is null or seq in (select value from json_each(:seqs)))
 returning seq;
