@@ -1,18 +1,24 @@
-"""A limit that is changed: no claim that began before it starts anything after it."""
+"""A limit that is changed: nothing starts beyond it once the call has returned, whatever was claimed before."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 from stage.waits import until
 
-from penstock import ActionCtx, App, Backend
+from penstock import ActionCtx, App, Backend, MutationCtx, Pending, QueryCtx
 from penstock.services.worker import Worker
-from penstock.testing import TestApp
+from penstock.sync import ActionCtx as SyncActionCtx
+from penstock.sync import MutationCtx as SyncMutationCtx
+from penstock.testing import TestApp, gate
 
 # The claim that starts this job waits, in its midst, to learn whether there is such a row.
 _IN_THE_WAY = """
@@ -34,6 +40,75 @@ pool = app.workpool("changed", max_parallelism=5, key_parallelism=5)
 async def work(ctx: ActionCtx) -> None:
     """What the pool limits."""
     await ctx.wait_cancelled(30)
+
+
+wide = app.workpool("wide", max_parallelism=20)
+started: list[str] = []
+thread_is_free = threading.Event()
+may_end: list[asyncio.Event] = []
+
+
+@app.internal_action
+async def wait_for_the_end(ctx: ActionCtx) -> None:
+    may_end.append(asyncio.Event())
+    await may_end[-1].wait()
+
+
+@app.internal_action
+def hold_a_thread(ctx: SyncActionCtx, what: str) -> None:
+    started.append(what)
+    thread_is_free.wait(10)
+
+
+@app.internal_action
+async def act(ctx: ActionCtx, what: str) -> None:
+    started.append(what)
+
+
+@app.internal_action
+def act_in_a_thread(ctx: SyncActionCtx, what: str) -> None:
+    started.append(what)
+
+
+@app.internal_action(runtime="process")
+def act_in_a_process(ctx: Any, what: str) -> None:
+    Path(what).touch()
+
+
+@app.internal_mutation
+async def write(ctx: MutationCtx, what: str) -> None:
+    started.append(what)
+
+
+@app.internal_mutation
+def write_in_a_thread(ctx: SyncMutationCtx, what: str) -> None:
+    started.append(what)
+
+
+@app.internal_query
+async def read(ctx: QueryCtx, what: str) -> None:
+    started.append(what)
+
+
+@dataclass(frozen=True)
+class Item:
+    what: str
+
+
+@app.internal_action(batch=10, of=Item)
+async def act_on_many(ctx: ActionCtx, items: list[Item]) -> list[None]:
+    started.extend(item.what for item in items)
+    return [None] * len(items)
+
+
+KINDS = (act, act_in_a_thread, act_in_a_process, write, write_in_a_thread, read, act_on_many)
+
+
+@pytest.fixture(autouse=True)
+def nothing_has_started() -> None:
+    started.clear()
+    may_end.clear()
+    thread_is_free.clear()
 
 
 def lower(backend: Backend) -> Coroutine[Any, Any, None]:
@@ -79,6 +154,71 @@ async def test_a_change_waits_for_claims_that_began_before_it(postgres_url: str,
             await blocker.close()
             await watcher.close()
             await worker.kill()
+
+
+async def test_slots_above_a_lowered_limit_give_no_room(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await pool.enqueue_batch(backend, wait_for_the_end, [{}] * 9)
+        await backend.worker.tick()
+        await until(lambda: _have(may_end, 5))
+        await pool.set_max_parallelism(backend, 2)
+        backend.clock.advance(timedelta(seconds=1))
+        await backend.worker.tick()  # it learns of the limit while all of its slots are taken
+        for left in (4, 3, 2):
+            await _end_one(backend.worker)
+            assert len(backend.worker.running) == left
+        backend.clock.advance(timedelta(seconds=1))
+        await backend.worker.tick()  # it gives back the others
+        await _end_one(backend.worker)
+        assert len(backend.worker.running) == 2
+
+
+async def test_what_was_claimed_before_a_pause_does_not_start_after_it(database_url: str, tmp_path: Path) -> None:
+    """The answers of the claim come late. Work of all kinds waits, in shared transactions, batches and threads."""
+    async with TestApp(app, database_url) as backend:
+        what = str(tmp_path / "process")
+        ids = [await wide.enqueue(backend, kind, what) for kind in KINDS for _ in range(2)]
+        with gate("worker.claimed") as claimed:
+            claiming = asyncio.create_task(backend.worker.tick())
+            await claimed.arrived()
+            await wide.pause(backend)
+        await claiming
+        await backend.worker.wait_for_jobs()
+        await backend.worker.tick()
+        assert started == []
+        assert not Path(what).exists()
+        assert {await wide.status(backend, one) for one in ids} == {Pending(0)}, "no attempt was used"
+
+
+async def test_what_waits_for_a_thread_when_its_pool_is_paused_does_not_start(sqlite_url: str) -> None:
+    async with TestApp(app, sqlite_url, threads=1) as backend:
+        first, second = [await wide.enqueue(backend, hold_a_thread, what) for what in ("first", "second")]
+        await backend.worker.tick()
+        await until(lambda: _have(started, 1))
+        await wide.pause(backend)
+        thread_is_free.set()
+        await backend.worker.wait_for_jobs()
+        await backend.worker.tick()
+        assert started == ["first"]
+        assert await wide.status(backend, second) == Pending(0)
+        await wide.resume(backend)
+        await backend.run_until_idle()
+        assert started == ["first", "second"]
+
+
+async def _have(things: list[Any], count: int) -> bool:
+    return len(things) >= count
+
+
+async def _end_one(worker: Worker) -> None:
+    """Let one of the jobs end, and have it settled before any other look at the pool is due."""
+    may_end.pop(0).set()
+
+    async def has_ended() -> bool:
+        return bool(worker.unsettled)
+
+    await until(has_ended)
+    await worker.tick()
 
 
 async def _lease(worker: Worker) -> int:

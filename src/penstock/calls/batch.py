@@ -121,7 +121,6 @@ class Batches:
                 ended.append((running, failure(error)))
             else:
                 jobs.append(running)
-                running.begun = True
         gathering.jobs = jobs
         if not jobs:
             return ended
@@ -130,7 +129,7 @@ class Batches:
         try:
             async with time_limit(function.name, min(timeouts, default=None)):
                 with journal.attempts([running.job for running in jobs]), journal.call(function):
-                    answer = await self._call(function, batch, items, gathering.cancelled)
+                    answer = await self._call(function, batch, items, gathering)
             results: Sequence[Any] = batch.results(function.name, answer, len(jobs))
         except Exception as error:  # noqa: BLE001 - what the handler raises is the outcome of all
             results = [error] * len(jobs)
@@ -141,17 +140,18 @@ class Batches:
             return ended + [(one, failure(error)) for one in jobs]
         return ended + [(one, self._outcome_of(function, one, given)) for one, given in zip(jobs, results, strict=True)]
 
-    async def _call(self, function: AnyFunction, batch: Batch, items: list[Any], cancelled: Cancellation) -> Any:
+    async def _call(self, function: AnyFunction, batch: Batch, items: list[Any], gathering: _Gathering) -> Any:
         """Call the handler, as an action is called."""
         calls = Calls(function.name)
-        ctx = ActionCtx(self._runner, calls, 0, cancelled=cancelled)
+        ctx = ActionCtx(self._runner, calls, 0, cancelled=gathering.cancelled)
         try:
-            if function.is_async:
-                answer = await batch.handler(ctx, items)
-            else:
-                twin = SyncActionCtx(ctx, asyncio.get_running_loop())
-                async with self._runner.engine.thread(function, 0) as thread:
-                    assert thread is not None  # noqa: S101 - a def function has one
+            async with self._runner.engine.thread(function, 0) as thread:
+                for running in gathering.jobs:
+                    await running.begin()
+                if thread is None:
+                    answer = await batch.handler(ctx, items)
+                else:
+                    twin = SyncActionCtx(ctx, asyncio.get_running_loop())
                     answer = await thread.run(lambda: batch.handler(twin, items))
             calls.end()
         except BaseException:

@@ -240,7 +240,6 @@ class Groups:
     async def _run_one(self, shared: Shared, call: _Call, now: datetime, done: list[_Done], ended: list[_End]) -> None:
         """Run one job in its part."""
         runner, running, function = self._runner, call.running, call.function
-        running.begun = True
         if running.moment is None:
             running.moment = now, runner.engine.clock.seed()
         part, begun = shared.part(), runner.engine.machine.monotonic()

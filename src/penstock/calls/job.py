@@ -17,6 +17,7 @@ from typing import Any
 from penstock.calls.completion import complete
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
 from penstock.calls.marks import end_of_marked
+from penstock.calls.permit import Withdrawn
 from penstock.calls.run import Runner
 from penstock.calls.threads import apart, is_small
 from penstock.calls.work import Cancellation, Running
@@ -183,6 +184,8 @@ async def _time_limit(function: str, seconds: float) -> AsyncIterator[None]:
 
 def raised(runner: Runner, job: Job, error: Exception, cancelled: Cancellation) -> Outcome:
     """The outcome of an attempt that raised."""
+    if isinstance(error, Withdrawn):
+        return Outcome(JobEvent.HANDED_BACK)
     if isinstance(error, Overloaded) and _has_not_begun(job, error):
         return replace(_parked(job, f"Overloaded: {error}"), keeps_turn=True)  # this worker knows how to run it
     if cancelled.is_set():

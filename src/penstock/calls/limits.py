@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.calls.engine import Engine
+from penstock.calls.permit import NONE_HOLDS_AFTER
 from penstock.errors import DataError
 from penstock.pools.pool import check_max_parallelism
 
@@ -10,7 +11,7 @@ from penstock.pools.pool import check_max_parallelism
 async def change_pool(
     engine: Engine, name: str, *, max_parallelism: int | None = None, paused: bool | None = None
 ) -> None:
-    """Change the limit of a pool, or pause it, on all machines at once.
+    """Change the limit of a pool, or pause it, on all machines at once; nothing starts beyond it once this returns.
 
     Raises:
         DeclarationError: The limit is no whole number from 0 to a million.
@@ -21,3 +22,5 @@ async def change_pool(
     if not await engine.store.pools.change(name, max_parallelism=max_parallelism, paused=paused):
         raise DataError(f"The database knows no pool {name!r}.", fix="Start the program that declares it once.")
     engine.store.signals.notify()
+    if max_parallelism is not None or paused:
+        await engine.machine.sleep(NONE_HOLDS_AFTER)

@@ -101,6 +101,8 @@ class Processes:
         module, file = _home(function)
         request = json.dumps([module, file, function.handler.__name__, _told(work)]).encode()
         async with self._threads.place(function.name) as place:
+            if work is not None and work.begin is not None:
+                await work.begin(None)
             process = self._free.pop() if self._free else self._make()
             answered = False
             try:

@@ -199,11 +199,13 @@ class Runner:
         calls = Calls(function.name)
         ctx = ActionCtx(self, calls, depth, attempt)
         try:
-            if function.is_async:
-                result = await function.handler(ctx, **arguments)
-            else:
-                twin = SyncActionCtx(ctx, asyncio.get_running_loop())
-                async with self.engine.thread(function, depth) as thread:
+            async with self.engine.thread(function, depth) as thread:
+                if attempt is not None:
+                    await attempt.begin()
+                if function.is_async:
+                    result = await function.handler(ctx, **arguments)
+                else:
+                    twin = SyncActionCtx(ctx, asyncio.get_running_loop())
                     result = await self._in_thread(function, twin, arguments, depth, thread)
             calls.end()
         except BaseException:
@@ -371,6 +373,8 @@ class Runner:
         self, function: AnyFunction, scope: Scope, arguments: dict[str, Any], depth: int, thread: Place | None
     ) -> Any:
         check_depth(function, depth)
+        if (work := scope.transaction.work) is not None and work.begin is not None:
+            await work.begin(scope.transaction.session)
         ctx = MutationCtx(self, scope, depth) if scope.writable else QueryCtx(self, scope, depth)
         try:
             if function.is_async:

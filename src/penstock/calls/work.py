@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from penstock.calls.permit import Permit
 from penstock.clock import secret
 from penstock.errors import ContextError, LeaseLost, ValueInvalid
 from penstock.functions.function import AnyFunction
@@ -20,6 +21,7 @@ from penstock.jobs.job import Job, JobId, Outcome, job_id, job_uuid
 from penstock.jobs.progress import Progress, progress_of
 from penstock.jobs.token import token_of, token_text
 from penstock.jobs.work import Work
+from penstock.store.contract import Session
 
 if TYPE_CHECKING:
     from penstock.calls.run import Runner
@@ -70,7 +72,8 @@ class Running:
         lease: The lease it runs under.
         noticed: Is told of it, and how far it has come.
         cancelled: Set when someone asked for it to stop.
-        begun: Whether it has begun to run.
+        permit: Lets it start, if its pool has a limit.
+        begun: Whether its function has begun to run.
         stopped: Whether the worker has stopped it.
         outcome: If it was stopped: what became of it, as far as is known.
         needs_slot: Whether it holds a slot of its pool; what only waits for its on_complete does not.
@@ -88,6 +91,7 @@ class Running:
     lease: int
     noticed: Callable[[Running, Progress], None]
     needs_slot: bool
+    permit: Permit | None = None
     cancelled: Cancellation = field(default_factory=Cancellation)
     begun: bool = False
     stopped: bool = False
@@ -103,7 +107,18 @@ class Running:
     @property
     def work(self) -> Work:
         """What functions see of the attempt."""
-        return Work(job_id(self.job.id), self.job.attempt, self.deadline)
+        return Work(job_id(self.job.id), self.job.attempt, self.deadline, self.begin)
+
+    async def begin(self, session: Session | None = None) -> None:
+        """Begin to run, if the limit of its pool still lets it; called right before its function is.
+
+        Raises:
+            Withdrawn: It does not.
+        """
+        if not self.begun:
+            if self.permit is not None:
+                await self.permit.check(session)
+            self.begun = True
 
 
 class ActionWork:

@@ -271,7 +271,8 @@ class Workpool(Retrying, Completer):
     def set_max_parallelism(self, backend: Any, number: int) -> Any:
         """Change the limit, on all machines at once. It holds until another one is set or declared.
 
-        What runs is not stopped: nothing more is started until less runs than the new limit allows.
+        What runs is not stopped. Once this has returned, after half a second, nothing starts until less runs than the
+        limit allows.
 
         Raises:
             DeclarationError: It is no whole number from 0 to a million.
@@ -283,7 +284,10 @@ class Workpool(Retrying, Completer):
     @overload
     def pause(self, backend: Program) -> Coroutine[Any, Any, None]: ...
     def pause(self, backend: Any) -> Any:
-        """Start nothing more, on all machines, until `resume`. Work is accepted, and what runs goes on."""
+        """Start nothing more, on all machines, until `resume`. Work is accepted, and what runs goes on.
+
+        Nothing starts once this has returned, after half a second.
+        """
         return self._change(backend, paused=True)
 
     @overload

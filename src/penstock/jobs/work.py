@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from penstock.jobs.job import JobId
 
@@ -16,8 +18,10 @@ class Work:
         id: The id of the job.
         attempt: Which attempt this is, from 1.
         deadline: When the attempt is stopped; None if it may take as long as it takes.
+        begin: For penstock itself: called in the attempt's transaction, before its function.
     """
 
     id: JobId
     attempt: int
     deadline: datetime | None
+    begin: Callable[[Any], Awaitable[None]] | None = field(default=None, repr=False, compare=False)

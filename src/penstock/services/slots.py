@@ -30,6 +30,7 @@ class _Held:
     number: int = 0
     epoch: int = 0
     wanted: bool = False
+    beyond: bool = False  # all workers hold more than the limit, so none of its slots gives room
     since: float = 0.0
     used_at: float = 0.0
     filled_at: float = 0.0
@@ -80,7 +81,8 @@ class Slots:
             places: How many more jobs the worker may run.
             running: How many it runs of each pool.
         """
-        free = {pool: min(places, held.number - running[pool]) for pool, held in self._held.items()}
+        open_ = ((pool, held) for pool, held in self._held.items() if not held.beyond)
+        free = {pool: min(places, held.number - running[pool]) for pool, held in open_}
         return [
             Room(pool, number, self._held[pool].epoch, running[pool]) for pool, number in free.items() if number > 0
         ]
@@ -122,6 +124,7 @@ class Slots:
             held.filled_at = now
         self._calm &= not (view.wanted or view.lacking) and view.held > 0
         count = change(need)
+        held.beyond = view.granted + min(count, 0) > view.max_parallelism
         if count > 0:
             held.number = await self._store.pools.acquire(lease, view.pool, count)
             held.wanted = held.number < view.held + count

@@ -11,12 +11,13 @@ import contextlib
 import contextvars
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from penstock.calls.batch import Batches
 from penstock.calls.group import Groups
 from penstock.calls.job import failure, interrupted, run_job
+from penstock.calls.permit import Permit
 from penstock.calls.run import Runner
 from penstock.calls.threads import going_on
 from penstock.calls.work import Running
@@ -99,14 +100,15 @@ class UnderWay:
             self._turn += 1
             self._turns[pool] = self._turn
 
-    def add(self, jobs: Sequence[Job], lease: int) -> None:
-        """Add jobs that were claimed. They hold their places from now on, and run after `start`."""
+    def add(self, jobs: Sequence[Job], lease: int, permits: Mapping[str, Permit]) -> None:
+        """Add jobs that were claimed, with what lets them start. They hold their places from now on."""
         find, batched = self._runner.engine.registry.find, False
         self._take_turns(Counter(job.pool for job in jobs))
         for job in jobs:
             readable = job.options.unread is None and job.options.broken is None
             function = find(job.function) if readable else None
-            running = Running(job, function, lease, self._note, job.ending is None)
+            permit = permits.get(job.pool) if job.ending is None else None
+            running = Running(job, function, lease, self._note, job.ending is None, permit)
             if function is not None and function.batch is not None:
                 batched = True
             if (older := self.running.get(job.id)) is not None:
@@ -227,7 +229,7 @@ class UnderWay:
 
     async def _run_job(self, running: Running) -> None:
         clock = self._runner.engine.clock
-        running.begun, begun = True, clock.monotonic()
+        begun = clock.monotonic()
         outcome: Outcome | None
         try:
             with going_on() as running.going_on:

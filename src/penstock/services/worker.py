@@ -18,6 +18,7 @@ from typing import cast
 from uuid import UUID
 
 from penstock.calls.journal import tell_of_broken
+from penstock.calls.permit import Permit
 from penstock.calls.run import Runner
 from penstock.calls.work import Running
 from penstock.errors import DatabaseUnavailable, TryAgain
@@ -76,6 +77,7 @@ class Worker(Service):
         self._renewed_at = 0.0
         self._astray = False
         self._few_from = 0.0
+        self._permits: dict[str, Permit] = {}
         self._slots = Slots(self._store, self.clock, pools)
         self._heard = Heard(self._store, self.clock)
         self._under_way = UnderWay(runner, jobs, self._heard, self.wake.set)
@@ -323,13 +325,20 @@ class Worker(Service):
         busy = self._under_way.busy
         rooms = [Room(DEFAULT_POOL, free, running=busy[DEFAULT_POOL]), *self._slots.rooms(free, busy)]
         rooms.sort(key=self._under_way.last_turn)
+        machine = self._runner.engine.machine
+        since = machine.monotonic()
+        self._permits = {
+            room.pool: Permit(self._store, machine, room.pool, room.epoch, since)
+            for room in rooms
+            if room.epoch is not None
+        }
         claim = await self._store.jobs.claim(lease, asked, rooms, self.clock.now())
         self.next_run_at = self._next_of(claim)
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
         if any(job.options.task is not None for job in claim.jobs):
             self._runner.engine.holds.learn(await self._store.tasks.held(self.clock.now()))
-        self._under_way.add(claim.jobs, lease)
+        self._under_way.add(claim.jobs, lease, self._permits)
         self.on_claimed(claim.jobs)
         self._astray, now = False, self.clock.monotonic()
         self._few_from = now + (now - began)  # a claim for few costs as much as one for many, so it may wait as long
@@ -356,7 +365,7 @@ class Worker(Service):
         for job in await self._store.leases.jobs(lease):
             if job.id not in known:
                 log_event("job.adopted", logging.WARNING, job=job_id(job.id), function=job.function, lease=lease)
-                self._under_way.add([job], lease)
+                self._under_way.add([job], lease, self._permits)
                 self.on_claimed([job])
 
 

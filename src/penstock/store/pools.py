@@ -125,6 +125,9 @@ class Pools(Protocol):
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
         """Change a limit, for all workers at once; False if there is no such pool."""
 
+    async def epoch(self, session: Session, pool: str) -> int | None:
+        """The number of a pool's limit; None if there is no such pool."""
+
     async def look(self, lease: int, pools: Sequence[str], most: int) -> list[PoolView]:
         """How pools stand for a worker, counting waiting jobs up to `most`."""
 

@@ -45,6 +45,11 @@ class PostgresPools:
         """Change a limit, for all workers at once; False if there is no such pool."""
         return bool(await self._run("change", pool=name, max_parallelism=max_parallelism, paused=paused))
 
+    async def epoch(self, session: Session, pool: str) -> int | None:
+        """The number of a pool's limit."""
+        rows = await self._fetch(session, "epoch", pool=pool)
+        return rows[0][0] if rows else None
+
     async def look(self, lease: int, pools: Sequence[str], most: int) -> builtins.list[PoolView]:
         """How pools stand for a worker."""
         rows = await self._run("look", lease=lease, pools=list(pools), most=most, **self._heads.after(pools))

@@ -51,6 +51,11 @@ class SqlitePools:
                 await self._fetch(session, "changed", pool=name, pool_group=rows[0][1])
         return bool(rows)
 
+    async def epoch(self, session: Session, pool: str) -> int | None:
+        """The number of a pool's limit."""
+        rows = await self._fetch(session, "epoch", pool=pool)
+        return rows[0][0] if rows else None
+
     async def look(self, lease: int, pools: Sequence[str], most: int) -> builtins.list[PoolView]:
         """How pools stand for a worker."""
         async with reading(self._begin_read) as session:

@@ -44,6 +44,9 @@ with locked as materialized (
 update penstock.pool set epoch = epoch + 1
 where pool_group = :pool_group and name <> :pool and (select count(*) from locked) > 0;
 
+-- epoch: the number of a pool's limit.
+select epoch from penstock.pool where name = :pool;
+
 -- members: the pools of a group: their limits, and how many slots workers hold and want.
 select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(sum(s.held), 0)::integer,
        coalesce(sum(s.wanted), 0)::integer

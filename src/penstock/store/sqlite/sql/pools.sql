@@ -25,6 +25,9 @@ where name = :pool returning name, pool_group;
 -- changed: let workers learn anew what holds for the other pools of a group.
 update penstock_pool set epoch = epoch + 1 where pool_group = :pool_group and name <> :pool;
 
+-- epoch: the number of a pool's limit.
+select epoch from penstock_pool where name = :pool;
+
 -- members: the pools of a group: their limits, and how many slots workers hold and want.
 select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(sum(s.held), 0), coalesce(sum(s.wanted), 0)
 from penstock_pool p left join penstock_slot s on s.pool = p.name
