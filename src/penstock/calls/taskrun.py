@@ -48,6 +48,7 @@ class TaskRun:
         change: Why it runs.
         before: What was captured of the row before the change, as JSON.
         after: The same after it.
+        version: Below which version of the handler it is not run; -1 if any may run it.
         deferred: Until when the handler puts it off.
     """
 
@@ -59,6 +60,7 @@ class TaskRun:
     change: Change
     before: str | None
     after: str | None
+    version: int = -1
     deferred: datetime | None = None
     _fields: dict[str, Any] | None = field(default=None)
 
@@ -156,7 +158,10 @@ class TaskRun:
         return tuple(column.name for column in definition.columns if column.name in wanted)
 
     def held(self) -> Outcome | None:
-        """What becomes of a run whose task starts none now; None if it begins."""
+        """What becomes of a run whose task starts none now, or which is a higher version's; None if it begins."""
+        if self.version > self.task.version:
+            why = f"Version {self.version} of its handler is to run it, and this worker has {self.task.version}"
+            return Outcome(JobEvent.SNOOZED, delay=_LEFT_FOR, error=why)
         if not self.engine.holds.concerns(self.number):
             return None
         wait = self.engine.holds.begin(self.number, self.key, self.engine.clock.now())

@@ -107,8 +107,9 @@ class UnderWay:
             readable = job.options.unread is None and job.options.broken is None
             function = find(job.function) if readable else None
             running = Running(job, function, lease, self._note, job.ending is None)
-            if function is not None and function.batch is not None:
-                batched = True
+            if function is not None:
+                job.version = function.version
+                batched = batched or function.batch is not None
             if (older := self.running.get(job.id)) is not None:
                 self._overtaken.append(older)
                 self._heard.forget(job.id)

@@ -214,6 +214,7 @@ class PostgresTasks:
             "latest_ats": _or_none([plan.latest_at for plan in plans]),
             "gones": _or_none([plan.gone for plan in plans]),
             "forget_ats": _or_none([plan.forgets_at for plan in plans]),
+            "for_versions": [plan.version for plan in plans],
         }
 
 

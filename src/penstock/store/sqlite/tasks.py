@@ -258,7 +258,7 @@ class SqliteTasks:
         job_id = UUID(int=self._clock.uuid7()).hex
         texts = (plan.change, plan.before, plan.after, plan.partition)
         when = (plan.place, changed_at, due_at, latest_at)
-        return (plan.task, plan.key, job_id, plan.runs, *texts, *when, plan.gone, forgets_at)
+        return (plan.task, plan.key, job_id, plan.runs, *texts, *when, plan.gone, forgets_at, plan.version)
 
     async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[name]
