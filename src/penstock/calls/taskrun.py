@@ -22,8 +22,9 @@ from penstock.reactive.expression import Field
 from penstock.reactive.task import Change, ReactiveTask, kinds_of
 from penstock.schema.fields import Kind
 from penstock.schema.ids import Id
-from penstock.schema.table import Table, make_row
+from penstock.schema.table import Table, TableDefinition, make_row
 from penstock.store.contract import OpenTransaction
+from penstock.store.dialect import Dialect
 from penstock.store.tasks import HELD, RecordRow
 from penstock.store.values import captured_fields, captured_like, captured_values
 
@@ -67,11 +68,7 @@ class TaskRun:
     @property
     def doc_id(self) -> Any:
         """The id of the row, or its key if another program owns the table: a tuple if that has several columns."""
-        definition, values = self.task.definition, read_values(self.key)
-        if definition.managed:
-            return Id[Any](values[0])
-        captured = dict(zip(definition.key, values, strict=True))
-        return definition.key_in(captured_fields(self.engine.store.dialect, definition, captured))
+        return doc_id_of(self.engine.store.dialect, self.task.definition, self.key)
 
     @property
     def watched_values(self) -> dict[str, Any]:
@@ -227,6 +224,15 @@ class TaskRun:
             task=self.task.name,
             reason=reason,
         )
+
+
+def doc_id_of(dialect: Dialect, definition: TableDefinition, key: str) -> Any:
+    """The id of a row from its key as the change feed spells it."""
+    values = read_values(key)
+    if definition.managed:
+        return Id[Any](values[0])
+    captured = dict(zip(definition.key, values, strict=True))
+    return definition.key_in(captured_fields(dialect, definition, captured))
 
 
 def _plain(kind: Kind | None, value: Any) -> Any:

@@ -138,8 +138,11 @@ class SqliteTasks:
         ((found,),) = await self._fetch(session, "signature", task=task)
         return str(found)
 
-    async def find_many(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
+    async def find_many(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
         """The records of rows of one task, by their keys."""
+        if session is None:
+            async with reading(self._begin_read) as own:
+                return await self.find_many(own, task, keys)
         rows = await self._fetch(session, "find_many", task=task, keys=json.dumps([*keys]))
         return {row[1]: _record(row) for row in rows}
 
