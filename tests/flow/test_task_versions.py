@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from stage.reactive import Stage, record_of, settle, silence
 
 from penstock import DeclarationError, JobState, Retry, Table
+from penstock.testing import gate
 
 HOUR = timedelta(hours=1)
 TWICE = Retry.fixed(timedelta(seconds=1), max_attempts=2)
@@ -162,3 +164,90 @@ def test_ev6_a_version_that_is_none_is_refused(number: Any) -> None:
 def test_a_policy_for_versions_that_is_none_is_refused() -> None:
     with pytest.raises(DeclarationError, match="on_version_change is one of"):
         version(on_version_change="reprocess_some")
+
+
+# ----- reprocess_all: each row once for the new version
+
+
+async def test_a_row_that_the_new_version_has_run_already_is_not_reprocessed(database_url: str) -> None:
+    first = version(filter=lambda j: j.size > 10)
+    async with first.open(database_url) as test:
+        outside, *inside = await first.insert(test, Print(size=5), Print(size=50), Print(size=60))
+        await settle(test)
+    second = version(filter=lambda j: j.size > 1, version=2, on_version_change="reprocess_all")
+    async with second.open(database_url, clock=test.clock) as test:
+        new = await second.insert(test, Print(size=70))
+        await test.planner.tick()
+        await test.run_until_idle(plan=False)
+        assert set(second.ids()) == {outside, *new}, "these are planned before the records of version 1 are looked at"
+        await settle(test)
+        assert sorted(second.ids()) == sorted(inside)
+
+
+async def test_a_version_that_leaves_older_rows_alone_reprocesses_what_was_run_only(database_url: str) -> None:
+    first = version(filter=lambda j: j.size > 10)
+    async with first.open(database_url) as test:
+        _outside, left, inside = await first.insert(test, Print(size=5), Print(size=50), Print(size=60))
+        await settle(test)
+        await first.patch(test, Print, left, size=5)
+        await settle(test)
+    declared: dict[str, Any] = {"on_version_change": "reprocess_all", "reconcile_on_trigger_change": False}
+    second = version(filter=lambda j: j.size > 1, version=2, **declared)
+    async with second.open(database_url, clock=test.clock) as test:
+        await settle(test)
+        assert second.ids() == [inside], "the others are outside the filter of version 1"
+
+
+@pytest.mark.parametrize("which", ["old", "new"])
+async def test_a_row_that_runs_while_all_are_reprocessed_runs_once_by_the_new_version(
+    database_url: str, which: str
+) -> None:
+    first, second = version(), version(version=2, on_version_change="reprocess_all")
+    async with first.open(database_url) as test:
+        (row,) = await first.insert(test, Print())
+        await settle(test)
+        async with second.open(database_url, clock=test.clock) as other:
+            stage, runner = (first, test) if which == "old" else (second, other)
+            stage.taken()
+            await stage.patch(runner, Print, row, note="x")
+            with gate("task.begun") as held:
+                await test.planner.tick()  # which has not heard of version 2
+                run = asyncio.create_task(runner.run_until_idle(plan=False, advance=False))
+                await held.arrived()
+                test.clock.advance(timedelta(seconds=10))
+                await test.plan()
+                held.open()
+                await run
+            await settle(other, timedelta(minutes=1))
+            assert second.ids() == [row]
+
+
+async def test_a_process_of_the_old_version_leaves_what_is_reprocessed_to_the_new_one(database_url: str) -> None:
+    first, second = version(), version(version=2, on_version_change="reprocess_all")
+    async with first.open(database_url) as test:
+        (row,) = await first.insert(test, Print())
+        await settle(test)
+        first.taken()
+        async with second.open(database_url, clock=test.clock) as other:
+            test.clock.advance(timedelta(seconds=10))
+            await test.plan()
+            await test.run_until_idle(plan=False, advance=False)
+            assert (first.ids(), second.ids()) == ([], [])
+            await settle(other, timedelta(minutes=1))
+            assert (first.ids(), second.ids()) == ([], [row])
+
+
+async def test_a_process_of_the_old_version_runs_a_row_that_changes_before_it_was_reprocessed(
+    database_url: str,
+) -> None:
+    first, second = version(), version(version=2, on_version_change="reprocess_all")
+    async with first.open(database_url) as test:
+        (row,) = await first.insert(test, Print())
+        await settle(test)
+        first.taken()
+        async with second.open(database_url, clock=test.clock):
+            test.clock.advance(timedelta(seconds=10))
+            await test.plan()
+        await first.patch(test, Print, row, note="x")
+        await settle(test)
+        assert first.ids() == [row], "there may be no process of the new version any more"

@@ -93,20 +93,20 @@ async def test_updates_are_told_each_by_a_transaction_that_had_begun_before(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its snapshot shows nothing of the outbox; on SQLite nobody declares while a transaction is open."""
-    begun, goes_on, take = asyncio.Event(), asyncio.Event(), Groups._take
+    begun, goes_on, know = asyncio.Event(), asyncio.Event(), Groups._know
 
     async def held(group: Groups, shared: Shared, *rest: Any) -> Any:
         assert not await shared.session.fetch(Statement("select * from penstock.outbox"))
         begun.set()
         await goes_on.wait()
-        return await take(group, shared, *rest)
+        return await know(group, shared, *rest)
 
     async with TestApp(old, postgres_url) as one:
         worker = make_worker(one)
         (item,) = await one.run_mutation(add, 1)
         await calls(one, *[item] * MANY)
         stage = declared()
-        monkeypatch.setattr(Groups, "_take", held)
+        monkeypatch.setattr(Groups, "_know", held)
         working = asyncio.ensure_future(drained(worker))
         await begun.wait()
         async with stage.open(postgres_url, clock=one.clock) as two:

@@ -23,6 +23,7 @@ from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
+from penstock.reactive.task import ReactiveTask
 from penstock.store.contract import OpenTransaction, Store
 from penstock.store.statements import Statements
 from penstock.store.tasks import TaskRow
@@ -40,6 +41,8 @@ class Engine:
         machine: The machine's own time, for waits inside one call.
         journal: Tells what happens to jobs and calls.
         tasks: The reactive tasks of this program by name, as they were kept when it started.
+        reactive: The same as they are declared, by the functions of their jobs.
+        readers: Functions of these whose handlers ask for the row.
         holds: Which of them start no runs now.
         look: Set once somebody here has asked for all rows of a task to be looked at, until the planner knows.
     """
@@ -59,6 +62,8 @@ class Engine:
         self.clock = clock
         self.rate_limits = rate_limits
         self.tasks: Mapping[str, TaskRow] = {}
+        self.reactive: Mapping[str, ReactiveTask] = {}
+        self.readers = set[str]()
         self.holds = Holds()
         self.look = asyncio.Event()
         self.machine = SystemClock()

@@ -17,12 +17,13 @@ from uuid import UUID
 
 from penstock.calls.job import raised, returned
 from penstock.calls.run import Runner
+from penstock.calls.taskrows import known_ids, known_records
 from penstock.calls.work import Running
 from penstock.errors import Conflict, PenstockError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement
 from penstock.jobs.states import FINISHED, JobState
-from penstock.schema.table import Table, definition_of
+from penstock.schema.table import definition_of
 from penstock.store.contract import Session
 from penstock.transaction.commit import commit_shared
 from penstock.transaction.shared import Shared
@@ -137,12 +138,15 @@ class Groups:
 
     async def _share(self, group: list[Running], queue: int | None) -> None:
         """Run jobs in one transaction; `group` holds those that have no end yet."""
+        calls = self._take(group)
+        records = await known_records(self._runner.engine, [(call.function, call.arguments) for call in calls])
         session = await self._runner.attempts.begin_write(queue, for_ever=True)
         ended: list[_End] = []
         shared: Shared | None = None
         try:
             shared = Shared(session, await self._ordered(session))
-            calls = await self._take(shared, group)
+            shared.records = records
+            await self._know(shared, calls)
             done = await self._run(shared, calls, group, ended)
             if done:
                 transactions, settlements = zip(*done, strict=True)
@@ -171,8 +175,8 @@ class Groups:
             if outcome is None and running.job.on_complete is None and state in FINISHED:
                 journal.ended(running.job, state, now)
 
-    async def _take(self, shared: Shared, group: list[Running]) -> list[_Call]:
-        """The next who wait, with their arguments; the rows that those name are asked for at once."""
+    def _take(self, group: list[Running]) -> list[_Call]:
+        """The next who wait, with their arguments."""
         calls = []
         while self._waiting and len(group) < self._size:
             running = self._waiting.popleft()
@@ -187,15 +191,17 @@ class Groups:
                 continue
             group.append(running)
             calls.append(_Call(running, function, arguments))
-        await self._know(shared, calls)
         return calls
 
     async def _know(self, shared: Shared, calls: Sequence[_Call]) -> None:
-        """Ask at once for the rows whose ids are arguments, where a question takes a while."""
+        """Ask at once for the rows whose ids are arguments, or that runs of tasks are about.
+
+        A question that only reads memory is not worth it: the rows are asked for one by one there.
+        """
         engine = self._runner.engine
         if not engine.store.dialect.any_of:
             return
-        keys: dict[type[Table], dict[Any, None]] = {}
+        keys = known_ids(engine, [(call.function, call.arguments) for call in calls])
         for call in calls:
             for name, table in call.function.signature.ids.items():
                 if name in call.arguments:

@@ -34,6 +34,7 @@ class TaskCall:
     change: Change
     before: str | None
     after: str | None
+    version: int = -1
 
 
 class TaskBatchRun(TaskCtx[T]):
@@ -190,7 +191,8 @@ def _batch(
     runner, runs, held = ctx._runner, [], []  # noqa: SLF001 - its own ctx
     number = runner.engine.tasks[task.name].id
     for call, attempt in calls:
-        state = TaskRun(task, runner.engine, number, call.key, call.generation, call.change, call.before, call.after)
+        about = call.key, call.generation, call.change, call.before, call.after, call.version
+        state = TaskRun(task, runner.engine, number, *about)
         held.append(state.held())
         if held[-1] is None:
             own = ActionCtx(runner, ctx._calls, 0, attempt)  # noqa: SLF001 - its own ctx

@@ -168,8 +168,13 @@ class MutationTaskCtx(_OfTask[T], MutationCtx):
 
     async def _get_document(self, fields: Sequence[str] | None) -> T:
         run, transaction = self._run, self._scope.transaction
-        async with self._scope.lock:
-            record = await transaction.store.tasks.find(transaction, run.number, run.key)
+        self._runner.engine.readers.add(run.task.name)
+        shared, place = transaction.shared, (run.number, run.key)
+        if shared is not None and place in shared.records:
+            record = shared.records[place]
+        else:
+            async with self._scope.lock:
+                record = await transaction.store.tasks.find(transaction, run.number, run.key)
         row = await self.db._get(run.task.definition.table, run.doc_id)  # noqa: SLF001 - the call is tracked already
         try:
             return cast("T", run.check(record, row, fields))

@@ -6,16 +6,21 @@ row is still as its run was planned for. A row that cannot be read is in the way
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock.calls.engine import Engine
 from penstock.calls.run import Runner
-from penstock.calls.taskrun import TaskRun
+from penstock.calls.taskrun import TaskRun, doc_id_of
 from penstock.errors import DataError, PenstockError, TaskConditionFailed
+from penstock.functions.function import AnyFunction
 from penstock.schema.table import Table, make_row
 from penstock.store.contract import Row, Session
 from penstock.store.statements import TableStatements
+from penstock.store.tasks import RecordRow
 from penstock.transaction.rows import read_rows
+
+Calls = Sequence[tuple[AnyFunction, Mapping[str, Any]]]
 
 
 async def get_documents(
@@ -45,6 +50,41 @@ async def get_documents(
             await session.rollback()
 
     return await runner.attempts.run(once, first.task.name)
+
+
+async def known_records(engine: Engine, calls: Calls) -> dict[tuple[int, str], RecordRow | None]:
+    """The records of runs that are about to share a transaction, if their handlers ask for rows.
+
+    They are read before it begins: in a serializable transaction each would be a reason for a conflict. That one is
+    older than the row does no harm, as `TaskRun.check` compares the row itself.
+    """
+    found: dict[tuple[int, str], RecordRow | None] = {}
+    for name, keys in _keys(engine, calls).items():
+        number = engine.tasks[name].id
+        records = await engine.store.tasks.find_many(None, number, keys)
+        found |= {(number, key): records.get(key) for key in keys}
+    return found
+
+
+def known_ids(engine: Engine, calls: Calls) -> dict[type[Table], dict[Any, None]]:
+    """The ids of the rows of these runs, as tables encode them."""
+    found: dict[type[Table], dict[Any, None]] = {}
+    tasks = {task.name: task.definition for task in engine.reactive.values()}
+    for name, keys in _keys(engine, calls).items():
+        definition = tasks[name]
+        ids = (definition.encode_key(doc_id_of(engine.store.dialect, definition, key)) for key in keys)
+        found.setdefault(definition.table, {}).update(dict.fromkeys(ids))
+    return found
+
+
+def _keys(engine: Engine, calls: Calls) -> dict[str, list[str]]:
+    """The keys of rows of runs, by the names of tasks whose handlers ask for rows."""
+    found: dict[str, list[str]] = {}
+    for function, arguments in calls:
+        task = engine.reactive.get(function.name)
+        if task is not None and task.name in engine.readers:
+            found.setdefault(task.name, []).append(arguments["key"])
+    return found
 
 
 async def _checked(

@@ -22,8 +22,9 @@ from penstock.reactive.expression import Field
 from penstock.reactive.task import Change, ReactiveTask, kinds_of
 from penstock.schema.fields import Kind
 from penstock.schema.ids import Id
-from penstock.schema.table import Table, make_row
+from penstock.schema.table import Table, TableDefinition, make_row
 from penstock.store.contract import OpenTransaction
+from penstock.store.dialect import Dialect
 from penstock.store.tasks import HELD, RecordRow
 from penstock.store.values import captured_fields, captured_like, captured_values
 
@@ -48,6 +49,7 @@ class TaskRun:
         change: Why it runs.
         before: What was captured of the row before the change, as JSON.
         after: The same after it.
+        version: Below which version of the handler it is not run; -1 if any may run it.
         deferred: Until when the handler puts it off.
     """
 
@@ -59,17 +61,14 @@ class TaskRun:
     change: Change
     before: str | None
     after: str | None
+    version: int = -1
     deferred: datetime | None = None
     _fields: dict[str, Any] | None = field(default=None)
 
     @property
     def doc_id(self) -> Any:
         """The id of the row, or its key if another program owns the table: a tuple if that has several columns."""
-        definition, values = self.task.definition, read_values(self.key)
-        if definition.managed:
-            return Id[Any](values[0])
-        captured = dict(zip(definition.key, values, strict=True))
-        return definition.key_in(captured_fields(self.engine.store.dialect, definition, captured))
+        return doc_id_of(self.engine.store.dialect, self.task.definition, self.key)
 
     @property
     def watched_values(self) -> dict[str, Any]:
@@ -156,7 +155,10 @@ class TaskRun:
         return tuple(column.name for column in definition.columns if column.name in wanted)
 
     def held(self) -> Outcome | None:
-        """What becomes of a run whose task starts none now; None if it begins."""
+        """What becomes of a run whose task starts none now, or which is a higher version's; None if it begins."""
+        if self.version > self.task.version:
+            why = f"Version {self.version} of its handler is to run it, and this worker has {self.task.version}"
+            return Outcome(JobEvent.SNOOZED, delay=_LEFT_FOR, error=why)
         if not self.engine.holds.concerns(self.number):
             return None
         wait = self.engine.holds.begin(self.number, self.key, self.engine.clock.now())
@@ -222,6 +224,15 @@ class TaskRun:
             task=self.task.name,
             reason=reason,
         )
+
+
+def doc_id_of(dialect: Dialect, definition: TableDefinition, key: str) -> Any:
+    """The id of a row from its key as the change feed spells it."""
+    values = read_values(key)
+    if definition.managed:
+        return Id[Any](values[0])
+    captured = dict(zip(definition.key, values, strict=True))
+    return definition.key_in(captured_fields(dialect, definition, captured))
 
 
 def _plain(kind: Kind | None, value: Any) -> Any:

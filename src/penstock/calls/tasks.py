@@ -235,6 +235,7 @@ class ReactiveTasks(TaskCare):
         elif "linger" in options:
             raise DeclarationError(f"Reactive task {task.name!r}: linger is of use with batch= only.")
         function = _KINDS[word](run, public=False, name=name, batch=batch)
+        function.version = task.version
         self._registry.add(function)
         self._declared[task.name] = DeclaredTask(task, function, job_options(options), options.get("breaker"))
         return handler
@@ -251,9 +252,15 @@ def _runs(task: ReactiveTask, handler: Any, *, batched: bool) -> Callable[..., A
 
 def _awaited(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
     async def run(
-        ctx: ActionCtx | MutationCtx, generation: int, key: str, change: Change, before: str | None, after: str | None
+        ctx: ActionCtx | MutationCtx,
+        generation: int,
+        key: str,
+        change: Change,
+        before: str | None,
+        after: str | None,
+        version: int = -1,
     ) -> Any:
-        state = _begun(task, ctx._runner.engine, generation, key, change, before, after)  # noqa: SLF001 - its own ctx
+        state = _begun(task, ctx._runner.engine, generation, key, change, before, after, version)  # noqa: SLF001 - its own ctx
         if (held := state.held()) is not None:
             return held
         made: Any = MutationTaskCtx(ctx, state) if isinstance(ctx, MutationCtx) else TaskCtx(ctx, state)
@@ -278,8 +285,9 @@ def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
         change: Change,
         before: str | None,
         after: str | None,
+        version: int = -1,
     ) -> Any:
-        state = _begun(task, ctx._ctx._runner.engine, generation, key, change, before, after)  # noqa: SLF001 - as above
+        state = _begun(task, ctx._ctx._runner.engine, generation, key, change, before, after, version)  # noqa: SLF001 - as above
         if (held := state.held()) is not None:
             return held
         try:
@@ -295,10 +303,8 @@ def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
     return run
 
 
-def _begun(
-    task: ReactiveTask, engine: Engine, generation: int, key: str, change: Change, before: str | None, after: str | None
-) -> TaskRun:
-    return TaskRun(task, engine, engine.tasks[task.name].id, key, generation, change, before, after)
+def _begun(task: ReactiveTask, engine: Engine, generation: int, key: str, *call: Any) -> TaskRun:
+    return TaskRun(task, engine, engine.tasks[task.name].id, key, generation, *call)
 
 
 def _sync_ctx(ctx: SyncActionCtx | SyncMutationCtx, run: TaskRun) -> Any:
@@ -375,6 +381,7 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     await store.interests.declare(interests, now)
     rows = await store.tasks.declare([one.plan(store.dialect) for one in declared], now)
     engine.tasks = {row.plan.name: row for row in rows}
+    engine.reactive = {one.function.name: one.task for one in declared}
     engine.journal.tasks = {row.id: row.plan.name for row in rows}
     for one in declared:
         if one.breaker is not None:

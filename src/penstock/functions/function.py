@@ -44,9 +44,11 @@ class Function(Generic[C, P, R, X]):
         runtime: Where a ``def`` handler runs: in a thread, or in a process of its own for CPU-bound actions.
         batch: For a batch function: how it takes the calls of many jobs at once; `handler` takes a single one.
         declared: The function as it was written.
+        version: For the handler of a reactive task: its version; -1 for none.
     """
 
     kind: FunctionKind
+    version = -1
 
     def __init__(
         self,

@@ -193,6 +193,7 @@ class Job:
         failing_since: When its first attempt failed, if that matters to its retry policy.
         failed: Its attempt that has just failed, until that is stored with the job.
         marked: Whether its handler has said that it is done, so that it ends as success whatever comes after.
+        version: The version of the handler that runs it, if it is of a reactive task; -1 if nobody knows.
     """
 
     id: UUID
@@ -211,6 +212,7 @@ class Job:
     failing_since: datetime | None = None
     failed: Attempt | None = None
     marked: bool = False
+    version: int = -1
 
 
 @dataclass(slots=True)  # not frozen: see above
@@ -221,18 +223,20 @@ class Mark:
         task: The number of the task.
         key: The key of the row, as the change feed spells it.
         generation: Which of the row's states that the task wanted to hear of.
+        version: The version of the handler that has handled it, well or not; -1 for none.
     """
 
     task: int
     key: str
     generation: int
+    version: int = -1
 
 
-def mark_of(task: int, args: str) -> Mark:
+def mark_of(task: int, args: str, version: int = -1) -> Mark:
     """The mark of a job of a task, from its arguments, which begin with it."""
     end = args.index(",", len(_MARK))
     key, _ = scanstring(args, end + len(_KEY))
-    return Mark(task, key, int(args[len(_MARK) : end]))
+    return Mark(task, key, int(args[len(_MARK) : end]), version)
 
 
 @dataclass(slots=True)  # not frozen: see above

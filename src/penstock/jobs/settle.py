@@ -22,6 +22,7 @@ _AFTER_LOSS = Exponential(initial_backoff=1.0, base=2.0, max_backoff=60.0)
 _ON_COMPLETE = Retry(max_attempts=5, initial_backoff=0.25, base=2.0)
 _LAST = {JobEvent.RAISED: JobEvent.EXHAUSTED, JobEvent.LOST: JobEvent.ABANDONED}
 _KEEP_TURN = frozenset({JobEvent.RAISED, JobEvent.LOST, JobEvent.HANDED_BACK})  # as nobody has let others go first
+_HANDLED = frozenset({JobState.SUCCESS, JobState.FAILED})
 _FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
 
@@ -44,7 +45,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         settled = Settlement(job.id, state, outcome.event, job.attempt, job.run_at, now, until, result)
         settled.frees_key = job.options.key is not None
         if job.options.task is not None:
-            settled.mark = mark_of(job.options.task, job.args)
+            settled.mark = mark_of(job.options.task, job.args, job.version)
         return settled
     wait = _wait(job, outcome, now, chance)
     event = outcome.event if wait is not None else _LAST[outcome.event]
@@ -62,7 +63,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         traceback=outcome.traceback,
         frees_key=job.options.key is not None and state in FINISHED,
         failed=_failed_attempt(job, outcome, event, now) if event in _FAILED else None,
-        mark=None if job.options.task is None else mark_of(job.options.task, job.args),
+        mark=None if job.options.task is None else mark_of(job.options.task, job.args, _version(job, state)),
         keeps_turn=_keeps_turn(job, outcome, event),
     )
     if state is not JobState.COMPLETING:
@@ -244,6 +245,11 @@ def _failed_attempt(job: Job, outcome: Outcome, event: JobEvent, now: datetime) 
 def _keeps_turn(job: Job, outcome: Outcome, event: JobEvent) -> bool:
     """Whether the next jobs of its key wait for it: rows of tasks are run in order, and ordinary work is not."""
     return job.options.task is not None and (event in _KEEP_TURN or outcome.keeps_turn)
+
+
+def _version(job: Job, state: JobState) -> int:
+    """The version that has handled a row, if its job has ended and was not given up before that."""
+    return job.version if state in _HANDLED else -1
 
 
 def _needs_beginning(options: Options) -> bool:

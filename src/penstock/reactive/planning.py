@@ -47,6 +47,7 @@ class RowPlan:
         latest_at: Until when further changes may put it off; None for ever.
         gone: Whether it is not there any more, for the task.
         forgets_at: From when on its record is forgotten; None for never.
+        version: The version that runs it again though nothing of the row has changed; -1 if the row calls for it.
     """
 
     task: int
@@ -63,6 +64,7 @@ class RowPlan:
     latest_at: datetime | None
     gone: Gone | None
     forgets_at: datetime | None
+    version: int = -1
 
 
 @dataclass(frozen=True, slots=True)

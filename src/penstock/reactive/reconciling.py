@@ -31,6 +31,7 @@ class Reconciling:
         looked: How many were looked at.
         found: How many of them were to be run, or forgotten.
         reprocess: Which rows are run again though nothing of them has changed.
+        version: The version that runs them again, of those that a lower one has run.
         retimes: Whether runs that are still to come get another time, as `run_at` is another one.
         audit: Whether nothing should be found, as it is only looked whether all is well.
     """
@@ -40,6 +41,7 @@ class Reconciling:
     looked: int = 0
     found: int = 0
     reprocess: OnVersionChange = "none"
+    version: int = 0
     retimes: bool = False
     audit: bool = False
 
@@ -81,6 +83,7 @@ class Kept:
         running: Whether its run is under way, where that was asked for.
         change: Why it was to be run last, where that was asked for.
         before: What was captured of it before that, where that was asked for.
+        version: The version of the handler that has run it last, where that was asked for; -1 for none.
     """
 
     after: str | None
@@ -89,6 +92,7 @@ class Kept:
     running: bool = False
     change: Change | None = None
     before: str | None = None
+    version: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +175,11 @@ def compare_records(
                 if gone == "deleted" or task.spec.reconciles or not at.audit:
                     plans.append(_gone(task, key, record, gone, now, read))
             elif record.change in _GOING and record.change in task.spec.on and _is_reprocessed(record, at):
-                plans.append(_gone_again(task, key, record, gone, now, read))
+                plans.append(replace(_gone_again(task, key, record, gone, now, read), version=at.version))
             elif record.gone == "left" and gone == "deleted":
                 plans.append(_noted(task, key, record, now, read))
-        elif _is_reprocessed(record, at) or (at.retimes and record.state is None and not record.running):
-            plan = _of_row(task, row, now, read)
-            if plan.runs or record.state is None:
-                plans.append(plan)
+        elif (plan := _of_kept(task, row, record, at, now, read)) is not None:
+            plans.append(plan)
     return plans
 
 
@@ -188,7 +190,20 @@ def is_found(plan: RowPlan) -> bool:
 
 def _is_reprocessed(record: Kept, at: Reconciling) -> bool:
     """Whether the version of now runs again what an earlier one has run."""
+    if record.version >= at.version:
+        return False
     return at.reprocess == "reprocess_all" or (at.reprocess == "reprocess_failed" and record.state == "failed")
+
+
+def _of_kept(task: PlannedTask, row: Found, record: Kept, at: Reconciling, now: datetime, read: Read) -> RowPlan | None:
+    """A further run of a row that is there, or another time for the one that waits; None if neither is wanted."""
+    again = _is_reprocessed(record, at)
+    if record.gone is not None:
+        return None  # it matches since the filter is a wider one, which is not caught up with
+    if not again and not (at.retimes and record.state is None and not record.running):
+        return None
+    plan = replace(_of_row(task, row, now, read), version=at.version if again else -1)
+    return plan if plan.runs or record.state is None else None
 
 
 def _of_row(task: PlannedTask, row: Found, now: datetime, read: Read) -> RowPlan:

@@ -109,8 +109,9 @@ class UnderWay:
             function = find(job.function) if readable else None
             permit = permits.get(job.pool) if job.ending is None else None
             running = Running(job, function, lease, self._note, job.ending is None, permit)
-            if function is not None and function.batch is not None:
-                batched = True
+            if function is not None:
+                job.version = function.version
+                batched = batched or function.batch is not None
             if (older := self.running.get(job.id)) is not None:
                 self._overtaken.append(older)
                 self._heard.forget(job.id)

@@ -98,9 +98,11 @@ def newly(plan: TaskPlan, known: TaskRow | None) -> tuple[bool, Reconciling | No
     rekeyed = is_unkeyed(plan, known) and plan.spec.partition is not None
     if reprocess == "none" and not (plan.reconciles and (rekeyed or known.plan.signature != plan.signature)):
         return True, None
-    again = known.reconciling or Reconciling()
+    again = known.reconciling or Reconciling(part="records")
     return True, replace(
         again.begun(),
+        part="rows" if plan.reconciles else again.part,
+        version=again.version if reprocess == "none" else plan.version,
         reprocess=max(reprocess, again.reprocess, key=_REPROCESSES.index),
         retimes=again.retimes or rekeyed or plan.spec.run_at != known.plan.spec.run_at,
     )

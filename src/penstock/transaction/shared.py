@@ -6,7 +6,7 @@ a part, with a savepoint once it needs one. Each sees what those before it have 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from penstock.errors import Conflict, ContextError
 from penstock.schema.table import Table, definition_of
 from penstock.store.contract import Row, Session, Statement
 from penstock.store.statements import TableStatements
+from penstock.store.tasks import RecordRow
 
 T = TypeVar("T")
 Key = tuple[type[Table], Any]
@@ -34,6 +35,7 @@ class Shared:
         found: Names of such tables that were not known.
         failure: What no savepoint undoes: nothing of this transaction may be committed.
         rows: Rows as those have left them who have ended well.
+        records: Records of reactive tasks, by task and key; they were read before the session began.
         savepoints: How many have been made.
     """
 
@@ -43,6 +45,7 @@ class Shared:
         self.found: set[str] = set()
         self.failure: BaseException | None = None
         self.rows: dict[Key, Row | None] = {}
+        self.records: Mapping[tuple[int, str], RecordRow | None] = {}
         self.savepoints = 0
         self._kept_back: list[Change] = []
         self._keys: set[Key] = set()
@@ -160,6 +163,11 @@ class Part:
             self._shared.failure = self._shared.failure or Conflict("A call was left behind in a shared transaction.")
 
     # ----- rows by their keys
+
+    @property
+    def records(self) -> Mapping[tuple[int, str], RecordRow | None]:
+        """Records of reactive tasks that are known."""
+        return self._shared.records
 
     async def row(self, statements: TableStatements, key: Any) -> Sequence[Row]:
         """The row with a key, or none."""

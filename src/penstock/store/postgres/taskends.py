@@ -105,6 +105,20 @@ class PostgresTaskEnds:
     async def _end(
         self, session: OpenTransaction, marks: Sequence[Mark], finished: Sequence[bool], now: datetime
     ) -> None:
+        versions = {mark.version for mark in marks}
+        if len(versions) == 1:
+            await self._end_alike(session, marks, finished, now, versions.pop())
+            return
+        await self.hold(session, [(mark.task, mark.key) for mark in marks])  # in the order in which all do
+        for version in sorted(versions):
+            places = [place for place, mark in enumerate(marks) if mark.version == version]
+            some, ended = [marks[place] for place in places], [finished[place] for place in places]
+            await self._end_alike(session, some, ended, now, version)
+
+    async def _end_alike(
+        self, session: OpenTransaction, marks: Sequence[Mark], finished: Sequence[bool], now: datetime, version: int
+    ) -> None:
+        """The same of rows that one version has handled, or none."""
         rows = await self._fetch(
             session,
             "ended",
@@ -112,10 +126,11 @@ class PostgresTaskEnds:
             keys=[mark.key for mark in marks],
             generations=[mark.generation for mark in marks],
             finished=finished,
+            version=version,
         )
         done = [place for _task, _key, ended, changed, place in rows if ended and not changed]
         if done:
-            await self._fetch(session, "idle", places=done)
+            await self._fetch(session, "idle", places=done, version=version)
         if again := [(task, key, ended) for task, key, ended, changed, _place in rows if changed]:
             await self.launch(session, again, now)
 

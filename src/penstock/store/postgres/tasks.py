@@ -124,10 +124,13 @@ class PostgresTasks:
         ((found,),) = await self._fetch(session, "signature", task=task)
         return str(found)
 
-    async def find_many(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
+    async def find_many(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
         """The records of rows of one task, by their keys."""
-        query = self._queries["find_many"]
-        rows = await session.fetch(query.statement, query.args({"task": task, "keys": [*keys]}))
+        values: dict[str, Any] = {"task": task, "keys": [*keys]}
+        if session is None:
+            rows = await run(self._connections, self._queries["find_many"], values)
+        else:
+            rows = await self._fetch(session, "find_many", **values)
         return {row[1]: record_of(row, row[2], row[8], row[9]) for row in rows}
 
     async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
@@ -214,6 +217,7 @@ class PostgresTasks:
             "latest_ats": _or_none([plan.latest_at for plan in plans]),
             "gones": _or_none([plan.gone for plan in plans]),
             "forget_ats": _or_none([plan.forgets_at for plan in plans]),
+            "for_versions": [plan.version for plan in plans],
         }
 
 

@@ -31,7 +31,7 @@ class SqliteTaskEnds:
     async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
         """Look whether the rows of jobs have changed that have ended, or are to run again; then begin anew."""
         rows = [
-            (item.mark.task, item.mark.key, item.mark.generation, item.state in FINISHED)
+            (item.mark.task, item.mark.key, item.mark.generation, item.state in FINISHED, item.mark.version)
             for item in settlements
             if item.mark is not None
         ]

@@ -138,8 +138,11 @@ class SqliteTasks:
         ((found,),) = await self._fetch(session, "signature", task=task)
         return str(found)
 
-    async def find_many(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
+    async def find_many(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
         """The records of rows of one task, by their keys."""
+        if session is None:
+            async with reading(self._begin_read) as own:
+                return await self.find_many(own, task, keys)
         rows = await self._fetch(session, "find_many", task=task, keys=json.dumps([*keys]))
         return {row[1]: _record(row) for row in rows}
 
@@ -258,7 +261,7 @@ class SqliteTasks:
         job_id = UUID(int=self._clock.uuid7()).hex
         texts = (plan.change, plan.before, plan.after, plan.partition)
         when = (plan.place, changed_at, due_at, latest_at)
-        return (plan.task, plan.key, job_id, plan.runs, *texts, *when, plan.gone, forgets_at)
+        return (plan.task, plan.key, job_id, plan.runs, *texts, *when, plan.gone, forgets_at, plan.version)
 
     async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[name]

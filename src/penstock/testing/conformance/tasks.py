@@ -81,9 +81,11 @@ class Tasks(Suite):
     async def test_a_higher_version_runs_rows_again_as_it_says(self, bench: Bench) -> None:
         await self._reconciled(bench, task_plan("a"))
         (row,) = await bench.store.tasks.declare([task_plan("a", version=2, on_version_change="reprocess_all")], NOW)
-        assert row.reconciling == Reconciling(reprocess="reprocess_all")
+        assert row.reconciling == Reconciling(reprocess="reprocess_all", version=2)
         (row,) = await bench.store.tasks.declare([task_plan("a", version=3, on_version_change="reprocess_failed")], NOW)
-        assert row.reconciling == Reconciling(reprocess="reprocess_all"), "what was not done yet is still to be done"
+        assert row.reconciling == Reconciling(reprocess="reprocess_all", version=3), (
+            "what was not done yet is still to be done"
+        )
 
     @story
     async def test_the_numbers_of_interests_are_known_that_were_dropped(self, bench: Bench) -> None:

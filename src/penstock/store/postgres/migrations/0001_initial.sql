@@ -310,7 +310,8 @@ create table penstock.task (
 -- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each
 -- of these; a job for the row is `live` until it has ended for the last generation, and `idle` tells the planner whether
 -- there was none. The job is in one of the tables above, with the id of the record. From
--- `forget_at` on the record is forgotten. Written by planners, and by workers and
+-- `forget_at` on the record is forgotten. `version` is the last version of the handler that has run for the row, `for_version`
+-- the one that runs for it again though the row has not changed; -1 stands for none. Written by planners, and by workers and
 -- mutations that end such jobs, and by whoever looks after tasks (never in a transaction of a user's function); read by
 -- these.
 create table penstock.task_record (
@@ -330,16 +331,19 @@ create table penstock.task_record (
     latest_at timestamptz,
     gone text check (gone in ('left', 'deleted')),
     forget_at timestamptz,
+    version integer not null default -1,
+    for_version integer not null default -1,
     primary key (task, key)
 ) with (fillfactor = 80);
 create index task_record_forget_at on penstock.task_record (forget_at) where forget_at is not null;
 
 -- The arguments of a job of a task, and its rank as jobs/order.py says (in microseconds; 252460800000000 is NO_AGEING).
 -- Part of the statements that make such jobs.
-create function penstock.task_args(generation bigint, key text, change text, before text, after text) returns text
+create function penstock.task_args(generation bigint, key text, change text, before text, after text, version integer) returns text
 language sql stable parallel safe as $$
     select '{"generation":' || generation || ',"key":' || to_json(key) || ',"change":"' || change || '","before":'
-        || coalesce(to_json(before)::text, 'null') || ',"after":' || coalesce(to_json(after)::text, 'null') || '}'
+        || coalesce(to_json(before)::text, 'null') || ',"after":' || coalesce(to_json(after)::text, 'null')
+        || case when version >= 0 then ',"version":' || version else '' end || '}'
 $$;
 create function penstock.task_rank(due_at timestamptz, priority smallint, ageing bigint) returns bigint
 language sql stable parallel safe as $$
@@ -352,7 +356,7 @@ $$;
 create view penstock.task_job as
 select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.options,
        t.resets or r.change = 'manual' as resets,
-       penstock.task_args(r.generation, r.key, r.change, r.before, r.after) as args,
+       penstock.task_args(r.generation, r.key, r.change, r.before, r.after, r.for_version) as args,
        penstock.task_rank(r.due_at, t.priority, (select p.ageing from penstock.pool p where p.name = t.pool)) as rank,
        coalesce(r.concurrency_key, (
            select '' from penstock.pool p where p.name = t.pool and p.rate_limit is not null

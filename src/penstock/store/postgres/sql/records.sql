@@ -173,7 +173,7 @@ order by r.task, r.key;
 -- Differs: takes rows as two arrays.
 update penstock.task_record r set
     generation = r.generation + 1, idle = not r.live, live = true, due_at = :now, latest_at = :now,
-    change = case when r.change in ('leave', 'delete') then r.change else 'manual' end
+    change = case when r.change in ('leave', 'delete') then r.change else 'manual' end, for_version = -1
 from unnest(:tasks::integer[], :keys::text[]) as g (task, key)
 where r.task = g.task and r.key = g.key
 returning r.task, r.key, r.idle;

@@ -89,14 +89,14 @@ from penstock.task t order by t.name;
 -- Differs: one statement for any number of rows; on SQLite launch makes all jobs.
 with recorded as (
     insert into penstock.task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
-        place, changed_at, due_at, latest_at, gone, forget_at)
+        place, changed_at, due_at, latest_at, gone, forget_at, for_version)
     select g.task, g.key, g.id, 1, g.runs, g.runs, g.change, g.before, g.after, g.partition, g.place, g.changed_at, g.due_at,
-           g.latest_at, g.gone, g.forget_at
+           g.latest_at, g.gone, g.forget_at, coalesce(g.for_version, -1)
     from unnest(
         :tasks::integer[], :keys::text[], :ids::uuid[], :runs::boolean[], :changes::text[], :befores::text[], :afters::text[],
         :partitions::text[], :places::bigint[], :changed_ats::timestamptz[], :due_ats::timestamptz[], :latest_ats::timestamptz[],
-        :gones::text[], :forget_ats::timestamptz[]
-    ) as g (task, key, id, runs, change, before, after, partition, place, changed_at, due_at, latest_at, gone, forget_at)
+        :gones::text[], :forget_ats::timestamptz[], :for_versions::integer[]
+    ) as g (task, key, id, runs, change, before, after, partition, place, changed_at, due_at, latest_at, gone, forget_at, for_version)
     where g.runs or (select true from penstock.task_record o where o.task = g.task and o.key = g.key limit 1)
     order by g.task, g.key collate "C"
     on conflict (task, key) do update set
@@ -125,14 +125,16 @@ with recorded as (
                          ) then r.latest_at
                          else excluded.latest_at end,
         gone = excluded.gone,
-        forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end
+        forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end,
+        for_version = case when excluded.live then excluded.for_version else r.for_version end
+    where excluded.for_version = -1 or r.version < excluded.for_version
     returning r.*
 ), task as materialized (
     select t.id, t.function, t.kind, t.pool, t.priority, t.options, p.ageing, case when p.rate_limit is not null then '' end as gate
     from penstock.task t left join penstock.pool p on p.name = t.pool
 ), new as materialized (
     select r.id, r.due_at, r.place, t.function, t.kind, t.pool, t.priority, t.options,
-           penstock.task_args(r.generation, r.key, r.change, r.before, r.after) as args,
+           penstock.task_args(r.generation, r.key, r.change, r.before, r.after, r.for_version) as args,
            penstock.task_rank(r.due_at, t.priority, t.ageing) as rank, coalesce(r.concurrency_key, t.gate) as gate
     from recorded r join task t on t.id = r.task where r.generation = 1 and r.idle and r.live
 ), due as (
@@ -234,16 +236,18 @@ select id from ready union all select id from scheduled;
 -- itself, as a plan that was made while there were few would read them all. What others have written while this one waited
 -- for them it cannot write: that is left to `idle`.
 with held as materialized (
-    select r.task, r.key, g.finished, r.generation > g.generation as changed, r.place
+    select r.task, r.key, g.finished, r.place, r.generation > g.generation and not (
+               g.finished and r.generation = g.generation + 1 and r.for_version between 0 and :version::integer
+           ) as changed
     from (
         select * from unnest(:tasks::integer[], :keys::text[], :generations::bigint[], :finished::boolean[])
             as t (task, key, generation, finished) order by t.task, t.key collate "C"
     ) g cross join lateral (
-        select o.task, o.key, o.generation, o.ctid as place from penstock.task_record o
+        select o.task, o.key, o.generation, o.for_version, o.ctid as place from penstock.task_record o
         where o.task = g.task and o.key = g.key for no key update of o
     ) r
 ), idled as (
-    update penstock.task_record set live = false
+    update penstock.task_record set live = false, version = greatest(version, :version)
     where ctid = any(array(select place from held where finished and not changed))
     returning id
 ), begun as (
@@ -257,7 +261,8 @@ where changed or (
 
 -- idle: for rows whose jobs have ended, and which have not changed since, there is none any more.
 -- Differs: takes the places of records that are locked.
-update penstock.task_record set live = false where ctid = any(:places::text[]::tid[]);
+update penstock.task_record set live = false, version = greatest(version, :version)
+where ctid = any(:places::text[]::tid[]);
 
 -- find: the record of a row.
 select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
@@ -320,7 +325,7 @@ select key, after, gone from penstock.task_record where task = :task and key = a
 -- the last change of its row, and which that was.
 select r.key, r.after, r.gone, f.state,
        exists (select 1 from penstock.running_job u where u.id = r.id and (u.args::jsonb ->> 'generation')::bigint = r.generation),
-       r.change, r.before
+       r.change, r.before, r.version
 from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.slot = -1
 where r.task = :task and r.key > :after::text collate "C" order by r.key limit :limit;
 

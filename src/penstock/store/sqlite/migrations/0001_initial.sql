@@ -285,7 +285,8 @@ create table penstock_task (
 -- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each
 -- of these; a job for the row is `live` until it has ended for the last generation, and `idle` tells the planner whether
 -- there was none. The job is in one of the tables above, with the id of the record. From
--- `forget_at` on the record is forgotten. Written by planners, and by workers and
+-- `forget_at` on the record is forgotten. `version` is the last version of the handler that has run for the row, `for_version`
+-- the one that runs for it again though the row has not changed; -1 stands for none. Written by planners, and by workers and
 -- mutations that end such jobs, and by whoever looks after tasks (never in a transaction of a user's function); read by
 -- these.
 create table penstock_task_record (
@@ -305,6 +306,8 @@ create table penstock_task_record (
     latest_at text,
     gone text check (gone in ('left', 'deleted')),
     forget_at text,
+    version integer not null default -1,
+    for_version integer not null default -1,
     primary key (task, key)
 ) strict, without rowid;
 create index penstock_task_record_forget_at on penstock_task_record (forget_at) where forget_at is not null;
@@ -316,7 +319,8 @@ create view penstock_task_job as
 select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.options,
        t.resets or r.change = 'manual' as resets,
        '{"generation":' || r.generation || ',"key":' || json_quote(r.key) || ',"change":"' || r.change || '","before":'
-           || json_quote(r.before) || ',"after":' || json_quote(r.after) || '}' as args,
+           || json_quote(r.before) || ',"after":' || json_quote(r.after)
+           || iif(r.for_version >= 0, ',"version":' || r.for_version, '') || '}' as args,
        penstock_microseconds(r.due_at) - t.priority * coalesce(
            (select p.ageing from penstock_pool p where p.name = t.pool), 252460800000000
        ) as rank,

@@ -168,7 +168,7 @@ order by r.task, r.key;
 -- Differs: takes rows as JSON.
 update penstock_task_record as r set
     generation = r.generation + 1, idle = not r.live, live = 1, due_at = :now, latest_at = :now,
-    change = case when r.change in ('leave', 'delete') then r.change else 'manual' end
+    change = case when r.change in ('leave', 'delete') then r.change else 'manual' end, for_version = -1
 from json_each(:rows) g
 where r.task = g.value ->> 0 and r.key = g.value ->> 1
 returning task, key, idle;

@@ -72,10 +72,10 @@ from penstock_task t order by t.name;
 -- may be put off counts from the first change since the last one began.
 -- Differs: the rows are one parameter, as JSON.
 insert into penstock_task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
-    place, changed_at, due_at, latest_at, gone, forget_at)
+    place, changed_at, due_at, latest_at, gone, forget_at, for_version)
 select g.value ->> 0, g.value ->> 1, penstock_bytes(g.value ->> 2), 1, g.value ->> 3, g.value ->> 3, g.value ->> 4,
        g.value ->> 5, g.value ->> 6, g.value ->> 7, g.value ->> 8, g.value ->> 9, g.value ->> 10, g.value ->> 11,
-       g.value ->> 12, g.value ->> 13
+       g.value ->> 12, g.value ->> 13, g.value ->> 14
 from json_each(:rows) g
 where g.value ->> 3 or exists (
     select 1 from penstock_task_record o where o.task = g.value ->> 0 and o.key = g.value ->> 1
@@ -104,7 +104,9 @@ on conflict (task, key) do update set
                      ) then r.latest_at
                      else excluded.latest_at end,
     gone = excluded.gone,
-    forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end
+    forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end,
+    for_version = case when excluded.live then excluded.for_version else r.for_version end
+where excluded.for_version = -1 or r.version < excluded.for_version
 returning task, key, id, idle, live;
 
 -- postpone: jobs in ready whose rows are due later now, or have a key now, are scheduled again (SQLite only: part of launch).
@@ -179,14 +181,20 @@ select id from penstock_scheduled_job where id in (select penstock_bytes(value) 
 -- Differs: takes rows as JSON.
 select r.task, r.key, g.value ->> 3
 from json_each(:rows) g join penstock_task_record r on r.task = g.value ->> 0 and r.key = g.value ->> 1
-where r.generation > g.value ->> 2;
+where r.generation > g.value ->> 2 and not (
+    g.value ->> 3 and r.generation = (g.value ->> 2) + 1 and r.for_version between 0 and g.value ->> 4
+);
 
 -- idle: for rows whose jobs have ended, and which have not changed since, there is none any more.
 -- Differs: takes the same as `ended`, and does the other half of it.
 update penstock_task_record as r
-set live = case when g.value ->> 3 then 0 else r.live end, latest_at = case when g.value ->> 3 then r.latest_at end
+set live = case when g.value ->> 3 then 0 else r.live end, latest_at = case when g.value ->> 3 then r.latest_at end,
+    version = max(r.version, g.value ->> 4)
 from json_each(:rows) g
-where r.task = g.value ->> 0 and r.key = g.value ->> 1 and r.generation <= g.value ->> 2;
+where r.task = g.value ->> 0 and r.key = g.value ->> 1 and (
+    r.generation <= g.value ->> 2
+    or (g.value ->> 3 and r.generation = (g.value ->> 2) + 1 and r.for_version between 0 and g.value ->> 4)
+);
 
 -- find: the record of a row.
 select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
@@ -249,7 +257,7 @@ where task = :task and key in (select value from json_each(:keys));
 -- the last change of its row, and which that was.
 select r.key, r.after, r.gone, f.state,
        exists (select 1 from penstock_running_job u where u.id = r.id and u.args ->> 'generation' = r.generation),
-       r.change, r.before
+       r.change, r.before, r.version
 from penstock_task_record r left join penstock_finished_job f on f.id = r.id
 where r.task = :task and r.key > :after order by r.key limit :limit;
 
