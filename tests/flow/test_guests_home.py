@@ -204,7 +204,8 @@ def test_the_rights_that_the_docs_name_are_enough_for_work_whose_key_is_taken(po
             connection.execute("; ".join(("reset role", *statements, f"set role {role}")))
 
         def enqueue(**options: Any) -> WorkId:
-            return keyed.with_options(**options).enqueue(connection, send, to="Ada")
+            work: WorkId = keyed.with_options(**options).enqueue(connection, send, to="Ada")
+            return work
 
         first = enqueue()
         assert enqueue() == first

@@ -243,29 +243,55 @@ async def test_what_could_not_be_put_aside_at_once_is_put_aside_later(
         assert [text for text in told if text in {"changed", "delete 1", "update changed"}] == told[-2:]
 
 
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Has the time of the next handler be over as it is committed, once this says so."""
+    run, asked = Sending.run, list[bool]()
+
+    async def too_long(self: Sending, *args: Any) -> None:
+        await run(self, *args)
+        if asked and asked.pop():
+            raise CallTimeout("It took longer than a second.")
+
+    monkeypatch.setattr(Sending, "run", too_long)
+    return asked
+
+
 @pytest.mark.parametrize("count", [1, 3])
 async def test_rows_whose_time_is_over_as_they_are_committed_are_handled_once(
-    database_url: str, count: int, monkeypatch: pytest.MonkeyPatch
+    database_url: str, count: int, late: list[bool]
 ) -> None:
     await rows_before(database_url, count)
     stage = OutboxStage(Item)
     stage.outbox(Item, mutation=True)
-    run, late = Sending.run, True
-
-    async def too_long(self: Sending, *args: Any) -> None:
-        nonlocal late
-        await run(self, *args)
-        if late:
-            late = False
-            raise CallTimeout("It took longer than a second.")
-
-    monkeypatch.setattr(Sending, "run", too_long)
+    late.append(True)
     async with stage.open(database_url) as test:
         with suppress(CallTimeout):
             await drain(test)
         await drain(test, timedelta(seconds=10))
         assert not late
         assert await stage.written(test) == [str(one) for one in range(count)]
+
+
+async def test_one_that_failed_before_and_whose_time_is_over_as_it_is_committed_is_handled_once(
+    database_url: str, late: list[bool]
+) -> None:
+    """The reader has passed it when it was put aside, so it does not tell on any store what was committed."""
+    stage = OutboxStage(Item)
+    stage.outbox(Item, mutation=True, on_failure="halt_key", retry=Retry.fixed(timedelta(seconds=10), jitter=0))
+    stage.fails = failing(lambda: ValueError("no"), "a")
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await stage.insert(test, Item(note="a"))
+        await drain(test)
+        stage.fails = lambda _message: None
+        late.append(True)
+        with suppress(CallTimeout):
+            await drain(test, timedelta(seconds=10))
+        await drain(test, timedelta(seconds=20))
+        assert not late
+        assert await stage.written(test) == ["a"]
+        assert (await outbox_row(test)).delivered == 1
 
 
 async def test_rows_of_a_key_that_has_failed_do_not_have_all_others_read_again(database_url: str) -> None:
