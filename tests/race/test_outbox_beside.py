@@ -19,6 +19,8 @@ from penstock.outbox.message import Message
 from penstock.store.outboxes import Aside
 from penstock.testing import TestClock
 
+ALL_THE_TIME = Retry.fixed(SECOND, max_attempts=None, jitter=0)
+
 # ----- keys that fail
 
 
@@ -27,7 +29,7 @@ async def test_keys_that_are_tried_again_all_the_time_keep_no_older_rows_waiting
     async with before.open(database_url) as test:
         await before.insert(test, *(Item(note=f"n{number}", lane=f"n{number}") for number in range(500)))
     bad = {f"n{number}" for number in range(4)}
-    stage, clock = staged(on_failure="halt_key", retry=Retry.fixed(SECOND, jitter=0), start="beginning"), TestClock()
+    stage, clock = staged(on_failure="halt_key", retry=ALL_THE_TIME, start="beginning"), TestClock()
     stage.fails = failing(lambda: ConnectionError("down"), *bad)
 
     async def during(_ctx: Any, message: Message[Any]) -> None:
@@ -44,7 +46,7 @@ async def test_keys_that_are_tried_again_all_the_time_keep_no_older_rows_waiting
 async def test_keys_that_are_tried_again_all_the_time_keep_no_others_waiting(
     database_url: str, parallelism: int
 ) -> None:
-    stage = staged(parallelism=parallelism, on_failure="halt_key", retry=Retry.fixed(SECOND, jitter=0))
+    stage = staged(parallelism=parallelism, on_failure="halt_key", retry=ALL_THE_TIME)
     stage.fails = failing(lambda: ConnectionError("down"), "x", "y", "z")
     async with stage.open(database_url) as test:
         await stage.insert(test, *of("x", "y", "z"))
