@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from stage import mortal
+from stage.forks import Fork
 from stage.guests import KINDS, Kind, Visit
 from stage.taskruns import TaskApp, two_on
 from stage.waits import until
@@ -336,6 +335,6 @@ async def has_ended(backend: Backend) -> bool:
     return any(job.state.value in {"success", "failed"} for job in await backend.jobs())
 
 
-def stop(process: subprocess.Popen[Any]) -> None:
+def stop(process: Fork) -> None:
     process.kill()
     process.wait(60)
