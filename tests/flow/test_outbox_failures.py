@@ -185,6 +185,7 @@ async def test_what_says_that_trying_again_is_of_no_use_ends_at_once(database_ur
         assert sorted(stage.texts()) == ["a", "a", "a", "b"]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_one_that_snoozes_has_not_failed(database_url: str, policy: str) -> None:
     stage = OutboxStage(Item)
@@ -204,6 +205,7 @@ async def test_one_that_snoozes_has_not_failed(database_url: str, policy: str) -
         assert sorted(stage.texts()) == (["a"] if policy == "halt_key" else ["a", "b"])
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutation", [False, True])
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_one_that_failed_can_be_skipped(database_url: str, policy: str, *, mutation: bool) -> None:
