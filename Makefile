@@ -20,10 +20,10 @@ demo: $(READY) ## run the example: bookings, an SMS provider that fails, and the
 	$(BIN)/python examples/bookings/demo.py
 
 test: $(READY) ## run all tests on SQLite and on a real PostgreSQL
-	$(BIN)/python -m pytest -n 4
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 test-long: $(READY) ## run all tests, and try many more examples where hypothesis invents them
-	TESTS_LONG=1 $(BIN)/python -m pytest -n 4 -o timeout=1200
+	TESTS_LONG=1 $(BIN)/python -m pytest -n 4 --dist worksteal -o timeout=1200
 
 check: $(READY) ## formatting, lint, types and import rules
 	$(BIN)/ruff format --check .

@@ -19,6 +19,7 @@ import asyncpg
 import psycopg
 import pytest
 from stage.databases import Databases, make_tables
+from stage.examples import LONG
 from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.reporting import pytest_runtest_makereport, pytest_terminal_summary
 
@@ -48,9 +49,27 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long, which is mypy and stories in any order: begun last, all else would wait for it."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell of the marks of these tests."""
+    config.addinivalue_line(
+        "markers", "one_store_each: a case runs on one store, the next one on the other; in a long run, each on both"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only a long run tries, and begin with what takes long: all else would wait for it at the end."""
+    if not LONG:
+        left_out = [item for item in items if is_left_out(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     items.sort(key=lambda item: item.path.parent.name != "types" and "any_order" not in item.name)
+
+
+def is_left_out(item: pytest.Item) -> bool:
+    """Whether the mark `one_store_each` gives a case to the other store. Each value of a parameter meets both."""
+    callspec = getattr(item, "callspec", None)
+    return item.get_closest_marker("one_store_each") is not None and sum(callspec.indices.values()) % 2 == 1
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from stage.forks import Fork
 
 from penstock.cli.main import run
 
@@ -143,21 +144,23 @@ class Process:
     """A running command; its output is read line by line. Use it in ``with``."""
 
     def __init__(self, folder: Path, arguments: tuple[str, ...], environment: dict[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", *arguments],
-            cwd=folder,
-            env={**os.environ, **_NOT_COMPILED, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        ours, theirs = os.pipe()
+        known = {**os.environ, **_NOT_COMPILED, **environment}
+        self._process: Fork | subprocess.Popen[bytes]
+        if "dev" in arguments:  # it starts again what it was started with
+            command = [sys.executable, "-m", "penstock", *arguments]
+            self._process = subprocess.Popen(command, cwd=folder, env=known, stdout=theirs, stderr=theirs)
+        else:
+            files = (0, theirs, theirs)
+            self._process = Fork("penstock", arguments, folder=folder, environment=known, files=files)
+        os.close(theirs)
+        self._said = os.fdopen(ours)
         self.lines: list[str] = []
         self.pid = self._process.pid
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         """Read until a line matches."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._said:
             self.lines.append(line)
             if match := re.search(pattern, line):
                 return match
@@ -168,8 +171,7 @@ class Process:
 
     def end(self) -> int:
         """Read to the end; the exit code."""
-        assert self._process.stdout is not None
-        self.lines += self._process.stdout.readlines()
+        self.lines += self._said.readlines()
         return self._process.wait()
 
     def __enter__(self) -> Self:
@@ -178,8 +180,7 @@ class Process:
     def __exit__(self, *_error: object) -> None:
         self._process.kill()
         self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._said.close()
 
 
 @pytest.fixture

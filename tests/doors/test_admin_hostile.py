@@ -327,7 +327,7 @@ async def test_more_than_some_at_once_are_refused(sqlite_url: str, monkeypatch: 
 
 
 async def test_a_question_that_takes_too_long_is_given_up(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with desk(sqlite_url, call_timeout=0.2) as admin:
+    async with desk(sqlite_url, call_timeout=1.0) as admin:
         slow = Slow(admin, monkeypatch)
         refused(await admin.http.get("/admin/tasks/records"), 503, "CallTimeout")
         slow.may_go_on.set()

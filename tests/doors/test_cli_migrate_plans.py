@@ -76,6 +76,7 @@ def new_program(console: Console, empty_database_url: str, monkeypatch: pytest.M
     return console
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("declared", [BY_OUTBOX, BY_TASK])
 @pytest.mark.parametrize("begun", [False, True])
 def test_what_cannot_be_captured_is_refused_before_any_table_is_made(

@@ -499,7 +499,7 @@ def test_too_many_calls_at_once_are_refused(near_door: Door) -> None:
 
 def test_a_call_that_takes_too_long_has_no_effect(door: Door) -> None:
     async def story() -> None:
-        async with door(call_timeout=0.1) as api:
+        async with door(call_timeout=1.0) as api:
             api.hold("slow")
             body = {"path": "doors.http_fixtures:wait_and_add", "args": {"title": "slow"}}
             response = await api.post("/api/mutation", body)
@@ -511,7 +511,7 @@ def test_a_call_that_takes_too_long_has_no_effect(door: Door) -> None:
 
 def test_a_commit_under_way_is_never_cut_off(door: Door) -> None:
     async def story() -> None:
-        async with door(call_timeout=0.2) as api:
+        async with door(call_timeout=1.0) as api:
             with gate("commit.before", most=1) as commit:
                 adding = asyncio.create_task(api.value("mutation", "add", title="Emma"))
                 await commit.arrived()

@@ -417,7 +417,7 @@ def test_a_caller_that_goes_away_early_has_called_nothing(far_door: Door) -> Non
 
 def test_a_body_that_does_not_arrive_is_given_up(far_door: Door) -> None:
     async def story() -> None:
-        async with far_door(call_timeout=0.1) as api:
+        async with far_door(call_timeout=1.0) as api:
             answer = await raw(api, b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
             assert b" 408 " in answer.split(b"\r\n")[0]
 
@@ -478,6 +478,7 @@ def test_whatever_is_sent_gets_an_answer(tell: Callable[[Story], None], data: st
     tell(story)
 
 
+@pytest.mark.one_store_each
 def test_a_hundred_callers_at_once_get_their_own_answers(door: Door) -> None:
     async def story() -> None:
         async with door() as api:

@@ -446,6 +446,7 @@ def test_a_decorator_has_to_know_what_it_decorates() -> None:
         own.cron("0 9 * * *")(5)  # type: ignore[call-overload]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     ("declare", "error", "words"),
     [

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from stage.guests import KINDS, Kind, Visit, play, sqlite_file
+from stage.guests import PLAIN_KINDS, Kind, Visit, play, sqlite_file
 
 from penstock import ActionCtx, App, ConfigError, ContextError, LimitExceeded, Table, TopicNotFound, ValueInvalid
 from penstock.outbox.message import Message
@@ -49,7 +49,7 @@ def _clean() -> Iterator[None]:
     heard.clear()
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+@pytest.fixture(params=PLAIN_KINDS, ids=lambda kind: kind.name)
 def kind(request: pytest.FixtureRequest) -> Kind:
     found: Kind = request.param
     return found

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.guests import KINDS, Kind, Visit, play
+from stage.guests import PLAIN_KINDS, Kind, Visit, play
 
 from penstock import (
     ActionCtx,
@@ -62,7 +62,7 @@ def _clean() -> Iterator[None]:
     ended.clear()
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+@pytest.fixture(params=PLAIN_KINDS, ids=lambda kind: kind.name)
 def kind(request: pytest.FixtureRequest) -> Kind:
     found: Kind = request.param
     return found
@@ -277,7 +277,7 @@ def test_a_database_without_tables_of_penstock_says_what_to_do(kind: Kind, url: 
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if kind.dialect == "postgres"], ids=lambda kind: kind.name, indirect=True
+    "kind", [kind for kind in PLAIN_KINDS if kind.dialect == "postgres"], ids=lambda kind: kind.name, indirect=True
 )  # a transaction on SQLite goes on after an error
 def test_a_transaction_that_has_failed_takes_no_work(kind: Kind, app_url: str) -> None:
     async def story(visit: Visit) -> None:

@@ -354,6 +354,7 @@ async def test_a_payload_that_the_handler_does_not_take_fails_its_message(databa
         assert "payload.at: Field required" in parked.trouble.error
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("key", ["[", "[1]", '["a"]', "a'b\\c", "é" * 200, "😀", " ", None])
 async def test_keys_are_handed_over_as_they_are(database_url: str, key: str | None) -> None:
     async with TestApp(app, database_url) as test:
@@ -365,6 +366,7 @@ async def test_keys_are_handed_over_as_they_are(database_url: str, key: str | No
 # ----- at the door
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     ("topic", "payload", "key", "error", "text"),
     [

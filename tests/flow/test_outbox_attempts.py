@@ -62,6 +62,7 @@ ODD: dict[str, Callable[[], BaseException | None]] = {
 }
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"mutation": True}, {"parallelism": 3}, {"batch": 2}])
 @pytest.mark.parametrize("odd", ODD)
 async def test_what_a_handler_raises_that_is_no_exception_fails_its_message_only(
@@ -89,6 +90,7 @@ async def test_what_a_handler_raises_that_is_no_exception_fails_its_message_only
         assert (sorted(got) if options.get("parallelism") else got) == ["a", "b"]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("error", [SystemExit(1), Odd(), GeneratorExit(), asyncio.CancelledError()])
 async def test_what_a_handler_in_a_thread_raises_that_is_no_exception_fails_its_message_only(
     database_url: str, error: BaseException

@@ -61,6 +61,7 @@ async def pieces(test: TestApp, count: int = 1) -> None:
 # ----- rows that come by their changes
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("on", [("insert",), ("insert", "update")])
 @pytest.mark.parametrize(("policy", "state"), [("park", "parked"), ("halt_key", "halted")])
 async def test_a_row_that_came_by_its_change_and_failed_stays_aside_wherever_the_outbox_is_moved(
@@ -212,6 +213,7 @@ async def test_what_was_captured_is_looked_at_once(database_url: str, monkeypatc
 # ----- errors, and rows in the way
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"parallelism": 2}, {"mutation": True}, {"batch": 2}])
 async def test_what_could_not_be_put_aside_at_once_is_put_aside_later(
     database_url: str, options: dict[str, Any]

@@ -433,6 +433,7 @@ async def test_an_outbox_is_dropped_with_all_that_is_kept_of_it(database_url: st
         assert [name for outbox, name in sent if outbox == "notify"] == ["a4"]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30, True, 1.0, "1", None])
 async def test_what_is_no_number_of_a_message_is_refused(database_url: str, number: Any) -> None:
     async with TestApp(app, database_url) as test:

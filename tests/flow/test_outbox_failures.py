@@ -185,6 +185,7 @@ async def test_what_says_that_trying_again_is_of_no_use_ends_at_once(database_ur
         assert sorted(stage.texts()) == ["a", "a", "a", "b"]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_one_that_snoozes_has_not_failed(database_url: str, policy: str) -> None:
     stage = OutboxStage(Item)
@@ -204,6 +205,7 @@ async def test_one_that_snoozes_has_not_failed(database_url: str, policy: str) -
         assert sorted(stage.texts()) == (["a"] if policy == "halt_key" else ["a", "b"])
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutation", [False, True])
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_one_that_failed_can_be_skipped(database_url: str, policy: str, *, mutation: bool) -> None:
@@ -296,7 +298,7 @@ async def test_a_batch_is_never_larger_than_was_asked_for(database_url: str, *, 
 @pytest.mark.parametrize("options", [{"mutation": True}, {}, {"batch": 2}])
 async def test_one_that_takes_too_long_has_failed(database_url: str, options: dict[str, Any]) -> None:
     stage = OutboxStage(Item)
-    stage.outbox(Item, timeout=timedelta(seconds=0.05), retry=SOON, on_failure="park", **options)
+    stage.outbox(Item, timeout=timedelta(seconds=0.5), retry=SOON, on_failure="park", **options)
 
     async def during(_ctx: Any, message: Message[Item]) -> None:
         if message.row.note == "b":

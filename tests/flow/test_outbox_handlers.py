@@ -93,6 +93,7 @@ async def told(test: Backend) -> list[str]:
     return found
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("later", [renamed, writes])
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_another_handler_under_the_same_name_goes_on_where_the_one_before_was(

@@ -43,6 +43,7 @@ FILTERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("wanted", [("insert",), ("update",), ("delete",), ("insert", "update", "delete")])
 @pytest.mark.parametrize("how", FILTERS)
 async def test_rows_are_inserted_as_they_enter_a_filter_and_deleted_as_they_leave(

@@ -80,6 +80,7 @@ async def test_rows_come_in_the_order_of_two_columns_or_of_when_they_were_made(d
         assert await stage.written(test) == ["0", "1", "2", "3", "4"]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("on", [("insert",), ("insert", "update"), ("insert", "update", "delete")])
 @pytest.mark.parametrize("mutation", [False, True])
 async def test_rows_that_move_meanwhile_are_handed_over_once(
@@ -359,6 +360,7 @@ async def test_a_column_that_may_be_null_in_the_database_is_refused(database_url
             pass
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("order", ["value", "other", "value other", "id", "note"])
 async def test_an_order_without_an_index_is_told(
     database_url: str, caplog: pytest.LogCaptureFixture, order: str

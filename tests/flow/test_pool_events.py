@@ -133,6 +133,7 @@ async def test_what_was_not_committed_is_not_told(database_url: str) -> None:
         assert messages(lines) == []
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("function", [send, note])
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_job_is_completed_once_with_its_on_complete(database_url: str, function: Any, fails: bool) -> None:

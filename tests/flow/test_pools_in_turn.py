@@ -75,6 +75,7 @@ async def test_work_starts_though_more_pools_are_idle_than_there_are_places(data
             assert await end_oldest(backend) == []
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("late", [0, 5])
 @pytest.mark.parametrize("places", [1, 4])
 async def test_an_idle_pool_does_not_wait_for_the_backlogs_of_others(database_url: str, places: int, late: int) -> None:

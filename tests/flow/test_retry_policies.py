@@ -318,6 +318,7 @@ async def set_options_on_postgres(url: str, table: str, change: Callable[[dict[s
         await connection.close()
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     "form",
     [

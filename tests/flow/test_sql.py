@@ -345,7 +345,7 @@ async def test_after_sql_all_tables_count_as_read(database_url: str) -> None:
 
 
 async def test_a_slow_query_is_stopped(postgres_url: str) -> None:
-    async with TestApp(app, postgres_url, statement_timeout=0.2) as backend:
+    async with TestApp(app, postgres_url, statement_timeout=0.5) as backend:
         with pytest.raises(PenstockError, match="was stopped"):
             await backend.run_query(read, lambda ctx: ctx.sql("select pg_sleep(30)"))
         assert await backend.run_query(read, lambda ctx: ctx.sql("select 1 as one")) == [{"one": 1}]
@@ -353,7 +353,7 @@ async def test_a_slow_query_is_stopped(postgres_url: str) -> None:
 
 async def test_an_endless_query_is_stopped_at_its_time(sqlite_url: str) -> None:
     endless = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n"
-    async with TestApp(app, sqlite_url, statement_timeout=0.2) as backend:
+    async with TestApp(app, sqlite_url, statement_timeout=0.5) as backend:
         with pytest.raises(PenstockError, match="took too long"):
             await backend.run_query(read, lambda ctx: ctx.sql(endless))
 

@@ -344,6 +344,7 @@ async def test_su1_a_mutation_wakes_the_planner_and_that_the_worker(database_url
 # ----- debounce
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     "debounce", [timedelta(milliseconds=500), timedelta(seconds=1), timedelta(seconds=0.5), timedelta(0)]
 )

@@ -320,6 +320,7 @@ def test_wc1_the_row_is_read_in_the_transaction_of_a_mutation(database_url: str)
     story(database_url, tell)
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
@@ -410,6 +411,7 @@ def test_f8_a_row_that_comes_back_to_what_it_was_is_run_again(database_url: str)
     story(database_url, tell)
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("text", ["$9.99", "$$ROOT", "$2b$10$abcdef", "{$gt: 1}"])
 def test_f9_dollars_are_nothing_special(database_url: str, text: str) -> None:
     async def tell(t: TaskApp) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from stage.guests import KINDS, Kind, Visit, play
+from stage.guests import PLAIN_KINDS, Kind, Visit, play
 from stage.taskruns import TaskApp
 from stage.waits import until
 
@@ -87,7 +87,7 @@ def _clean() -> Iterator[None]:
     sync_steps.clear()
 
 
-AWAITED = [kind for kind in KINDS if not kind.name.startswith("Django")]  # which refuses to run on an event loop
+AWAITED = [kind for kind in PLAIN_KINDS if not kind.name.startswith("Django")]  # which refuses to run on an event loop
 
 
 @pytest.fixture(params=AWAITED, ids=lambda kind: kind.name)
@@ -104,7 +104,7 @@ def url_of(kind: Kind, request: pytest.FixtureRequest) -> str:
 def kind_for(database_url: str) -> Kind:
     """A kind of connection that is awaited, for the store of a test."""
     dialect = "sqlite" if database_url.startswith("sqlite") else "postgres"
-    return next(kind for kind in KINDS if kind.dialect == dialect and kind.is_async)
+    return next(kind for kind in PLAIN_KINDS if kind.dialect == dialect and kind.is_async)
 
 
 async def write(visit: Visit, what: str) -> None:
@@ -277,7 +277,7 @@ def test_a_mutation_needs_none_of_it(database_url: str) -> None:
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", PLAIN_KINDS, ids=lambda kind: kind.name)
 def test_a_def_handler_completes_with_a_sync_connection(kind: Kind, request: pytest.FixtureRequest) -> None:
     url = url_of(kind, request)
 

@@ -98,6 +98,7 @@ async def test_a_program_that_declares_a_later_time_moves_what_was_due(database_
         assert second.ids() == [row]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize(("max_wait", "due"), [(None, 20 * SECOND), (15 * SECOND, 15 * SECOND)])
 async def test_a_row_that_changes_while_it_waits_for_a_place_is_debounced(

@@ -30,6 +30,7 @@ from penstock import (
     UsageError,
     ValueInvalid,
 )
+from penstock.calls import taskchanges, taskpieces
 from penstock.jobs.job import job_uuid
 from penstock.testing import TestApp
 
@@ -249,16 +250,19 @@ async def test_a_retry_keeps_when_the_row_changed(database_url: str) -> None:
         assert after.run_at == it.backend.clock.now() != before.run_at
 
 
-async def test_tm5_a_retry_by_fields_of_the_row_touches_all_1500(database_url: str) -> None:
+async def test_tm5_a_retry_by_fields_of_the_row_touches_all_150(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taskpieces, "_SOURCE_AT_ONCE", 100)
     async with house(database_url) as it:
         for amount in (1, 2):
-            await it.orders(*(f"o{number}" for number in range(750)), amount=amount)
+            await it.orders(*(f"o{number}" for number in range(75)), amount=amount)
         await it.orders("left", amount=9)
         await it.settle()
         rows = TaskFilter(task="ship", table=Order, rows=lambda order: order.amount < 5)
-        assert await app.tasks.count(it.backend, rows) == {"success": 1500}
-        assert await app.tasks.retry(it.backend, rows) == 1500
-        assert await app.tasks.count(it.backend, TaskFilter(task="ship")) == {"pending": 1500, "success": 1}
+        assert await app.tasks.count(it.backend, rows) == {"success": 150}
+        assert await app.tasks.retry(it.backend, rows) == 150
+        assert await app.tasks.count(it.backend, TaskFilter(task="ship")) == {"pending": 150, "success": 1}
 
 
 async def test_tm6_a_retry_that_matches_nothing_is_none(database_url: str) -> None:
@@ -570,18 +574,21 @@ async def test_a_paused_task_is_planned_but_stays_pending_and_others_run(databas
         assert await it.states("ship") == {a: "success"}
 
 
-async def test_all_tasks_paused_run_nothing_and_resume_in_bounded_steps(database_url: str) -> None:
+async def test_all_tasks_paused_run_nothing_and_resume_in_bounded_steps(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taskchanges, "_RELEASED_AT_ONCE", 100)
     async with house(database_url) as it:
         for task in ("ship", "note", "weigh"):
             await app.tasks.pause(it.backend, task)
-        orders = await it.orders(*map(str, range(1100)))
+        orders = await it.orders(*map(str, range(110)))
         await it.settle(advance=False)
         assert not ran
-        assert await app.tasks.count(it.backend) == {"pending": 2200}
-        assert await app.tasks.resume(it.backend, "ship") == 1100
+        assert await app.tasks.count(it.backend) == {"pending": 220}
+        assert await app.tasks.resume(it.backend, "ship") == 110
         await it.settle(advance=False)
         assert len(ran) == len(orders)
-        assert await app.tasks.count(it.backend, TaskFilter(task="note")) == {"pending": 1100}
+        assert await app.tasks.count(it.backend, TaskFilter(task="note")) == {"pending": 110}
 
 
 async def test_f22_f23_what_is_to_be_done_is_asked_of_the_database(database_url: str) -> None:

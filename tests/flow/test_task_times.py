@@ -166,6 +166,7 @@ def timed(**options: Any) -> Stage:
     return stage
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("how", ["lost", "asked"])
 @pytest.mark.parametrize("on", [("enter",), ("enter", "change"), ("enter", "leave")])
 async def test_a_time_that_moved_unseen_is_found(database_url: str, how: str, on: tuple[str, ...]) -> None:
@@ -220,6 +221,7 @@ async def test_of_a_task_that_runs_rows_at_their_time_only_nothing_else_is_found
         assert await ran_within(stage, test, HOUR) == []
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("watch", [("note",), ("note", "at", "sooner")])
 @pytest.mark.parametrize("on", [("enter",), ("enter", "change"), ("enter", "leave")])
 @pytest.mark.parametrize("planned", [True, False])

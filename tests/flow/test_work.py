@@ -319,6 +319,7 @@ async def test_progress_is_written_about_once_a_second(database_url: str, monkey
         await backend.run_until_idle(raise_errors=False)
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     "progress",
     [

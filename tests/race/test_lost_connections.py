@@ -166,7 +166,7 @@ def test_a_table_that_is_changed_under_a_running_program_costs_one_more_run(post
 def test_a_statement_that_is_too_slow_is_stopped_in_the_database_too(postgres_url: str) -> None:
     async def story() -> None:
         async with (
-            ledger.app.open(postgres_url, statement_timeout=0.2, max_connections=1) as backend,
+            ledger.app.open(postgres_url, statement_timeout=0.5, max_connections=1) as backend,
             administrator(postgres_url) as admin,
         ):
             with pytest.raises(DatabaseBusy):
@@ -186,7 +186,7 @@ def test_a_statement_that_is_too_slow_is_stopped_in_the_database_too(postgres_ur
 def test_a_job_waits_for_a_lock_for_as_long_as_it_takes_and_fails_if_it_is_slow_itself(postgres_url: str) -> None:
     async def story() -> None:
         async with (
-            ledger.app.open(postgres_url, services=("worker",), statement_timeout=0.2) as backend,
+            ledger.app.open(postgres_url, services=("worker",), statement_timeout=0.5) as backend,
             administrator(postgres_url) as admin,
             administrator(postgres_url) as holder,
         ):

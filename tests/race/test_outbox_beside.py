@@ -215,6 +215,7 @@ async def test_an_outbox_that_is_paused_while_one_takes_long_begins_nothing_more
 # ----- what stops
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("cut", [False, True])
 async def test_a_relay_that_stops_while_one_takes_long_has_written_what_it_sent(

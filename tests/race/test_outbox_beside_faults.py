@@ -312,6 +312,7 @@ async def test_a_write_beside_the_next_call_that_fails_is_made_good_by_the_next_
         assert (stage.texts(), (await outbox_row(test)).delivered) == (list("abcde"), 5)
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("moment", ["commit.before", "commit.after"])
 @pytest.mark.parametrize("source", ["older", "aside"])
 async def test_a_mutation_whose_commit_nobody_knows_of_is_there_once_of_older_rows_and_from_aside(

@@ -72,6 +72,7 @@ async def next_relay(stage: OutboxStage, url: str, clock: TestClock, passing: ti
 # ----- exactly once
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"batch": 2}])
 @pytest.mark.parametrize("moment", ["mutation.ran", "commit.before", "commit.after"])
 async def test_a_process_that_dies_around_the_commit_of_a_mutation(
@@ -193,6 +194,7 @@ async def test_nothing_of_a_mutation_commits_that_ran_past_its_lease(database_ur
         assert (await outbox_row(backend)).delivered == 2
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"parallelism": 2}, {"batch": 2}, {"batch": 2, "mutation": True}])
 async def test_a_relay_that_was_paused_past_its_lease_begins_nothing_more(
     database_url: str, options: dict[str, Any]
@@ -268,6 +270,7 @@ async def test_a_handler_that_will_not_be_interrupted_does_not_end_its_outbox(
 # ----- messages that end their process
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["park", "halt_key"])
 @pytest.mark.parametrize("options", [{}, {"mutation": True}, {"parallelism": 4}, {"mutation": True, "batch": 4}])
 async def test_one_that_ends_its_process_each_time_is_put_aside_and_the_rest_flows(

@@ -92,6 +92,7 @@ def test_what_is_read_by_an_index_or_counted_is_what_those_before_have_done(data
     asyncio.run(story())
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("how", crowd.WAYS)
 def test_one_that_fails_leaves_nothing_and_takes_nobody_along(database_url: str, how: str) -> None:
     async def story() -> None:
@@ -147,6 +148,7 @@ def test_sub_transactions_and_jobs_of_those_who_share_are_their_own(database_url
     asyncio.run(story())
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("moment", ["mutation.ran", "commit.before", "commit.after"])
 @pytest.mark.parametrize(
     "error", [Conflict("staged"), DatabaseUnavailable("staged", uncertain=True), RuntimeError("staged")]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from stage import mortal
-from stage.guests import KINDS, Kind, Visit
+from stage.forks import Fork
+from stage.guests import PLAIN_KINDS, Kind, Visit
 from stage.taskruns import TaskApp, two_on
 from stage.waits import until
 
@@ -58,7 +57,7 @@ def _clean() -> Iterator[None]:
 
 def kind_for(url: str) -> Kind:
     dialect = "sqlite" if url.startswith("sqlite") else "postgres"
-    return next(kind for kind in KINDS if kind.dialect == dialect and kind.is_async)
+    return next(kind for kind in PLAIN_KINDS if kind.dialect == dialect and kind.is_async)
 
 
 async def write(visit: Visit, what: str) -> None:
@@ -107,7 +106,9 @@ def test_f5_no_renewal_brings_a_completed_run_back(database_url: str) -> None:
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.name.startswith("Django")], ids=lambda k: k.name)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in PLAIN_KINDS if not kind.name.startswith("Django")], ids=lambda k: k.name
+)
 def test_f6_a_transaction_that_is_tried_again_completes_the_run(kind: Kind, request: pytest.FixtureRequest) -> None:
     url: str = request.getfixturevalue(f"{kind.dialect}_url")
 
@@ -305,6 +306,7 @@ def deaths(folder: Path) -> int:
     return len(file.read_text()) if file.exists() else 0
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize(("task", "times"), [("action", 3), ("mutation", 3), ("completed", 1)])
 def test_f14_a_handler_that_kills_its_process_uses_up_its_attempts(
     database_url: str, tmp_path: Path, task: str, times: int
@@ -336,6 +338,6 @@ async def has_ended(backend: Backend) -> bool:
     return any(job.state.value in {"success", "failed"} for job in await backend.jobs())
 
 
-def stop(process: subprocess.Popen[Any]) -> None:
+def stop(process: Fork) -> None:
     process.kill()
     process.wait(60)

@@ -1,4 +1,4 @@
-"""Processes that begin as `python -m …` does, forked from one that has imported penstock already.
+"""Processes that begin as `python -m module` or `python file.py` does, forked from one that has imported penstock.
 
 Most tests with processes would otherwise spend their time on imports. Each test process has one such server. It has run
 no code of penstock, opened nothing, and has one thread.
@@ -24,10 +24,10 @@ _WITHOUT = {"__main__", "testing", "conformance"}  # what programs do not import
 
 
 class Fork:
-    """A process that runs a module; it is used as `subprocess.Popen` is.
+    """A process that runs a program; it is used as `subprocess.Popen` is.
 
     Args:
-        module: The module.
+        program: A module, or the path of a file.
         arguments: What it is called with.
         folder: Where it is called.
         environment: Its variables, and no others.
@@ -37,7 +37,7 @@ class Fork:
 
     def __init__(
         self,
-        module: str,
+        program: str,
         arguments: Sequence[str],
         *,
         folder: Path,
@@ -45,7 +45,7 @@ class Fork:
         files: tuple[int, int, int],
         terminal: bool = False,
     ) -> None:
-        given = (module, tuple(arguments), str(folder), environment, tuple(map(_Sent, files)), terminal)
+        given = (program, tuple(arguments), str(folder), environment, tuple(map(_Sent, files)), terminal)
         self._process = _SERVER.Process(target=_run, args=given)
         self._process.start()
         self.pid: int = self._process.pid or 0
@@ -87,7 +87,7 @@ def _received(sent: Any) -> int:
 
 
 def _run(
-    module: str,
+    program: str,
     arguments: tuple[str, ...],
     folder: str,
     environment: dict[str, str],
@@ -109,10 +109,14 @@ def _run(
     os.environ.update(environment)
     sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     named = environment.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = dict.fromkeys([folder, *filter(None, named), *sys.path])
-    sys.argv[:] = [module, *arguments]
+    first = str(Path(program).parent) if program.endswith(".py") else folder
+    sys.path[:] = dict.fromkeys([first, *filter(None, named), *sys.path])
+    sys.argv[:] = [program, *arguments]
     warnings.simplefilter("ignore")
-    runpy.run_module(module, None, "__main__", alter_sys=True)
+    if program.endswith(".py"):
+        runpy.run_path(program, None, "__main__")
+    else:
+        runpy.run_module(program, None, "__main__", alter_sys=True)
 
 
 def _take_terminal() -> None:

@@ -25,6 +25,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
+from stage.examples import LONG
 
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -338,3 +339,20 @@ kind("Django to PostgreSQL, which binds values", "postgres", is_async=False)(
     partial(django_plain, server_side_binding=True)
 )
 kind("Django to SQLite", "sqlite", is_async=False)(django_plain)
+
+
+# Of each library its plainest connections, for stories that say the same of all; `tests/store` goes through every kind.
+_PLAIN = (
+    "psycopg",
+    "psycopg async",
+    "psycopg2",
+    "asyncpg",
+    "sqlite3",
+    "aiosqlite",
+    "SQLAlchemy Session over postgresql+psycopg",
+    "SQLAlchemy AsyncSession over postgresql+asyncpg",
+    "SQLAlchemy AsyncSession over sqlite+aiosqlite",
+    "Django to PostgreSQL",
+    "Django to SQLite",
+)
+PLAIN_KINDS = [kind for kind in KINDS if LONG or kind.name in _PLAIN]

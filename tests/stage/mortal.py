@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
+
+from stage.forks import Fork
 
 from penstock import (
     ActionCtx,
@@ -88,10 +89,11 @@ async def add(ctx: MutationCtx, kind: str, folder: str) -> Id[Victim]:
     return await ctx.db.insert(Victim(kind=kind, folder=folder))
 
 
-def run_once(url: str) -> subprocess.Popen[bytes]:
+def run_once(url: str) -> Fork:
     """A process that plans and works until it dies."""
     path = os.pathsep.join(filter(None, (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH"))))
-    return subprocess.Popen([sys.executable, "-m", "stage.mortal", url], env=os.environ | {"PYTHONPATH": path})
+    environment = os.environ | {"PYTHONPATH": path}
+    return Fork("stage.mortal", [url], folder=Path.cwd(), environment=environment, files=(0, 1, 2))
 
 
 async def main(url: str) -> None:
