@@ -303,12 +303,12 @@ class Backend:
         self.app.guests.closed(self.runner)
         self.engine.begin_stop()
         try:
-            await self.services.stop()
+            await self.services.stop(self.engine.services_left())
         finally:
             try:
                 await self.engine.close()
             finally:
-                await self.runner.locks.close(self.engine.grace_left())
+                await self.runner.locks.close(self.engine.grace_left)
                 await self.engine.store.close()
 
     async def kill(self) -> None:

@@ -57,7 +57,7 @@ class Config:
         processes: Processes for actions with runtime="process".
         worker_jobs: Jobs one worker runs at once.
         lease: Within which time other workers take over the jobs of one that crashed.
-        grace: How long a stopping process lets its calls and jobs finish.
+        grace: How long a stopping process may take; most of it is for calls and jobs to finish.
         poll: How often an idle worker looks for work that nobody told it of.
         job_status_ttl: How long the status of a finished job is kept.
         metrics_port: A port on which this process shows its metrics to whoever reaches it; 0 for none.

@@ -186,13 +186,14 @@ async def test_what_was_claimed_before_a_pause_does_not_start_after_it(database_
         await backend.worker.wait_for_jobs()
         await backend.worker.tick()
         assert started == []
-        assert not Path(what).exists()
+        assert not is_there(what)
         assert {await wide.status(backend, one) for one in ids} == {Pending(0)}, "no attempt was used"
 
 
 async def test_what_waits_for_a_thread_when_its_pool_is_paused_does_not_start(sqlite_url: str) -> None:
     async with TestApp(app, sqlite_url, threads=1) as backend:
-        first, second = [await wide.enqueue(backend, hold_a_thread, what) for what in ("first", "second")]
+        await wide.enqueue(backend, hold_a_thread, "first")
+        second = await wide.enqueue(backend, hold_a_thread, "second")
         await backend.worker.tick()
         await until(lambda: _have(started, 1))
         await wide.pause(backend)
@@ -204,6 +205,10 @@ async def test_what_waits_for_a_thread_when_its_pool_is_paused_does_not_start(sq
         await wide.resume(backend)
         await backend.run_until_idle()
         assert started == ["first", "second"]
+
+
+def is_there(file: str) -> bool:
+    return Path(file).exists()
 
 
 async def _have(things: list[Any], count: int) -> bool:

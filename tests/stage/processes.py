@@ -63,6 +63,10 @@ class Process:
         self._process.send_signal(signal.SIGTERM)
         return self.wait()
 
+    def tell(self, number: signal.Signals) -> None:
+        """Send it a signal, and go on."""
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         """End it at once, as a power cut does."""
         self._process.kill()

@@ -20,6 +20,8 @@ class Proxy:
     Attributes:
         url: Where clients connect.
         cuts: How many connections it has cut.
+        gone: Set it to have nothing pass any more, as if the server had stopped, or did not answer.
+        in_vain: Set once somebody has connected since then.
     """
 
     def __init__(self, server: str) -> None:
@@ -31,6 +33,8 @@ class Proxy:
         self._silent: set[asyncio.StreamWriter] = set()
         self.url = ""
         self.cuts = 0
+        self.gone: Literal["stopped", "silent"] | None = None
+        self.in_vain = asyncio.Event()
 
     def cut(self, moment: Moment, times: int = 1, word: bytes = COMMIT) -> None:
         """Cut the connections of the next commits, before the server gets them or after it has carried them out.
@@ -56,6 +60,12 @@ class Proxy:
             listener.close()
 
     async def _serve(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        if self.gone is not None:
+            self.in_vain.set()
+            if self.gone == "silent":
+                await client_reader.read()
+            client.transport.abort()
+            return
         server_reader, server = await self._connect()
         try:
             async with asyncio.TaskGroup() as group:
@@ -76,7 +86,9 @@ class Proxy:
 
     async def _pass_on(self, reader: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
-            if server in self._silent:
+            if self.gone == "stopped":
+                break
+            if self.gone == "silent" or server in self._silent:
                 continue
             if LISTEN in data:
                 self._listening.add(server)
@@ -96,7 +108,9 @@ class Proxy:
         self, reader: asyncio.StreamReader, client: asyncio.StreamWriter, server: asyncio.StreamWriter
     ) -> None:
         while data := await reader.read(1 << 16):
-            if server in self._silent:
+            if self.gone == "stopped":
+                break
+            if self.gone == "silent" or server in self._silent:
                 continue
             if self._awaited is server:
                 self._awaited = None

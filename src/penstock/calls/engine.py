@@ -32,6 +32,11 @@ Turn = AbstractAsyncContextManager[Place | None]
 
 _NO_THREAD: Turn = nullcontext()
 
+# Seconds of the grace time for what follows the end of calls and jobs. Of a short one it is a part.
+_SETTLING, _CLOSING = 0.75, 0.75
+_REST_PART = 0.3
+_AT_LEAST = 3.0  # for services, however short the grace time is: most databases answer in that time
+
 
 class Engine:
     """The parts of a running app that calls use.
@@ -111,10 +116,15 @@ class Engine:
             self._stop_by = self.machine.monotonic() + self.config.grace
 
     def grace_left(self) -> float:
-        """How many seconds are left of the grace time; all of it if it has not begun."""
-        if self._stop_by is None:
-            return self.config.grace
-        return max(0.0, self._stop_by - self.machine.monotonic())
+        """How many seconds calls and jobs have to end: what is left of the grace time, but for the rest of stopping."""
+        return max(0.0, self._stop_left() - min(_SETTLING + _CLOSING, _REST_PART * self.config.grace))
+
+    def services_left(self) -> float:
+        """How many seconds services have to stop, jobs included; some seconds also if the grace time is short."""
+        return max(0.0, self._stop_left() + max(-_CLOSING, _AT_LEAST - self.config.grace))
+
+    def _stop_left(self) -> float:
+        return self.config.grace if self._stop_by is None else self._stop_by - self.machine.monotonic()
 
     async def close(self) -> None:
         """End the threads and processes; what runs in them has what is left of the grace time."""

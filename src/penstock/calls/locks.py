@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -273,15 +273,15 @@ class Locks:
 
     # ----- the end
 
-    async def close(self, grace: float) -> None:
+    async def close(self, grace_left: Callable[[], float]) -> None:
         """Let what is done under locks end, within the grace time, and give the locks back."""
         for holding in list(self._held):
             holding.lose("the backend is being closed")
         self._idle.clear()
         if self._held:
-            await self._machine.wait(self._idle, grace)
+            await self._machine.wait(self._idle, grace_left())
         if self._beside:
-            await asyncio.wait(self._beside, timeout=grace)
+            await asyncio.wait(self._beside, timeout=grace_left())
         await self.abandon()
 
     async def abandon(self) -> None:

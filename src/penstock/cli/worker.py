@@ -44,11 +44,14 @@ def command(options: Options, jobs: int | None, metrics_port: int | None) -> Non
 
 
 async def _work(app: App, config: Config) -> None:
-    with _told_to_stop() as stop:
-        async with app.open(config=config, services=SERVICES) as backend, _metrics_served(backend):
-            event("services.started", services=",".join(SERVICES), pid=os.getpid())
-            await stop.wait()
-            event("services.stopping")
+    opened = asyncio.Event()
+    with _told_to_stop(opened) as stop:
+        async with app.open(config=config, services=SERVICES) as backend:
+            opened.set()
+            async with _metrics_served(backend):
+                event("services.started", services=",".join(SERVICES), pid=os.getpid())
+                await stop.wait()
+                event("services.stopping")
     event("services.stopped")
 
 
@@ -61,12 +64,15 @@ def _metrics_served(backend: Backend) -> AbstractAsyncContextManager[None]:
 
 
 @contextmanager
-def _told_to_stop() -> Iterator[asyncio.Event]:
-    """Set at the first signal. At the second the process ends as in a crash, which loses nothing but time."""
+def _told_to_stop(opened: asyncio.Event) -> Iterator[asyncio.Event]:
+    """Set at the first signal. At the second the process ends as in a crash, which loses nothing but time.
+
+    It does so at the first one, too, while it waits for its database: nothing has begun that could end.
+    """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
+        if stop.is_set() or not opened.is_set():
             os._exit(_BY_SIGNAL + number)
         stop.set()
         loop.call_soon_threadsafe(lambda: None)  # wakes the loop, which may be waiting

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import signal
 import socket
@@ -99,7 +98,7 @@ class _Server(uvicorn.Server):
                 asgi,
                 http=limited_connections(most_connections(config)),
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=math.ceil(config.grace),
+                timeout_graceful_shutdown=backend.engine.grace_left(),
                 backlog=_BACKLOG,
             )
         )
@@ -123,7 +122,8 @@ class _Server(uvicorn.Server):
         event("server.stopping", logging.INFO, url=self._url)
         self._opening.draining = True
         self._backend.engine.begin_stop()
-        await asyncio.gather(super().shutdown(sockets=sockets), self._backend.services.stop())
+        services = self._backend.services.stop(self._backend.engine.services_left())
+        await asyncio.gather(super().shutdown(sockets=sockets), services)
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

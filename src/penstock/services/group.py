@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 from collections.abc import Coroutine
 from typing import Any
 
@@ -30,9 +31,9 @@ class Group:
             self._signals.subscribe(service.wake)
             service.start()
 
-    async def stop(self) -> None:
-        """Stop all: each finishes what it has begun."""
-        await self._end([service.stop() for service in reversed(self.services)])
+    async def stop(self, seconds: float = math.inf) -> None:
+        """Stop all: each finishes what it has begun, within this time."""
+        await self._end([service.stop(seconds) for service in reversed(self.services)])
 
     async def kill(self) -> None:
         """End all at once, as a crash does."""

@@ -103,8 +103,7 @@ class Relay(Service):
 
     async def kill(self) -> None:
         """End at once and leave everything as it is, as a crash does."""
-        await super().kill()
-        await asyncio.gather(*(line.kill() for line in self.lines))
+        await asyncio.gather(super().kill(), *(line.kill() for line in self.lines))
 
     # ----- steps
 

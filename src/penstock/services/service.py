@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+from contextlib import suppress
 
 from penstock.clock import Clock
 from penstock.errors import TryAgain
@@ -15,6 +17,7 @@ from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
 
 _AFTER_ERROR = Exponential(initial_backoff=0.1, base=2.0, max_backoff=5.0)
+_CUT_OFF_WITHIN = 0.1
 
 
 class Service:
@@ -46,12 +49,19 @@ class Service:
         self._killed = False
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"penstock-{self.name}")
 
-    async def stop(self) -> None:
-        """Finish the current tick, then what `finish` does."""
+    async def stop(self, seconds: float = math.inf) -> None:
+        """Finish the current tick, then what `finish` does; cut off what takes longer, as the database may be away."""
         self._stopping = True
         self.wake.set()
         if self._task is not None:
-            await self._task
+            try:
+                async with asyncio.timeout(seconds):
+                    await asyncio.shield(self._task)
+            except TimeoutError:
+                log_event("services.cut_off", logging.WARNING, service=self.name)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_CUT_OFF_WITHIN):
+                        await self.kill()
             self._task = None
 
     async def kill(self) -> None:

@@ -139,8 +139,7 @@ class Worker(Service):
 
     async def kill(self) -> None:
         """End at once and leave everything as it is, as a crash does."""
-        await super().kill()
-        await self._stop_jobs()
+        await asyncio.gather(super().kill(), self._stop_jobs())
 
     @property
     def unsettled(self) -> int:

@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 _ANSWER_LATER = 5.0
 _CLOSE_WAIT = 5.0
+_LAST_WAIT = 0.15  # when the store is closed
 _WATCH_EVERY = 1.0
 _LINGER = 0.005
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
@@ -204,10 +205,12 @@ class Connections:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
             self._watcher = None
+        if self._closing:
+            _, late = await asyncio.wait([*self._closing], timeout=_LAST_WAIT)
+            for task in late:
+                task.cancel()
         while self._closing:
-            closing = [*self._closing]
-            await asyncio.gather(*closing, return_exceptions=True)
-            await asyncio.wait(closing)  # until their callbacks have run: gather may not wait for what is done
+            await asyncio.wait([*self._closing])  # until their callbacks have run
 
     def _close_free(self) -> None:
         for connection in self._line.drop_free():
