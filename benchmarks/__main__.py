@@ -15,7 +15,19 @@ import importlib.util
 import sys
 import traceback
 
-from benchmarks import changes, claims, footprint, jobs, mutations, outbox, pools, queries, scheduling, tasks
+from benchmarks import (
+    changes,
+    claims,
+    footprint,
+    jobs,
+    mutations,
+    mutationtasks,
+    outbox,
+    pools,
+    queries,
+    scheduling,
+    tasks,
+)
 from benchmarks.databases import Databases
 from benchmarks.harness import QUICK, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
 from benchmarks.peers import bars
@@ -29,6 +41,7 @@ BENCHMARKS = (
     *pools.BENCHMARKS,
     *changes.BENCHMARKS,
     *tasks.BENCHMARKS,
+    *mutationtasks.BENCHMARKS,
     *outbox.BENCHMARKS,
     *footprint.BENCHMARKS,
     *bars.BENCHMARKS,
