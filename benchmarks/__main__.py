@@ -16,7 +16,20 @@ import sys
 import time
 import traceback
 
-from benchmarks import changes, claims, doors, footprint, jobs, mutations, outbox, pools, queries, scheduling, tasks
+from benchmarks import (
+    changes,
+    claims,
+    doors,
+    footprint,
+    jobs,
+    mutations,
+    mutationtasks,
+    outbox,
+    pools,
+    queries,
+    scheduling,
+    tasks,
+)
 from benchmarks.databases import Databases
 from benchmarks.harness import QUICK, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
 from benchmarks.peers import bars
@@ -30,6 +43,7 @@ BENCHMARKS = (
     *pools.BENCHMARKS,
     *changes.BENCHMARKS,
     *tasks.BENCHMARKS,
+    *mutationtasks.BENCHMARKS,
     *outbox.BENCHMARKS,
     *footprint.BENCHMARKS,
     *doors.BENCHMARKS,

@@ -235,7 +235,7 @@ async def latency(bench: Bench, store: StoreName) -> None:
         group.start()
         timed.append(True)
         await asyncio.sleep(bench.sizes.settle / 2)
-        for name, most in (("penstock", 10.0), ("sql", 100.0)):
+        for name, most in (("penstock", 10.0), ("sql", 30.0)):
             handled.clear()
             written: dict[int, float] = {}
             for number in range(bench.sizes.pickups):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,6 +20,7 @@ from penstock import Id
 from penstock.app import Backend
 from penstock.errors import Conflict, DatabaseUnavailable
 from penstock.observe import points
+from penstock.services.underway import UnderWay
 from penstock.services.worker import Worker
 from penstock.testing import gate, raising
 
@@ -72,6 +74,36 @@ def test_jobs_share_a_commit_and_see_what_those_before_them_did(database_url: st
             assert await outcomes(backend, jobs) == [("success", place) for place in range(1, MANY + 1)]
             assert await backend.run_query(crowd.balances) == [MANY]
             assert await backend.run_query(ledger.entries, what="bump") == list(range(MANY))
+            await worker.finish()
+
+    asyncio.run(story())
+
+
+def test_jobs_that_come_one_by_one_are_not_run_beside_each_other(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in a transaction of its own, they would be in each other's way. On SQLite they wait for each other."""
+    alone: list[int] = []
+    start = UnderWay._start_alone
+
+    def noted(under_way: UnderWay, running: Any) -> None:
+        alone.append(json.loads(running.job.args)["number"])
+        start(under_way, running)
+
+    async def story() -> None:
+        async with ledger.app.open(postgres_url) as backend:
+            accounts = [await backend.run_mutation(ledger.open_account, owner=str(number)) for number in range(FEW)]
+            worker = make_worker(backend)
+            monkeypatch.setattr(UnderWay, "_start_alone", noted)
+            with gate("mutation.ran", most=1) as held:
+                for number, one in enumerate(accounts):
+                    await backend.scheduler.run_after(NOW, crowd.bump, account=one, number=number)
+                    await worker.tick()
+                    await held.arrived()
+                assert alone == [0]
+                held.open()
+                await drained(worker)
+            assert await backend.run_query(crowd.balances) == [1] * FEW
             await worker.finish()
 
     asyncio.run(story())

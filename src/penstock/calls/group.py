@@ -65,6 +65,11 @@ class Groups:
         self._beside, self._step = 1.0, _LARGEST_STEP
         self._slow: dict[str, float] = {}
 
+    @property
+    def busy(self) -> bool:
+        """Whether a transaction is under way that jobs share, after which those come that wait."""
+        return bool(self._lanes)
+
     def takes(self, job: Job, function: AnyFunction) -> bool:
         """Whether a mutation may share its transaction: it is async, without a time limit, and no slow one."""
         if not function.is_async or job.options.timeout is not None or len(job.args) > _LARGEST_ARGUMENTS:

@@ -31,14 +31,14 @@ from penstock.store.tasks import Move, TaskRow, from_the_beginning
 from penstock.store.values import captured_value
 
 _AT_ONCE, _LEAST_AT_ONCE = 2000, 20
-_LOOK_EVERY = 0.1  # seconds; who writes with penstock wakes it at once
+_LOOK_EVERY = 0.1  # seconds
 _STAND_BY = 1.0
 _NOTHING = 5.0
 _TASKS_EVERY = 5.0
 _FORGET_EVERY, _FORGET_AT_ONCE = 1.0, 1000
 _MOVE_EVERY = 5.0  # without changes, so that the feed can be emptied
 _SET_BACK = timedelta(minutes=1)  # clocks that differ by more are wrong, and nothing is put off for them
-_HOLDS_PART, _RENEW_PART, _TICK_PART = 0.75, 0.25, 0.25  # of the setting `lease`
+_HOLDS_PART, _RENEW_PART, _TICK_PART, _LOOK_PART = 0.75, 0.25, 0.25, 0.1  # of the setting `lease`
 
 
 class Planner(Service):
@@ -109,7 +109,11 @@ class Planner(Service):
             if not batch.complete:
                 return 0.0
         forgot = await self._forget()
-        return 0.0 if await self._reconcile() or forgot else _LOOK_EVERY
+        if await self._reconcile() or forgot or self._position is None:
+            return 0.0
+        if any(row.reconciling is not None for row in self._rows):
+            return _LOOK_EVERY
+        return min(self._store.signals.until_fed(self.wake, batch.position), self._bound * _LOOK_PART)
 
     async def _list(self, *, at_once: bool = False) -> None:
         """Read which tasks there are, from time to time."""

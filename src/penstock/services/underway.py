@@ -67,6 +67,8 @@ class UnderWay:
         self._added: list[Running] = []
         self._waiting: deque[Running] = deque()
         self._lane: object = None
+        # A mutation that began by itself; those that come meanwhile share a transaction, and not one each beside it.
+        self._single: Running | None = None
         self._has_batches = any(function.batch is not None for function in runner.engine.registry)
         self._claims_whole = self._has_batches
         self._turn = 0
@@ -139,7 +141,8 @@ class UnderWay:
                 self.batches.add(function, function.batch, running)
             else:
                 self._start_alone(running)
-        if len(sharing) == 1:
+        if len(sharing) == 1 and self._single is None and not self._groups.busy:
+            self._single = sharing[0]
             self._start_alone(sharing[0])
         elif sharing:
             self._groups.add(sharing)
@@ -245,6 +248,8 @@ class UnderWay:
 
     async def _end_job(self, running: Running, outcome: Outcome | None) -> None:
         job, engine = running.job, self._runner.engine
+        if self._single is running:
+            self._single = None
         if points.armed:
             await points.reach("worker.outcome", job=job, outcome=outcome)
         if job.options.task is not None:

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
+from penstock.changes.position import Position
 from penstock.errors import ContextError
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
@@ -322,6 +323,12 @@ class Signals(Protocol):
 
     def unsubscribe(self, event: asyncio.Event) -> None:
         """Stop doing so."""
+
+    def until_fed(self, reader: asyncio.Event, position: Position) -> float:
+        """For how many seconds a reader of the change feed need not look that has come to a position.
+
+        Its event is set before that if anybody writes to the feed.
+        """
 
 
 class Store(Protocol):

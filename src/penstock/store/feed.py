@@ -9,6 +9,9 @@ from datetime import timedelta
 from penstock.changes.behind import Standing
 from penstock.store.changes import Changes, ReaderRow
 
+BY_ITSELF = 0.1  # seconds after which a reader looks that nobody tells of what is written
+BACKSTOP = 1.0  # the same of one that is told
+
 
 @dataclass(frozen=True, slots=True)
 class FeedSeen:

@@ -11,9 +11,11 @@ import logging
 import sqlite3
 from collections.abc import Awaitable, Callable
 
+from penstock.changes.position import Position
 from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.observe.logs import event as log_event
+from penstock.store.feed import BACKSTOP, BY_ITSELF
 from penstock.store.queries import Query
 
 _LOOK_EVERY = 0.02
@@ -44,6 +46,10 @@ class SqliteSignals:
     def unsubscribe(self, event: asyncio.Event) -> None:
         """Stop doing so."""
         self._events.discard(event)
+
+    def until_fed(self, reader: asyncio.Event, position: Position) -> float:  # noqa: ARG002 - each commit sets all events
+        """For how long a reader of the change feed need not look."""
+        return BACKSTOP if self._watcher is not None else BY_ITSELF
 
     async def close(self) -> None:
         """Stop looking."""
