@@ -7,7 +7,7 @@ PenstockError
 │   ├── SchemaMismatch            the declared tables do not fit the stored ones, and changing them would lose data
 │   ├── TopicNotFound             a message was sent to a topic that no outbox was ever declared for
 │   ├── ContextError              a ctx, or a connection of yours, was used where or when it must not be
-│   │   └── UnawaitedCall         a function ended while ctx calls it had made were not awaited
+│   │   └── UnawaitedCall         a function ended before calls of its ctx, or helpers and tasks that have it
 │   └── ResultInvalid             a function returned what its return annotation does not allow
 ├── InputError                    they: a caller sent something that cannot be taken
 │   ├── FunctionNotFound          no public function has this name
@@ -114,7 +114,7 @@ class ContextError(UsageError):
 
 
 class UnawaitedCall(ContextError):
-    """A function ended while ctx calls it had made were not awaited; its transaction was rolled back."""
+    """A function ended before calls of its ctx, or helpers and tasks that have it; its transaction was rolled back."""
 
     code = "unawaited_call"
 

@@ -442,7 +442,7 @@ def test_a_decorator_has_to_know_what_it_decorates() -> None:
     assert own.crons.scope().names == [by_another_name.name, "also", "twice a day", in_a_thread.name]
     with pytest.raises(DeclarationError, match="does not say whether it is a mutation or an action"):
         own.cron("0 9 * * *")(lambda ctx: None)
-    with pytest.raises(DeclarationError, match="does not say whether it is a mutation or an action"):
+    with pytest.raises(DeclarationError, match="5 is not a function"):
         own.cron("0 9 * * *")(5)  # type: ignore[call-overload]
 
 

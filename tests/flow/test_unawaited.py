@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import warnings
 import weakref
 from collections.abc import Callable
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 from stage.stories import tell_in
 
-from penstock import ActionCtx, App, ContextError, Id, Index, JobId, MutationCtx, Table, UnawaitedCall
-from penstock.testing import TestApp
+from penstock import ActionCtx, App, ContextError, Id, Index, JobId, MutationCtx, QueryCtx, Table, UnawaitedCall, sync
+from penstock.testing import JobsFailed, TestApp
 
 NO_JOB = JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")
 NO_NOTE = "note_01jd3k4v5w6x7y8z9a0b1c2d3e"
@@ -40,6 +41,15 @@ async def add(ctx: MutationCtx, text: str) -> None:
 async def count(backend: TestApp) -> int:
     found: int = await backend.run_query(read, lambda ctx: ctx.db.query(Note).count())
     return found
+
+
+def runs(backend: TestApp, story: Any) -> list[Callable[[], Any]]:
+    """A story in a function of each kind."""
+    return [
+        lambda: backend.run_mutation(write, story),
+        lambda: backend.run_query(read, story),
+        lambda: backend.run_action(act, story),
+    ]
 
 
 READS: dict[str, Callable[[Any], Any]] = {
@@ -191,15 +201,207 @@ async def test_a_task_that_goes_on_after_the_end_is_refused(database_url: str) -
             calls = ACTS if isinstance(ctx, ActionCtx) else READS | WRITES if isinstance(ctx, MutationCtx) else READS
             tasks.extend(asyncio.create_task(stray(ctx, call)) for call in calls.values())
 
-        await backend.run_mutation(write, story)
-        await backend.run_query(read, story)
-        await backend.run_action(act, story)
+        for run in runs(backend, story):
+            with pytest.raises(UnawaitedCall, match=r"not awaited: stray \(.*test_unawaited\.py:\d+\)\. "):
+                await run()
         ended.set()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {ContextError}
         assert all("has ended; its ctx cannot be used any more" in str(outcome) for outcome in outcomes)
         assert await count(backend) == 0
         assert await backend.jobs() == []
+
+
+@app.internal_query
+async def look(ctx: QueryCtx, text: str) -> int:
+    """Be a query, which other queries and mutations use as a helper."""
+    return await ctx.db.query(Note).with_index(Note.by_text, text=text).count()
+
+
+@app.internal_action
+async def call_out(ctx: ActionCtx, text: str) -> int:
+    """Be an action, which other actions use as a helper."""
+    return len(text)
+
+
+async def plain(ctx: Any, text: str = "x") -> None:
+    """Insert a note, without a decorator."""
+    await ctx.db.insert(Note(text=text))
+
+
+class Repository:
+    """Keeps the ctx, as classes of programs do."""
+
+    def __init__(self, ctx: Any) -> None:
+        self.ctx = ctx
+
+    async def store(self) -> None:
+        """Insert a note."""
+        await plain(self.ctx)
+
+
+def of_closure(ctx: Any) -> Any:
+    """A coroutine that has the ctx of the function around it."""
+
+    async def inside() -> None:
+        await plain(ctx)
+
+    return inside()
+
+
+def kept(ctx: Any) -> None:
+    """Keep a coroutine in a variable."""
+    call = plain(ctx)
+    del ctx
+    assert call is not None
+
+
+DROPPED: dict[str, Callable[[Any], Any]] = {
+    "look": lambda ctx: look(ctx, "x") if not isinstance(ctx, ActionCtx) else call_out(ctx, "x"),
+    "plain": plain,
+    "plain of a part": lambda ctx: plain(getattr(ctx, "db", ctx)),
+    "plain in a variable": kept,
+    "Repository.store": lambda ctx: Repository(ctx).store(),
+    "inside": of_closure,
+}
+
+
+@pytest.mark.parametrize("how", DROPPED)
+async def test_a_helper_that_is_not_awaited_is_named_and_nothing_is_written(database_url: str, how: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: Any) -> None:
+            if isinstance(ctx, MutationCtx):
+                await ctx.db.insert(Note(text="awaited"))
+            DROPPED[how](ctx)
+
+        for run in runs(backend, story):
+            with pytest.raises(UnawaitedCall) as caught:  # and no warning, which would be an error here
+                await run()
+            name = how.partition(" ")[0].replace("look", "(look|call_out)")
+            assert re.search(rf"not awaited: {name} \(.*test_unawaited\.py:\d+\)\. Write await", str(caught.value))
+        assert await count(backend) == 0
+
+
+@app.internal_mutation
+def forgetful(ctx: sync.MutationCtx) -> None:
+    """Call a helper that only async functions can await."""
+    ctx.db.insert(Note(text="waited for"))
+    plain(ctx)  # type: ignore[unused-coroutine]  # what is tested
+
+
+@app.internal_mutation
+async def forgetful_job(ctx: MutationCtx) -> None:
+    """Forget one of two helpers."""
+    await plain(ctx)
+    plain(ctx)  # type: ignore[unused-coroutine]  # what is tested
+
+
+@app.internal_mutation
+async def handing_on(ctx: MutationCtx):  # type: ignore[no-untyped-def]  # noqa: ANN201 - so its result is not checked
+    """Return what it should have awaited."""
+    return plain(ctx)
+
+
+async def test_functions_in_threads_and_jobs_await_their_helpers_too(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        for function in (forgetful, forgetful_job, handing_on):
+            with pytest.raises(UnawaitedCall, match=r"plain \("):
+                await backend.run_mutation(function)
+        jobs = [await backend.scheduler.run_after(timedelta(0), forgetful_job) for _ in range(3)]
+        with pytest.raises(JobsFailed, match=r"UnawaitedCall.*plain \("):
+            await backend.run_until_idle()
+        for job in jobs:
+            status = await backend.job(job)
+            assert status is not None
+            assert status.error is not None
+            assert "UnawaitedCall" in status.error
+        assert await count(backend) == 0
+
+
+TASKS: dict[str, Callable[..., Any]] = {
+    "not begun": lambda ctx, *_: asyncio.create_task(plain(ctx)),
+    "gathered": lambda ctx, *_: asyncio.gather(plain(ctx), plain(ctx, "y")),
+    "in a class": lambda ctx, *_: asyncio.create_task(Repository(ctx).store()),
+    "among arguments": lambda ctx, *_: asyncio.create_task(hand(plain, ctx)),
+    "in another": lambda ctx, *_: asyncio.create_task(pass_on(plain(ctx))),
+    "waiting in another": lambda ctx, *events: asyncio.create_task(started(lambda: late(ctx, *events))),
+    "waiting": lambda ctx, *events: asyncio.create_task(late(ctx, *events)),
+}
+
+
+async def hand(function: Callable[..., Any], *args: Any) -> None:
+    """Call a helper."""
+    await function(*args)
+
+
+async def pass_on(call: Any) -> None:
+    """Await a helper."""
+    await call
+
+
+async def started(call: Callable[[], Any]) -> None:
+    """Make a helper, and await it."""
+    await call()
+
+
+async def late(ctx: Any, begun: asyncio.Event, go_on: asyncio.Event) -> None:
+    """Write when told to."""
+    begun.set()
+    await go_on.wait()
+    await plain(ctx)
+
+
+@pytest.mark.parametrize("how", TASKS)
+async def test_a_task_that_outlives_its_function_is_named_and_nothing_is_written(database_url: str, how: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        go_on, tasks = asyncio.Event(), []
+
+        async def story(ctx: Any) -> None:
+            if isinstance(ctx, MutationCtx):
+                await ctx.db.insert(Note(text="awaited"))
+            begun = asyncio.Event()
+            tasks.append(TASKS[how](ctx, begun, go_on))
+            if how.startswith("waiting"):
+                await begun.wait()
+
+        for run in runs(backend, story):
+            with pytest.raises(UnawaitedCall) as caught:
+                await run()
+            assert re.search(
+                r"(plain|late|hand|pass_on|started|Repository\.store) \(.*test_unawaited\.py:\d+\)", str(caught.value)
+            )
+            assert "Await the task" in str(caught.value)
+        go_on.set()
+        assert all(isinstance(one, Exception) for one in await asyncio.gather(*tasks, return_exceptions=True))
+        assert await count(backend) == 0
+
+
+async def test_tasks_without_the_ctx_and_cancelled_ones_may_outlive_a_function(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        go_on, tasks = asyncio.Event(), []
+
+        async def story(ctx: Any) -> None:
+            tasks.append(asyncio.create_task(go_on.wait()))
+            begun = asyncio.Event()
+            beat = asyncio.create_task(late(ctx, begun, go_on))
+            await begun.wait()
+            beat.cancel()
+
+        await backend.run_mutation(write, story)
+        await backend.run_query(read, story)
+        await backend.run_action(act, story)
+        go_on.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_coroutines_of_others_are_left_to_python() -> None:
+    async def alone() -> None:
+        """Nothing."""
+
+    with pytest.warns(RuntimeWarning, match="alone' was never awaited") as told:
+        alone()  # type: ignore[unused-coroutine]  # what is tested
+    assert told[0].filename == __file__, "where it was dropped"
 
 
 async def test_a_function_that_fails_tells_its_own_error_and_nothing_else(database_url: str) -> None:

@@ -75,7 +75,8 @@ def test_a_runtime_that_does_not_exist_is_refused() -> None:
 @pytest.mark.parametrize("word", ["query", "internal_query", "mutation", "internal_mutation"])
 def test_a_decorator_that_is_called_says_how_it_is_written(word: str) -> None:
     decorate = getattr(App(), word)
-    for arguments, options in (((), {}), ((), {"public": True}), ((look, compute), {}), ((look,), {"name": "x"})):
+    assert decorate() is not None, "parentheses do no harm"
+    for arguments, options in (((), {"public": True}), ((look, compute), {}), ((look,), {"name": "x"})):
         with pytest.raises(DeclarationError, match=rf"^@app\.{word} takes no arguments\. Write @app\.{word} on the"):
             decorate(*arguments, **options)
 

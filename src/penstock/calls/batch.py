@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.calls.context import ActionCtx
+from penstock.calls.handlers import run_handler
 from penstock.calls.job import failure, log_lost, raised, result_text, time_limit
 from penstock.calls.marks import end_of_marked
 from penstock.calls.run import Runner
-from penstock.calls.syncctx import SyncActionCtx
 from penstock.calls.threads import going_on
 from penstock.calls.work import Cancellation, Running
 from penstock.errors import LeaseLost
@@ -142,22 +142,20 @@ class Batches:
 
     async def _call(self, function: AnyFunction, batch: Batch, items: list[Any], gathering: _Gathering) -> Any:
         """Call the handler, as an action is called."""
-        calls = Calls(function.name)
-        ctx = ActionCtx(self._runner, calls, 0, cancelled=gathering.cancelled)
-        try:
-            async with self._runner.engine.thread(function, 0) as thread:
-                for running in gathering.jobs:
-                    await running.begin()
-                if thread is None:
-                    answer = await batch.handler(ctx, items)
-                else:
-                    twin = SyncActionCtx(ctx, asyncio.get_running_loop())
-                    answer = await thread.run(lambda: batch.handler(twin, items))
-            calls.end()
-        except BaseException:
-            calls.abandon()
-            raise
-        return answer
+        async with self._runner.engine.thread(function, 0) as thread:
+            for running in gathering.jobs:
+                await running.begin()
+
+            def in_thread(work: Callable[[], Any]) -> Awaitable[Any]:
+                assert thread is not None  # noqa: S101 - a def function has one
+                return thread.run(work)
+
+            return await run_handler(
+                function,
+                ActionCtx(self._runner, Calls(function.name), 0, cancelled=gathering.cancelled),
+                lambda ctx: batch.handler(ctx, items),
+                in_thread,
+            )
 
     def _outcome_of(self, function: AnyFunction, running: Running, result: Any) -> Outcome:
         """What became of one job; also if code of the user's that tells it raises."""

@@ -18,11 +18,12 @@ from penstock.calls.sql import prepare_sql
 from penstock.calls.work import ActionWork, Cancellation, Running, no_work
 from penstock.clock import Random, random_of
 from penstock.errors import DataError
-from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
+from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction
 from penstock.jobs.work import Work
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
 from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope
+from penstock.transaction.words import refuses_other_words
 
 if TYPE_CHECKING:
     from penstock.calls.run import Runner
@@ -31,6 +32,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@refuses_other_words
 class QueryCtx:
     """The ctx of a query: one snapshot to read.
 
@@ -39,6 +41,7 @@ class QueryCtx:
     """
 
     db: DatabaseReader
+    of_kind = FunctionKind.QUERY
 
     def __init__(self, runner: Runner, scope: Scope, depth: int) -> None:
         self._runner = runner
@@ -112,6 +115,7 @@ class QueryCtx:
         return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+@refuses_other_words
 class MutationCtx(QueryCtx):
     """The ctx of a mutation: one serializable transaction to read and write.
 
@@ -120,6 +124,7 @@ class MutationCtx(QueryCtx):
     """
 
     db: DatabaseWriter
+    of_kind = FunctionKind.MUTATION
 
     def __init__(self, runner: Runner, scope: Scope, depth: int) -> None:
         super().__init__(runner, scope, depth)
@@ -169,8 +174,11 @@ class MutationCtx(QueryCtx):
         return self._scope.track(self._runner.nested_mutation(self._scope, self._depth, function, args, kwargs))
 
 
+@refuses_other_words
 class ActionCtx:
     """The ctx of an action: no transaction of its own; each query and mutation it runs is one."""
+
+    of_kind = FunctionKind.ACTION
 
     def __init__(
         self,

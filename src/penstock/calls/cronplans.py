@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypedDict
 
+from penstock.calls.ctxkinds import annotation_of, named, word_of
 from penstock.calls.jobcalls import JobCalls
 from penstock.calls.workpool import Workpool
 from penstock.crons.catchup import CatchUp, Overlap
@@ -172,14 +173,10 @@ def kind_of(handler: Any) -> Any:
         DeclarationError: It does not say.
     """
     parameters = list(inspect.signature(handler).parameters.values()) if callable(handler) else []
-    annotation = parameters[0].annotation if parameters else None
-    if isinstance(annotation, str):
-        annotation = getattr(handler, "__globals__", {}).get(annotation, annotation)
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    kind = _KINDS.get(text.strip("'\"").rpartition(".")[2])
+    kind = _KINDS.get(word_of(annotation_of(handler, parameters[0])) if parameters else "")
     if kind is None:
         raise DeclarationError(
-            f"@app.cron: {getattr(handler, '__name__', handler)!r} does not say whether it is a mutation or an action.",
+            f"@app.cron: {named(handler)} does not say whether it is a mutation or an action.",
             fix="Write (ctx: MutationCtx) or (ctx: ActionCtx), or put @app.internal_mutation between.",
         )
     return kind

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from penstock.calls.callers import Program
 from penstock.calls.cronplans import AnySchedule, CronOptions, DeclaredCron, declared_cron, kind_of, plan_of_declared
+from penstock.calls.ctxkinds import check_ctx, refuse_bare
 from penstock.calls.decorators import CronDecorator
 from penstock.calls.jobcalls import JobCalls, calls_of
 from penstock.crons.plan import CronPlan, KeptCron, schedule_of, schedule_words
@@ -96,6 +97,7 @@ class Crons:
         Raises:
             DeclarationError: The schedule, the name, an option or the function cannot be; or the name is taken.
         """
+        refuse_bare("cron", schedule, '"0 9 * * *"')
 
         def decorate(handler: Any) -> Any:
             function = self._function_of(handler)
@@ -276,6 +278,7 @@ class Crons:
         if isinstance(handler, Function):
             return handler
         function: AnyFunction = kind_of(handler)(handler, public=False)
+        check_ctx(function)
         self._registry.add(function)
         return function
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from penstock.calls.ctxkinds import check_ctx
 from penstock.calls.decorators import ActionDeclaration, MutationDecorator, QueryDecorator
 from penstock.errors import DeclarationError
 from penstock.functions.batch import Batch
@@ -82,6 +83,8 @@ class Declaring:
 
     def _declare(self, word: str, kind: Callable[..., Any], *, public: bool) -> Any:
         def declare(*handler: Callable[..., Any], **options: Any) -> Any:
+            if not handler and not options:
+                return declare
             if len(handler) != 1 or options:
                 raise DeclarationError(
                     f"@app.{word} takes no arguments.", fix=f"Write @app.{word} on the line above the function."
@@ -91,5 +94,6 @@ class Declaring:
         return declare
 
     def _add(self, function: Any) -> Any:
+        check_ctx(function)
         self.registry.add(function)
         return function

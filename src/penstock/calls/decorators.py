@@ -23,6 +23,8 @@ class QueryDecorator(Protocol):
     """What `App.query` gives: it declares a function."""
 
     @overload
+    def __call__(self) -> QueryDecorator: ...
+    @overload
     def __call__(
         self, handler: Callable[Concatenate[QueryCtx, P], Awaitable[R]], /
     ) -> QueryFunction[QueryCtx, P, R, Awaitable[R]]: ...
@@ -35,6 +37,8 @@ class QueryDecorator(Protocol):
 class MutationDecorator(Protocol):
     """What `App.mutation` gives: it declares a function."""
 
+    @overload
+    def __call__(self) -> MutationDecorator: ...
     @overload
     def __call__(
         self, handler: Callable[Concatenate[MutationCtx, P], Awaitable[R]], /
@@ -74,6 +78,8 @@ class BatchDecorator(Protocol[P, T]):
 class ActionDeclaration(Protocol):
     """What `App.action` gives: it declares a function, or takes options and gives what declares one."""
 
+    @overload
+    def __call__(self) -> ActionDecorator: ...
     @overload
     def __call__(
         self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /

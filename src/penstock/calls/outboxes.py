@@ -7,12 +7,12 @@ over `services/relay`'s.
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack
 
+from penstock.calls.ctxkinds import annotation_of, named, refuse_bare, word_of
 from penstock.calls.deliveries import Messages, Wanted, run_of
 from penstock.calls.guestcalls import Guests
 from penstock.calls.messages import Sending
@@ -218,6 +218,7 @@ class Outboxes(OutboxCare, Sending):
             DeclarationError: At import: the filter cannot be translated, an option cannot be, there is an outbox of
                 this name, or the handler does not say by its ctx what it is.
         """
+        refuse_bare("outbox", source, "Booking")
 
         def decorate(handler: H) -> H:
             given: Any = options.get("name")
@@ -285,7 +286,7 @@ def _reset(name: str, outbox: Outbox, kind: type[AnyFunction], given: Any) -> An
         )
     written = given.declared if isinstance(given, MutationFunction) else given
     parameters = list(inspect.signature(written).parameters.values()) if callable(written) else []
-    if len(parameters) != 1 or _word(written, parameters[0]) not in {"MutationCtx", "SyncMutationCtx"}:
+    if len(parameters) != 1 or word_of(annotation_of(written, parameters[0])) not in {"MutationCtx", "SyncMutationCtx"}:
         raise DeclarationError(
             f"Outbox {name!r}: reset= takes a mutation without arguments, not {given!r}.",
             fix="Write (ctx: MutationCtx).",
@@ -295,29 +296,20 @@ def _reset(name: str, outbox: Outbox, kind: type[AnyFunction], given: Any) -> An
     return MutationFunction(given, public=False)
 
 
-def _word(handler: Any, parameter: inspect.Parameter) -> str:
-    """The name of what a parameter is annotated with; as it is written, where nothing can be looked up by that."""
-    try:
-        annotation = typing.get_type_hints(handler).get(parameter.name)
-    except (NameError, TypeError, AttributeError):
-        annotation = parameter.annotation
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    return text.strip("'\"").partition("[")[0].rpartition(".")[2]
-
-
 def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
     parameters = list(inspect.signature(handler).parameters.values())
-    word = _word(handler, parameters[0]) if len(parameters) == 2 else ""  # noqa: PLR2004 - a ctx and a message
+    takes_two = len(parameters) == 2  # noqa: PLR2004 - a ctx and a message
+    word = word_of(annotation_of(handler, parameters[0])) if takes_two else ""
     if word not in _KINDS:
         raise DeclarationError(
-            f"Outbox {name!r}: {name_of(handler)} does not say what kind of function it is.",
+            f"Outbox {name!r}: {named(handler)} does not say what kind of function it is.",
             fix="Write (ctx: ActionCtx, row: Booking) if it calls the outside world, (ctx: MutationCtx, row: Booking) "
             "if it only writes this database.",
         )
     is_async = inspect.iscoroutinefunction(handler)
     if word.startswith("Sync") is is_async:
         raise DeclarationError(
-            f"Outbox {name!r}: {name_of(handler)} takes a {word}.",
+            f"Outbox {name!r}: {named(handler)} takes a {word}.",
             fix="async def takes ActionCtx or MutationCtx of penstock, and def those of penstock.sync.",
         )
     return _KINDS[word]

@@ -26,10 +26,11 @@ from penstock.calls.threads import Threads
 from penstock.calls.work import no_work
 from penstock.clock import SystemClock, random_of
 from penstock.config import Config
-from penstock.errors import ContextError, WorkerLost
+from penstock.errors import WorkerLost
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import JobId
 from penstock.jobs.work import Work
+from penstock.transaction.words import NotInThisCtx
 
 _RETURNED = b"+"
 _RAISED = b"-"
@@ -62,7 +63,7 @@ class ProcessCtx:
         return ProcessWork(self._work)
 
     def __getattr__(self, name: str) -> Any:
-        raise ContextError(
+        raise NotInThisCtx(
             f'ctx.{name} does not exist in an action with runtime="process".',
             fix="Compute and return there; read and write in the function that calls it.",
         )
@@ -75,7 +76,7 @@ class ProcessWork:
         self.id, self.attempt, self.deadline = work.id, work.attempt, work.deadline
 
     def __getattr__(self, name: str) -> Any:
-        raise ContextError(
+        raise NotInThisCtx(
             f'ctx.work.{name} does not exist in an action with runtime="process".',
             fix="Use it in an action that runs this one with ctx.run_action.",
         )

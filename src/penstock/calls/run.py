@@ -5,8 +5,7 @@ Owns the three kinds of run, at the top and nested. Every road to user code lead
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -15,9 +14,10 @@ from penstock.calls.budget import Budget
 from penstock.calls.containment import contained
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.engine import Engine
+from penstock.calls.handlers import Ctx, run_handler
 from penstock.calls.locks import Locks
-from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.threads import Place
+from penstock.calls.unawaited import watch_dropped_coroutines
 from penstock.calls.work import Moment, Running
 from penstock.errors import TryAgain
 from penstock.functions.function import (
@@ -45,6 +45,7 @@ R = TypeVar("R")
 SettleResult = Callable[[Any], Settlement]
 Finish = Callable[[Any], Any]
 Encode = Callable[[Any], bytes]
+Arguments = dict[str, Any]
 QueryRun = tuple[AnyFunction, dict[str, Any], Encode]  # a query, its checked arguments, how its result leaves
 
 
@@ -52,6 +53,7 @@ class Runner:
     """Runs the functions of one engine."""
 
     def __init__(self, engine: Engine) -> None:
+        watch_dropped_coroutines()
         self.engine = engine
         self.attempts = Attempts(engine)
         self.locks = Locks(engine)
@@ -115,9 +117,7 @@ class Runner:
     ) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
         with self.engine.journal.call(function):
-            return await self.attempts.run(
-                lambda: self._query_once(function, arguments, depth, work), function.name
-            )
+            return await self.attempts.run(lambda: self._query_once(function, arguments, depth, work), function.name)
 
     async def queries(self, runs: Sequence[QueryRun]) -> list[bytes | Exception]:
         """Run queries in one snapshot, at one time; for each its answer, or what it raised."""
@@ -170,9 +170,8 @@ class Runner:
     ) -> tuple[Transaction, Any]:
         """Run a mutation once, in its part of a transaction that it shares; what it has gathered, and its result."""
         transaction = self._transaction(part, *moment, work)
-        scope = Scope(transaction, function.name, writable=True)
         with self.engine.journal.call(function):
-            result = await self._in_transaction(scope, function, arguments, 0, None)
+            result = await self._in_transaction(transaction, function, arguments, 0, None)
         if points.armed:
             await points.reach("mutation.ran", function=function.name)
         return transaction, result
@@ -196,21 +195,12 @@ class Runner:
             text = encode_json(arguments, f"The arguments of {function.name}").encode()
             work = None if attempt is None else attempt.work
             return function.signature.result_of_json(await self.engine.processes.run(function, text, work))
-        calls = Calls(function.name)
-        ctx = ActionCtx(self, calls, depth, attempt)
-        try:
-            async with self.engine.thread(function, depth) as thread:
-                if attempt is not None:
-                    await attempt.begin()
-                if function.is_async:
-                    result = await function.handler(ctx, **arguments)
-                else:
-                    twin = SyncActionCtx(ctx, asyncio.get_running_loop())
-                    result = await self._in_thread(function, twin, arguments, depth, thread)
-            calls.end()
-        except BaseException:
-            calls.abandon()
-            raise
+        async with self.engine.thread(function, depth) as thread:
+            if attempt is not None:
+                await attempt.begin()
+            result = await self._run(
+                function, ActionCtx(self, Calls(function.name), depth, attempt), arguments, depth, thread
+            )
         return function.signature.check_result(result)
 
     # ----- nested in a transaction
@@ -221,10 +211,9 @@ class Runner:
         """Run a query in the transaction of another function."""
         expect(function, FunctionKind.QUERY)
         arguments = function.signature.check(function.signature.bind(args, kwargs))
-        inner = Scope(scope.transaction, function.name, writable=False)
         with self.engine.journal.call(function):
             async with scope.held():
-                return await self._in_scope(function, inner, arguments, depth + 1, None)
+                return await self._in_scope(function, scope.transaction, arguments, depth + 1, None)
 
     async def nested_mutation(
         self, scope: Scope, depth: int, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -232,10 +221,9 @@ class Runner:
         """Run a mutation as a sub-transaction of another."""
         expect(function, FunctionKind.MUTATION)
         arguments = function.signature.check(function.signature.bind(args, kwargs))
-        inner = Scope(scope.transaction, function.name, writable=True)
         with self.engine.journal.call(function):
             async with scope.held(), scope.transaction.branch():
-                return await self._in_scope(function, inner, arguments, depth + 1, None)
+                return await self._in_scope(function, scope.transaction, arguments, depth + 1, None)
 
     # ----- outside of functions
 
@@ -317,8 +305,7 @@ class Runner:
     ) -> Any:
         transaction = self._transaction(session, now, self.engine.clock.seed(), work)
         try:
-            scope = Scope(transaction, function.name, writable=False)
-            return await self._in_transaction(scope, function, arguments, depth, thread)
+            return await self._in_transaction(transaction, function, arguments, depth, thread)
         finally:
             if budget is not None:
                 budget.read += transaction.bytes_read
@@ -341,8 +328,7 @@ class Runner:
         session = await self.attempts.begin_write(queue, for_ever=settle is not None)
         try:
             transaction = self._transaction(session, now, seed, work)
-            scope = Scope(transaction, function.name, writable=True)
-            result = await self._in_transaction(scope, function, arguments, depth, thread)
+            result = await self._in_transaction(transaction, function, arguments, depth, thread)
             if points.armed:
                 await points.reach("mutation.ran", function=function.name)
             answer = finish(result) if finish else result
@@ -356,43 +342,45 @@ class Runner:
         return Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed, work)
 
     async def _in_transaction(
-        self, scope: Scope, function: AnyFunction, arguments: dict[str, Any], depth: int, thread: Place | None
+        self, transaction: Transaction, function: AnyFunction, arguments: Arguments, depth: int, thread: Place | None
     ) -> Any:
         """Run the function that a transaction is for. What ended the transaction cannot be swallowed by it."""
         try:
-            result = await self._in_scope(function, scope, arguments, depth, thread)
+            if (work := transaction.work) is not None and work.begin is not None:
+                await work.begin(transaction.session)
+            result = await self._in_scope(function, transaction, arguments, depth, thread)
         except Exception:
-            if scope.transaction.failure is not None:
-                raise scope.transaction.failure from None
+            if transaction.failure is not None:
+                raise transaction.failure from None
             raise
-        if scope.transaction.failure is not None:
-            raise scope.transaction.failure
+        if transaction.failure is not None:
+            raise transaction.failure
         return result
 
     async def _in_scope(
-        self, function: AnyFunction, scope: Scope, arguments: dict[str, Any], depth: int, thread: Place | None
+        self, function: AnyFunction, transaction: Transaction, arguments: Arguments, depth: int, thread: Place | None
     ) -> Any:
         check_depth(function, depth)
-        if (work := scope.transaction.work) is not None and work.begin is not None:
-            await work.begin(scope.transaction.session)
-        ctx = MutationCtx(self, scope, depth) if scope.writable else QueryCtx(self, scope, depth)
-        try:
-            if function.is_async:
-                result = await function.handler(ctx, **arguments)
-            else:
-                loop = asyncio.get_running_loop()
-                twin = SyncMutationCtx(ctx, loop) if isinstance(ctx, MutationCtx) else SyncQueryCtx(ctx, loop)
-                result = await self._in_thread(function, twin, arguments, depth, thread)
-            scope.end()
-        except BaseException:
-            scope.abandon()
-            raise
+        result = await self._run(function, self._ctx(function, transaction, depth), arguments, depth, thread)
         return function.signature.check_result(result)
 
-    async def _in_thread(
-        self, function: AnyFunction, ctx: Any, arguments: dict[str, Any], depth: int, thread: Place | None
-    ) -> Any:
+    def _ctx(self, function: AnyFunction, transaction: Transaction, depth: int) -> QueryCtx:
+        writable = function.kind is FunctionKind.MUTATION
+        scope = Scope(transaction, function.name, writable=writable)
+        return MutationCtx(self, scope, depth) if writable else QueryCtx(self, scope, depth)
+
+    def _run(
+        self, function: AnyFunction, ctx: Ctx, arguments: Arguments, depth: int, thread: Place | None
+    ) -> Coroutine[Any, Any, Any]:
+        return run_handler(
+            function,
+            ctx,
+            lambda ctx: function.handler(ctx, **arguments),
+            lambda work: self._in_thread(function, work, depth, thread),
+        )
+
+    async def _in_thread(self, function: AnyFunction, work: Callable[[], R], depth: int, thread: Place | None) -> R:
         if thread is not None:
-            return await thread.run(lambda: function.handler(ctx, **arguments))
+            return await thread.run(work)
         async with self.engine.thread(function, depth, nested=True) as own:
-            return await self._in_thread(function, ctx, arguments, depth, own)
+            return await self._in_thread(function, work, depth, own)

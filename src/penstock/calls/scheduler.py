@@ -14,10 +14,12 @@ from penstock.errors import ContextError
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction
 from penstock.jobs.job import DEFAULT_POOL, JobId, JobStatus, job_id, job_uuid
 from penstock.pools.results import Completion
+from penstock.transaction.words import refuses_other_words
 
 P = ParamSpec("P")
 
 
+@refuses_other_words
 class Scheduler:
     """Runs functions later. A scheduled mutation takes effect exactly once, a scheduled action at most once."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, Never, NoReturn, ParamSpec, Protocol, TypeVar
 
 from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.lockblocks import LEASE, WAIT, SyncLockBlock, refuse_in_transaction
@@ -18,7 +18,7 @@ from penstock.calls.scheduler import Scheduler
 from penstock.calls.work import SyncActionWork
 from penstock.clock import Random
 from penstock.errors import ContextError
-from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
+from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction
 from penstock.jobs.job import JobId, JobStatus
 from penstock.jobs.work import Work
 from penstock.pools.results import Completion
@@ -30,6 +30,7 @@ from penstock.transaction.database import DatabaseReader, DatabaseWriter
 from penstock.transaction.pages import Page
 from penstock.transaction.scan import Scan
 from penstock.transaction.segments import Direction
+from penstock.transaction.words import refuses_other_words
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,10 +61,12 @@ class Bridge:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
+@refuses_other_words
 class SyncQueryCtx:
     """The ctx of a query written with def; see `QueryCtx`."""
 
     db: SyncDatabaseReader
+    of_kind = FunctionKind.QUERY
 
     def __init__(self, ctx: QueryCtx, loop: asyncio.AbstractEventLoop) -> None:
         self._ctx = ctx
@@ -103,10 +106,12 @@ class SyncQueryCtx:
         return self._wait(self._ctx.run_query(function, *args, **kwargs))
 
 
+@refuses_other_words
 class SyncMutationCtx(SyncQueryCtx):
     """The ctx of a mutation written with def; see `MutationCtx`."""
 
     db: SyncDatabaseWriter
+    of_kind = FunctionKind.MUTATION
 
     def __init__(self, ctx: MutationCtx, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(ctx, loop)
@@ -128,8 +133,11 @@ class SyncMutationCtx(SyncQueryCtx):
         return self._wait(self._mutation.run_mutation(function, *args, **kwargs))
 
 
+@refuses_other_words
 class SyncActionCtx:
     """The ctx of an action written with def; see `ActionCtx`."""
+
+    of_kind = FunctionKind.ACTION
 
     def __init__(self, ctx: ActionCtx, loop: asyncio.AbstractEventLoop) -> None:
         self._ctx = ctx
@@ -187,6 +195,7 @@ class SyncActionCtx:
         return self._wait(self._ctx.run_action(function, *args, **kwargs))
 
 
+@refuses_other_words
 class SyncDatabaseReader:
     """`ctx.db` of a query written with def; see `DatabaseReader`."""
 
@@ -203,6 +212,7 @@ class SyncDatabaseReader:
         return SyncScan(self._db.query(table), self._wait)
 
 
+@refuses_other_words
 class SyncDatabaseWriter(SyncDatabaseReader):
     """`ctx.db` of a mutation written with def; see `DatabaseWriter`."""
 
@@ -210,17 +220,17 @@ class SyncDatabaseWriter(SyncDatabaseReader):
         super().__init__(db, wait)
         self._writer = db
 
-    def insert(self, row: T) -> Id[T]:
+    def insert(self, row: T, *more: Never) -> Id[T]:
         """See `DatabaseWriter.insert`."""
-        return self._wait(self._writer.insert(row))
+        return self._wait(self._writer.insert(row, *more))
 
     def insert_many(self, rows: Iterable[T]) -> list[Id[T]]:
         """See `DatabaseWriter.insert_many`."""
         return self._wait(self._writer.insert_many(list(rows)))  # in the thread, where they may wait
 
-    def patch(self, table: type[T], row_id: RowId[T], /, **changes: Any) -> T:
+    def patch(self, table: type[T], row_id: RowId[T], /, *more: Never, **changes: Any) -> T:
         """See `DatabaseWriter.patch`."""
-        return self._wait(self._writer.patch(table, row_id, **changes))
+        return self._wait(self._writer.patch(table, row_id, *more, **changes))
 
     def replace(self, table: type[T], row_id: RowId[T], row: T) -> T:
         """See `DatabaseWriter.replace`."""
@@ -231,6 +241,7 @@ class SyncDatabaseWriter(SyncDatabaseReader):
         self._wait(self._writer.delete(table, row_id))
 
 
+@refuses_other_words
 class SyncScan(Generic[T]):
     """A query in a function written with def; see `Scan`."""
 
@@ -324,6 +335,7 @@ class SyncGroups:
         return self._wait(self._groups.max(column))
 
 
+@refuses_other_words
 class SyncScheduler:
     """`ctx.scheduler` of a function written with def; see `Scheduler`."""
 

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
 from penstock.calls.context import ActionCtx, MutationCtx
+from penstock.calls.ctxkinds import refuse_bare, task_ctx_of
 from penstock.calls.decorators import TaskDecorator
 from penstock.calls.engine import Engine
 from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
@@ -189,6 +190,7 @@ class ReactiveTasks(TaskCare):
             DeclarationError: At import: the filter or the watch cannot be translated, an option cannot be, there is
                 a task of this name, or the handler does not say by its ctx what it is.
         """
+        refuse_bare("reactive_task", table, "Order")
 
         def decorate(handler: Any) -> Any:
             given, definition = given_of(options, name_of(handler)), _definition(table, handler)
@@ -221,7 +223,7 @@ class ReactiveTasks(TaskCare):
             )
 
     def _add(self, task: ReactiveTask, handler: Any, options: TaskOptions) -> Any:
-        word, name = _ctx_of(handler), name_of(handler)
+        word, name = task_ctx_of(handler, task.definition.table), name_of(handler)
         size = options.get("batch")
         if (size is not None) is not word.endswith("BatchCtx"):
             raise DeclarationError(
@@ -311,31 +313,6 @@ def _sync_ctx(ctx: SyncActionCtx | SyncMutationCtx, run: TaskRun) -> Any:
     if isinstance(ctx, SyncMutationCtx):
         return SyncMutationTaskCtx(ctx, MutationTaskCtx(ctx._mutation, run), ctx._wait)  # noqa: SLF001 - its own ctx
     return SyncTaskCtx(ctx, TaskCtx(ctx._ctx, run), ctx._wait)  # noqa: SLF001 - its own ctx
-
-
-def _ctx_of(handler: Any) -> str:
-    """The name of the type of a handler's ctx.
-
-    Raises:
-        DeclarationError: It is none of a reactive task, or does not fit an async or a plain function.
-    """
-    parameters = list(inspect.signature(handler).parameters.values())
-    annotation = parameters[0].annotation if len(parameters) == 1 else None
-    origin = getattr(annotation, "__origin__", annotation)
-    text = origin if isinstance(origin, str) else getattr(origin, "__name__", "")
-    name = text.strip("'\"").partition("[")[0].rpartition(".")[2]
-    if name not in _KINDS:
-        raise DeclarationError(
-            f"@app.reactive_task: {name_of(handler)} does not say what kind of task it is.",
-            fix="Write (ctx: TaskCtx[Order]) if it calls the outside world, (ctx: MutationTaskCtx[Order]) if it only "
-            "writes this database.",
-        )
-    if name.startswith("Sync") is inspect.iscoroutinefunction(handler):
-        raise DeclarationError(
-            f"@app.reactive_task: {name_of(handler)} takes a {name}.",
-            fix="async def takes TaskCtx, MutationTaskCtx or TaskBatchCtx, and def their twins, such as SyncTaskCtx.",
-        )
-    return name
 
 
 def _definition(table: Any, handler: Any) -> TableDefinition:

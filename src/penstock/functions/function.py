@@ -33,6 +33,17 @@ class FunctionKind(enum.Enum):
     ACTION = "action"
 
 
+_A = {FunctionKind.QUERY: "a query", FunctionKind.MUTATION: "a mutation", FunctionKind.ACTION: "an action"}
+_NO_HELPERS = {
+    (FunctionKind.QUERY, FunctionKind.MUTATION): "Declare the caller as a mutation.",
+    (FunctionKind.QUERY, FunctionKind.ACTION): "Call it from an action.",
+    (FunctionKind.MUTATION, FunctionKind.ACTION): "A mutation may run again. Write "
+    "await ctx.scheduler.run_after(timedelta(0), {}, …), or call it from an action.",
+    (FunctionKind.ACTION, FunctionKind.QUERY): "Write await ctx.run_query({}, …).",
+    (FunctionKind.ACTION, FunctionKind.MUTATION): "Write await ctx.run_mutation({}, …).",
+}
+
+
 class Function(Generic[C, P, R, X]):
     """A declared function. Calling it with a ctx runs the handler as a plain helper, in the caller's transaction.
 
@@ -82,7 +93,17 @@ class Function(Generic[C, P, R, X]):
             self.handler = batch.single(self.name, is_async=self.is_async)
 
     def __call__(self, ctx: C, /, *args: P.args, **kwargs: P.kwargs) -> X:
-        """Run the handler as a plain helper."""
+        """Run the handler as a plain helper.
+
+        Raises:
+            ContextError: It would need a ctx of another kind.
+        """
+        caller = getattr(type(ctx), "of_kind", self.kind)
+        if caller is not self.kind and (caller, self.kind) in _NO_HELPERS:
+            raise ContextError(
+                f"{self.name} is {_A[self.kind]}, and was called in {_A[caller]}.",
+                fix=_NO_HELPERS[caller, self.kind].format(self.name.rpartition(":")[2]),
+            )
         if self.batch is not None:
             return self.handler(ctx, **self.signature.bind(args, kwargs))
         return self.handler(ctx, *args, **kwargs)

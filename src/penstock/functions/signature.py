@@ -9,14 +9,16 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from types import CoroutineType
 from typing import Any, NotRequired
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator, from_json, to_json
 from typing_extensions import TypeAliasType, TypedDict
 
-from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
+from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid, UnawaitedCall
 from penstock.functions.batch import result_of_one
+from penstock.observe.places import place_of, place_of_handler
 from penstock.schema.ids import Id, id_prefix_of
 from penstock.schema.tighten import check_bytes, strict_validator
 from penstock.wire.tags import MAX_PLAIN_INTEGER
@@ -110,7 +112,14 @@ class Signature:
 
         Raises:
             ResultInvalid: It is not what the return annotation says.
+            UnawaitedCall: It is a coroutine.
         """
+        if type(value) is CoroutineType:
+            value.close()
+            raise UnawaitedCall(
+                f"{self.name} returned {value.__qualname__} ({place_of(value.cr_code)}), which was not awaited.",
+                fix="Write return await.",
+            )
         if self.returns_nothing:
             if value is None:
                 return None
@@ -162,7 +171,9 @@ def check_declaration(handler: Callable[..., Any], name: str, kind: str, public:
     signature = inspect.signature(handler)
     parameters = list(signature.parameters.values())
     if not parameters or parameters[0].kind not in {inspect.Parameter.POSITIONAL_ONLY, _NAMED[0]}:
-        raise DeclarationError(f"{name}: the first parameter of a {kind} is its ctx.", fix="Write (ctx, …).")
+        raise DeclarationError(
+            f"{name} ({place_of_handler(handler)}): the first parameter of a {kind} is its ctx.", fix="Write (ctx, …)."
+        )
     for parameter in parameters[1:]:
         if parameter.kind not in _NAMED:
             raise DeclarationError(f"{name}: {parameter} cannot be called by name; name every parameter.")

@@ -21,7 +21,7 @@ from penstock.schema.fields import Column, Kind, column_of
 from penstock.schema.ids import JOB_PREFIX, Id, is_id
 from penstock.schema.index import Index
 from penstock.schema.keys import check_key_kinds, check_several, declared_key, encode_one
-from penstock.schema.names import check_name, snake_case
+from penstock.schema.names import Written, check_name, snake_case, written_at
 from penstock.schema.tighten import tighten
 
 _MAX_COLUMNS = 1024
@@ -158,6 +158,7 @@ class _Declared:
     sql_name: str
     key: tuple[str, ...]
     managed: bool
+    written: Written | None
 
 
 @dataclass(frozen=True)
@@ -310,7 +311,7 @@ def definition_of(table: type[Table]) -> TableDefinition:
 def _define(table: type[Table]) -> TableDefinition:
     given: object = table
     if not isinstance(given, type) or not issubclass(given, Table) or given is Table:
-        raise DeclarationError(f"{table!r} is not a table.", fix="Declare a class that inherits from Table.")
+        raise DeclarationError(f"{table!r} is not a table.", fix="Pass the class of the table, such as Booking.")
     if not table.__pydantic_complete__:
         table.model_rebuild()
     declared = table.__declared__
@@ -359,7 +360,7 @@ def _declare(
                 f"Table {cls.__name__}: the name {sql_name!r} is reserved.", fix='Give another name="…".'
             )
     _check_fields(cls, managed)
-    return _Declared(sql_name, columns, managed)
+    return _Declared(sql_name, columns, managed, written_at(cls))
 
 
 def _check_fields(cls: type[Table], managed: bool) -> None:

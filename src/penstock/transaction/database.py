@@ -6,24 +6,26 @@ Owns get, insert, patch, replace and delete, each noting what it read and wrote.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Never, TypeVar, cast
 
 from penstock.changes.readset import RangeRead
 from penstock.changes.writeset import RowChange
 from penstock.errors import ConstraintViolation, RowNotFound, UniqueViolation, ValueInvalid
 from penstock.schema.ids import Id, RowId, format_id
-from penstock.schema.table import Table, TableDefinition
+from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.contract import Row, Statement
 from penstock.store.statements import TableStatements
 from penstock.transaction.rows import check_index_keys, read_row, unique_violation, validate_row
 from penstock.transaction.scan import Scan
 from penstock.transaction.transaction import Scope
+from penstock.transaction.words import refuses_other_words
 
 T = TypeVar("T", bound=Table)
 
 _UNKNOWN: Any = object()
 
 
+@refuses_other_words
 class DatabaseReader:
     """Reads typed tables in one snapshot."""
 
@@ -66,12 +68,13 @@ class DatabaseReader:
         return row
 
 
+@refuses_other_words
 class DatabaseWriter(DatabaseReader):
     """Reads and writes typed tables in one serializable transaction. Reads see what was written before them."""
 
     __slots__ = ()
 
-    def insert(self, row: T) -> Coroutine[Any, Any, Id[T]]:
+    def insert(self, row: T, *more: Never) -> Coroutine[Any, Any, Id[T]]:
         """Store a new row; its id. It gets `ctx.now()` as its creation time.
 
         Raises:
@@ -79,13 +82,13 @@ class DatabaseWriter(DatabaseReader):
             ValueInvalid: A value cannot be stored.
             LimitExceeded: The row, or the transaction, is too large.
         """
-        return self._scope.track(self._insert(row))
+        return self._scope.track(self._insert(row, more))
 
     def insert_many(self, rows: Iterable[T]) -> Coroutine[Any, Any, list[Id[T]]]:
         """Store many new rows, in order; their ids. Raises what `insert` raises."""
         return self._scope.track(self._insert_many(rows))
 
-    def patch(self, table: type[T], row_id: RowId[T], /, **changes: Any) -> Coroutine[Any, Any, T]:
+    def patch(self, table: type[T], row_id: RowId[T], /, *more: Never, **changes: Any) -> Coroutine[Any, Any, T]:
         """Change some fields of a row; the row as it is then.
 
         Raises:
@@ -93,7 +96,7 @@ class DatabaseWriter(DatabaseReader):
             ValueInvalid: A field is unknown, or its value is not what the table declares.
             UniqueViolation: A unique index already holds its new key.
         """
-        return self._scope.track(self._patch(table, row_id, changes))
+        return self._scope.track(self._patch(table, row_id, more, changes))
 
     def replace(self, table: type[T], row_id: RowId[T], row: T) -> Coroutine[Any, Any, T]:
         """Change all fields of a row to those of another; the row as it is then. Raises what `patch` raises."""
@@ -109,10 +112,12 @@ class DatabaseWriter(DatabaseReader):
 
     # ----- insert
 
-    async def _insert(self, row: T) -> Id[T]:
-        if not isinstance(row, Table):
+    async def _insert(self, row: T, more: tuple[Any, ...] = ()) -> Id[T]:
+        if more or not isinstance(row, Table):
+            given = (row, *more)
             raise ValueInvalid(
-                f"insert takes a row of a table, not {type(row).__name__}.", fix="Write insert(Booking(…))."
+                f"insert takes a row of a table, not {', '.join(type(one).__name__ for one in given)}.",
+                fix=f"Write insert(Booking({_by_name(given)})).",
             )
         statements = self._transaction.table(type(row))
         if statements.definition.managed:
@@ -155,7 +160,9 @@ class DatabaseWriter(DatabaseReader):
 
     # ----- patch, replace, delete
 
-    async def _patch(self, table: type[T], row_id: RowId[T], changes: dict[str, Any]) -> T:
+    async def _patch(self, table: type[T], row_id: RowId[T], more: tuple[Any, ...], changes: dict[str, Any]) -> T:
+        if more:
+            raise ValueInvalid("patch takes changes by name.", fix=f"Write patch(Booking, row_id, {_by_name(more)}).")
         async with self._scope.lock:
             statements, key, old = await self._existing(table, row_id)
             definition = statements.definition
@@ -168,7 +175,7 @@ class DatabaseWriter(DatabaseReader):
 
     async def _replace(self, table: type[T], row_id: RowId[T], row: T) -> T:
         if type(row) is not table:
-            raise ValueInvalid(f"replace takes a row of {table.__name__}, not {type(row).__name__}.")
+            raise ValueInvalid(f"replace takes a row of {definition_of(table).name}, not {type(row).__name__}.")
         async with self._scope.lock:
             statements, key, old = await self._existing(table, row_id)
             definition = statements.definition
@@ -257,3 +264,9 @@ class DatabaseWriter(DatabaseReader):
             self._transaction.rows[definition.table, key] = new
         else:
             self._transaction.forget_rows()  # the user's triggers and cascades may have changed any row
+
+
+def _by_name(given: Iterable[Any]) -> str:
+    """What was given in a dict, as it is written by name."""
+    names = [name for one in given if isinstance(one, dict) for name in one]
+    return ", ".join(f"{name}=…" for name in names) or "…"

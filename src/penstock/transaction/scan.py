@@ -21,6 +21,7 @@ from penstock.transaction.pages import Page, decode_cursor, encode_cursor, finge
 from penstock.transaction.rows import read_rows
 from penstock.transaction.segments import Direction, Segment, after
 from penstock.transaction.transaction import Scope
+from penstock.transaction.words import refuses_other_words
 
 T = TypeVar("T", bound=Table)
 
@@ -30,6 +31,7 @@ _LARGEST_PIECE = 1024
 _MOST_PER_PAGE = 10_000
 
 
+@refuses_other_words
 class Scan(Generic[T]):
     """A query over one table; each step gives a new one, and nothing is read until a last step is awaited.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from penstock.errors import ContextError, UnawaitedCall
@@ -27,13 +27,15 @@ class Calls:
     Attributes:
         function: The name of the function that runs.
         ended: Whether the run has ended.
+        dropped: Names of helpers that got its ctx and were dropped before they began.
     """
 
-    __slots__ = ("_calls", "ended", "function")
+    __slots__ = ("__weakref__", "_calls", "dropped", "ended", "function")
 
     def __init__(self, function: str) -> None:
         self.function = function
         self.ended = False
+        self.dropped: tuple[str, ...] = ()
         self._calls: list[Coroutine[Any, Any, Any]] = []
 
     def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
@@ -57,13 +59,8 @@ class Calls:
             UnawaitedCall: Calls were made and not awaited.
         """
         left = self._end()
-        if left:
-            names = ", ".join(sorted({_name(call) for call in left}))
-            raise UnawaitedCall(
-                f"{self.function} ended, but these calls were not awaited: {names}.",
-                fix="Write await before them.",
-                calls=names,
-            )
+        if left or self.dropped:
+            raise not_awaited(self.function, [*map(_name, left), *self.dropped], "Write await before them.")
 
     def abandon(self) -> None:
         """End a run that has failed; calls it left are closed silently."""
@@ -78,6 +75,14 @@ class Calls:
             if not getattr(call, "cr_running", False) and getattr(call, "cr_await", None) is None:
                 call.close()
         return left
+
+
+def not_awaited(function: str, calls: Iterable[str], fix: str) -> UnawaitedCall:
+    """The error of a function that has ended before these calls."""
+    names = ", ".join(sorted(set(calls)))
+    return UnawaitedCall(
+        f"{function} ended, but these calls were not awaited: {names}.", fix=fix, calls=names, function=function
+    )
 
 
 def _is_unfinished(call: Coroutine[Any, Any, Any]) -> bool:

@@ -37,6 +37,21 @@ def an_action_in_a_thread(ctx: sync.ActionCtx, names: list[str]) -> Any:
     return names
 
 
+@app.query()
+async def a_query_with_parentheses(ctx: QueryCtx) -> int:
+    return 1
+
+
+@app.internal_mutation()
+def a_mutation_with_parentheses(ctx: sync.MutationCtx) -> int:
+    return 1
+
+
+@app.action()
+async def an_action_with_parentheses(ctx: ActionCtx) -> int:
+    return 1
+
+
 @app.query  # refused: arg-type
 async def a_query_that_would_write(ctx: MutationCtx) -> int:
     return 1

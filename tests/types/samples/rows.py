@@ -33,11 +33,12 @@ async def write(ctx: MutationCtx, customer: Id[Customer], booking: Id[Booking]) 
     await ctx.db.delete(Booking, booking)
     await ctx.db.insert(Customer)  # refused: type-var
     await ctx.db.insert({"name": "Ada"})  # refused: type-var
+    await ctx.db.insert("customer", {"name": "Ada"})  # refused: type-var, arg-type
     await ctx.db.insert(Customer, name="Ada")  # refused: call-arg, type-var
     await ctx.db.insert_many([{"name": "Ada"}])  # refused: type-var
     await ctx.db.patch(Booking, customer, seats=2)  # refused: misc
     await ctx.db.patch(booking, seats=2)  # refused: call-arg, arg-type
-    await ctx.db.patch(Booking, booking, {"seats": 2})  # refused: call-arg
+    await ctx.db.patch(Booking, booking, {"seats": 2})  # refused: arg-type
     await ctx.db.replace(Customer, booking, Customer(name="Eve"))  # refused: misc
     await ctx.db.replace(Booking, booking, Customer(name="Eve"))  # refused: misc
     await ctx.db.delete(Booking, customer)  # refused: misc

@@ -1,0 +1,32 @@
+"""Places in source code, as errors name them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+
+def place_of(code: CodeType) -> str:
+    """Where code is written, such as ``shop/orders.py:12``; relative to the working directory if it is inside."""
+    return place(code.co_filename, code.co_firstlineno)
+
+
+def place_of_handler(handler: Callable[..., Any]) -> str:
+    """Where a function is written, without the decorators that wrap it."""
+    code = getattr(inspect.unwrap(handler), "__code__", None)
+    return "unknown file" if code is None else place_of(code)
+
+
+def place(file: str, line: int) -> str:
+    """A file and a line."""
+    return f"{os.path.relpath(file) if _is_below(file) else file}:{line}"
+
+
+def _is_below(file: str) -> bool:
+    try:
+        return file.startswith(os.path.join(os.getcwd(), ""))  # noqa: PTH109, PTH118 - texts are compared
+    except FileNotFoundError:  # the working directory is gone
+        return False

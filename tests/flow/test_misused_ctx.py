@@ -1,0 +1,233 @@
+"""Words of another ctx, and functions called with a ctx that is not for them: refused with what to write instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from stage.stories import tell_in
+
+from penstock import (
+    ActionCtx,
+    App,
+    ContextError,
+    DeclarationError,
+    Id,
+    Index,
+    MutationCtx,
+    QueryCtx,
+    Table,
+    ValueInvalid,
+    sync,
+)
+from penstock.testing import TestApp
+
+
+class Note(Table):
+    text: str
+    number: int = 0
+
+    by_text = Index("text")
+
+
+app = App()
+write, read, act = tell_in(app)
+called: list[str] = []
+
+
+@app.internal_mutation
+def write_in_thread(ctx: sync.MutationCtx, story: Any) -> Any:
+    """Run a part of a test in a thread."""
+    return story(ctx)
+
+
+@app.internal_query
+def read_in_thread(ctx: sync.QueryCtx, story: Any) -> Any:
+    """Run a part of a test in a thread."""
+    return story(ctx)
+
+
+@app.internal_action
+def act_in_thread(ctx: sync.ActionCtx, story: Any) -> Any:
+    """Run a part of a test in a thread."""
+    return story(ctx)
+
+
+@app.internal_query
+async def count(ctx: QueryCtx) -> int:
+    """Count notes."""
+    return await ctx.db.query(Note).count()
+
+
+@app.internal_mutation
+async def add(ctx: MutationCtx, text: str) -> Id[Note]:
+    """Insert a note."""
+    return await ctx.db.insert(Note(text=text))
+
+
+@app.internal_action
+async def call_out(ctx: ActionCtx, number: int) -> int:
+    """Call the world."""
+    called.append("out")
+    return number
+
+
+@app.internal_action
+def call_out_in_thread(ctx: sync.ActionCtx) -> None:
+    """Call the world from a thread."""
+    called.append("out")
+
+
+WORDS: dict[str, list[tuple[str, str]]] = {
+    "query": [
+        ("db.insert", r"DatabaseReader has no insert\. Do it in a mutation: @app\.mutation, and ctx: MutationCtx\."),
+        ("db.patch", r"Do it in a mutation"),
+        ("db.delete", r"Do it in a mutation"),
+        ("db.insertMany", r"Do it in a mutation"),
+        ("run_mutation", r"QueryCtx has no run_mutation\. Do it in a mutation"),
+        ("scheduler", r"Do it in a mutation"),
+        ("run_action", r"QueryCtx has no run_action\. Do it in an action: @app\.action, and ctx: ActionCtx\."),
+        ("runAction", r"Do it in an action"),
+        ("runQuery", r"Write run_query\."),
+        ("auth", r"There are no identities"),
+    ],
+    "mutation": [
+        ("run_action", r"MutationCtx has no run_action\. .*Write ctx\.scheduler\.run_after\(timedelta\(0\), function"),
+        ("runAction", r"Write ctx\.scheduler\.run_after"),
+        ("runMutation", r"Write run_mutation\."),
+        ("cancelled", r"Do it in an action"),
+        ("insert", r"Write ctx\.db\.insert\(…\)\."),
+        ("query", r"Write ctx\.db\.query\(…\)\."),
+        ("scheduler.runAfter", r"Scheduler has no runAfter\. Write run_after\."),
+    ],
+    "action": [
+        ("db", r"ActionCtx has no db\. Read with ctx\.run_query\(function, …\), and write with ctx\.run_mutation\(f"),
+        ("sql", r"Read with ctx\.run_query"),
+        ("insert", r"write with ctx\.run_mutation"),
+        ("check_fence", r"Do it in a mutation"),
+        ("runQuery", r"Write run_query\."),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", WORDS)
+async def test_a_word_of_another_ctx_says_what_to_write_instead(sqlite_url: str, kind: str) -> None:
+    def use(ctx: Any) -> None:
+        for words, text in WORDS[kind]:
+            *way, word = words.split(".")
+            for step in way:
+                ctx = getattr(ctx, step)
+            with pytest.raises(ContextError, match=text):
+                getattr(ctx, word)
+            assert not hasattr(ctx, word), "programs may ask"
+            ctx = given[0]
+
+    given: list[Any] = []
+
+    async def story(ctx: Any) -> None:
+        given[:] = [ctx]
+        use(ctx)
+
+    def in_thread(ctx: Any) -> None:
+        given[:] = [ctx]
+        use(ctx)
+
+    async with TestApp(app, sqlite_url) as backend:
+        runs: dict[str, Callable[[], Any]] = {
+            "query": lambda: (backend.run_query(read, story), backend.run_query(read_in_thread, in_thread)),
+            "mutation": lambda: (backend.run_mutation(write, story), backend.run_mutation(write_in_thread, in_thread)),
+            "action": lambda: (backend.run_action(act, story), backend.run_action(act_in_thread, in_thread)),
+        }
+        for run in runs[kind]():
+            await run
+
+
+async def test_a_word_that_nobody_knows_is_an_attribute_error_of_python(sqlite_url: str) -> None:
+    async def story(ctx: Any) -> None:
+        for owner in (ctx, ctx.db, ctx.db.query(Note)):
+            with pytest.raises(AttributeError, match=r"has no attribute 'inzert'") as caught:
+                _ = owner.inzert
+            assert not isinstance(caught.value, ContextError)
+        with pytest.raises(ContextError, match=r"Write with_index\."):
+            _ = ctx.db.query(Note).withIndex
+
+    async with TestApp(app, sqlite_url) as backend:
+        await backend.run_mutation(write, story)
+
+
+async def test_calls_as_convex_has_them_say_how_they_are_written(sqlite_url: str) -> None:
+    async def story(ctx: Any) -> None:
+        note = await ctx.db.insert(Note(text="x"))
+        for call, error, text in (
+            (
+                ctx.db.insert("note", {"text": "x", "number": 1}),
+                ValueInvalid,
+                r"Write insert\(Booking\(text=…, number=…",
+            ),
+            (ctx.db.insert({"text": "x"}), ValueInvalid, r"not dict\. Write insert\(Booking\(text=…\)\)\."),
+            (ctx.db.insert(Note(text="x"), Note(text="y")), ValueInvalid, r"not Note, Note\."),
+            (ctx.db.patch(Note, note, {"text": "y"}), ValueInvalid, r"Write patch\(Booking, row_id, text=…\)\."),
+            (ctx.db.patch(note, {"text": "y"}), DeclarationError, r"is not a table\. Pass the class of the table"),
+            (ctx.db.replace("note", note, {"text": "y"}), DeclarationError, r"'note' is not a table\. Pass the class"),
+            (ctx.db.get("note", note), DeclarationError, r"'note' is not a table\. Pass the class"),
+            (ctx.db.delete("note", note), DeclarationError, r"'note' is not a table\. Pass the class"),
+        ):
+            with pytest.raises(error, match=text):
+                await call
+        with pytest.raises(DeclarationError, match=r"'note' is not a table\. Pass the class"):
+            ctx.db.query("note")
+
+    def in_thread(ctx: Any) -> None:
+        with pytest.raises(ValueInvalid, match=r"Write insert\(Booking\(text=…\)\)\."):
+            ctx.db.insert("note", {"text": "x"})
+        with pytest.raises(ValueInvalid, match=r"Write patch\(Booking, row_id, text=…\)\."):
+            ctx.db.patch(Note, "note_x", {"text": "x"})
+
+    async with TestApp(app, sqlite_url) as backend:
+        await backend.run_mutation(write, story)
+        await backend.run_mutation(write_in_thread, in_thread)
+
+
+# ----- functions called as helpers
+
+
+async def test_an_action_called_in_a_transaction_is_refused_before_it_runs(database_url: str) -> None:
+    called.clear()
+
+    async def story(ctx: Any) -> None:
+        if isinstance(ctx, MutationCtx):
+            await ctx.db.insert(Note(text="x"))
+        await call_out(ctx, 3)
+
+    def in_thread(ctx: Any) -> None:
+        call_out_in_thread(ctx)
+
+    async with TestApp(app, database_url) as backend:
+        with pytest.raises(ContextError) as caught:
+            await backend.run_mutation(write, story)
+        assert str(caught.value) == (
+            "test_misused_ctx:call_out is an action, and was called in a mutation. A mutation may run again. Write "
+            "await ctx.scheduler.run_after(timedelta(0), call_out, …), or call it from an action."
+        )
+        with pytest.raises(ContextError, match="call_out is an action, and was called in a query"):
+            await backend.run_query(read, story)
+        with pytest.raises(ContextError, match="call_out_in_thread is an action, and was called in a mutation"):
+            await backend.run_mutation(write_in_thread, in_thread)
+        assert called == []
+        assert await backend.run_query(count) == 0
+        await backend.run_action(act, lambda ctx: call_out(ctx, 3))
+        assert called == ["out"]
+
+
+async def test_a_helper_of_another_kind_is_refused_with_the_way_to_run_it(sqlite_url: str) -> None:
+    async with TestApp(app, sqlite_url) as backend:
+        for run, text in (
+            (backend.run_query(read, lambda ctx: add(ctx, "x")), "add is a mutation, and was called in a query."),
+            (backend.run_action(act, lambda ctx: add(ctx, "x")), "Write await ctx.run_mutation(add, …)."),
+            (backend.run_action(act, count), "Write await ctx.run_query(count, …)."),
+        ):
+            with pytest.raises(ContextError, match=re.escape(text)):
+                await run
+        assert await backend.run_mutation(write, count) == 0
