@@ -115,9 +115,7 @@ class Runner:
     ) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
         with self.engine.journal.call(function):
-            return await self.attempts.run(
-                lambda: self._query_once(function, arguments, depth, work), function.name
-            )
+            return await self.attempts.run(lambda: self._query_once(function, arguments, depth, work), function.name)
 
     async def queries(self, runs: Sequence[QueryRun]) -> list[bytes | Exception]:
         """Run queries in one snapshot, at one time; for each its answer, or what it raised."""
