@@ -42,6 +42,7 @@ class Sizes:
         mutations: The same; mutations.
         drains: How often it does so.
         turns: Turns of each program, where programs are measured beside each other.
+        hot: Seconds of one turn of the callers of one row, who begin by conflicting.
         singles: Jobs stored one by one.
         batch: Jobs stored all at once.
         pickups: Jobs that an idle worker picks up.
@@ -59,6 +60,7 @@ class Sizes:
     mutations: int = 3_000
     drains: int = 3
     turns: int = 5
+    hot: float = 1.0
     singles: int = 2_000
     batch: int = 100_000
     pickups: int = 400
@@ -77,6 +79,7 @@ QUICK = Sizes(
     mutations=50,
     drains=1,
     turns=1,
+    hot=0.1,
     singles=50,
     batch=1_000,
     pickups=40,

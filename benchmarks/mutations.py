@@ -6,27 +6,35 @@ and choose rows by the same random numbers. At the end the counts in the table m
 By hand on PostgreSQL: one held asyncpg connection for each caller, SERIALIZABLE, again at once on a conflict.
 By hand on SQLite: one connection in one thread (WAL, synchronous=FULL, BEGIN IMMEDIATE), which does alone what the
 callers of the other side do together; each side has a file of its own, as two writers would wait for each other.
+
+The hot row is one that fifty callers in each of four processes change, beside fifty callers in one process.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 import sqlite3
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 
 from benchmarks import program
 from benchmarks.databases import Connection, connect_sqlite, load, sqlite_file
-from benchmarks.harness import Bar, Bench, Benchmark, Side, compare
+from benchmarks.harness import Bar, Bench, Benchmark, Side, alternate, compare, spread
 from penstock import Backend, Id
 
 _SELECT = 'select "id", "creation_time", "name", "count" from "counter" where "id" = '
 _UPDATE = 'update "counter" set "count" = '
+_HOT_PROCESSES, _HOT_CALLERS = 4, 50
 
 
 async def postgres(bench: Bench, callers: int) -> float:
@@ -64,6 +72,50 @@ async def sqlite(bench: Bench, callers: int) -> float:
             _check(looking.execute("select sum(count) from counter").fetchone()[0], side.done)
             looking.close()
         return ratio
+
+
+async def hot_row(bench: Bench) -> None:
+    """The rate of callers of one row in several processes, by that of as many in one process; nobody fails."""
+    conflicts: list[int] = []
+    longest: list[float] = []
+    async with AsyncExitStack() as stack:
+        backend = await stack.enter_async_context(bench.databases.backend("postgres"))
+        row = (await _fill(bench, backend))[0]
+        processes = [
+            await stack.enter_async_context(_callers(backend.config.database, row)) for _ in range(_HOT_PROCESSES)
+        ]
+
+        async def turn(count: int) -> float:
+            begun = time.perf_counter()
+            for process in processes[:count]:
+                process.stdin.write(f"{bench.sizes.hot}\n".encode())
+            told = [(await process.stdout.readline()).split() for process in processes[:count]]
+            conflicts.extend(int(one[1]) for one in told)
+            longest.extend(float(one[2]) for one in told)
+            return sum(int(one[0]) for one in told) / (time.perf_counter() - begun)
+
+        await alternate(1, partial(turn, 1), partial(turn, _HOT_PROCESSES))
+        one, several = await alternate(bench.sizes.turns, partial(turn, 1), partial(turn, _HOT_PROCESSES))
+    ratios = [b / a for a, b in zip(one, several, strict=True)]
+    bench.row(spread("one process", one, "/s"), spread(f"{_HOT_PROCESSES}", several, "/s"), spread("ratio", ratios))
+    bench.report("longest_ms", max(longest) * 1000)
+    bench.hold("conflicts", sum(conflicts), Bar(at_most=0))
+    bench.hold("", statistics.median(ratios), Bar(at_least=1.0))
+
+
+@asynccontextmanager
+async def _callers(url: str, row: str) -> AsyncIterator[Any]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "benchmarks.callers", url, row, str(_HOT_CALLERS),
+        cwd=Path(__file__).parent.parent, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        if process.stdout is None or await process.stdout.readline() != b"ready\n":
+            raise RuntimeError("The process of callers did not start.")
+        yield process
+    finally:
+        process.kill()
+        await process.wait()
 
 
 def _mutation(backend: Backend, rows: list[str], caller: int) -> Callable[[], Awaitable[int]]:
@@ -131,6 +183,7 @@ BENCHMARKS = (
         Benchmark(f"mutation_postgres_{callers}", partial(postgres, callers=callers), Bar(at_least=0.70))
         for callers in (1, 4, 16)
     ),
+    Benchmark("mutation_hot_row", hot_row),
     Benchmark("mutation_postgres_16_uvloop", partial(postgres, callers=16), uvloop=True),
     *(
         Benchmark(f"mutation_sqlite_{callers}", partial(sqlite, callers=callers), Bar(at_least=0.40))

@@ -47,6 +47,25 @@ async def visit(ctx: MutationCtx, guest: str, at: datetime | None = None) -> Non
 async def ring(ctx: ActionCtx, guest: str) -> None: ...
 
 
+greeted: list[Visit] = []
+
+
+@app.internal_action
+async def greet(ctx: ActionCtx, row: Visit) -> None:
+    greeted.append(row)
+
+
+@app.mutation
+async def greet_later(ctx: MutationCtx) -> None:
+    (row,) = await ctx.db.query(Visit).collect()
+    await ctx.scheduler.run_after(NOW, greet, row=row)
+
+
+@app.query
+async def all_visits(ctx: QueryCtx) -> list[Visit]:
+    return await ctx.db.query(Visit).collect()
+
+
 @app.query
 async def visits(ctx: QueryCtx) -> list[str]:
     return [found.guest for found in await ctx.db.query(Visit).collect()]
@@ -194,6 +213,16 @@ async def test_arguments_arrive_as_they_were_given(database_url: str) -> None:
 
 
 # ----- with its transaction or not at all
+
+
+async def test_a_row_among_the_arguments_keeps_its_id(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        await test.run_mutation(visit, guest="ada")
+        await test.run_mutation(greet_later)
+        greeted.clear()
+        await test.run_until_idle()
+        assert greeted == await test.run_query(all_visits)
+        assert greeted[0].id.startswith("visit_")
 
 
 async def test_a_job_exists_if_its_transaction_commits(database_url: str) -> None:

@@ -187,7 +187,7 @@ def test_a_stored_row_is_made_without_being_validated() -> None:
 def test_all_fields_of_stored_rows_are_set_and_copies_change_nothing_but_themselves() -> None:
     fields = {"id": Id[Any]("booking_x"), "creation_time": NOW, "customer": "Ada", "seats": 1, "note": None}
     one, two = definition_of(Booking).make_rows([dict(fields), dict(fields)])
-    assert one.model_dump(exclude_unset=True) == {"customer": "Ada", "seats": 1, "note": None}
+    assert one.model_dump(exclude_unset=True) == fields
     copied = one.model_copy(update={"unheard_of": 1})
     assert "unheard_of" in copied.model_fields_set
     assert one.model_fields_set == two.model_fields_set == set(fields)

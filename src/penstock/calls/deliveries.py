@@ -25,8 +25,9 @@ from penstock.outbox.message import KIND_OF, TOPIC, Message, MessageKind, messag
 from penstock.outbox.outbox import Outbox
 from penstock.reactive.evaluate import holds
 from penstock.reactive.task import kinds_of
+from penstock.schema.fields import aware
 from penstock.schema.ids import Id
-from penstock.schema.table import Table, TableDefinition, aware, make_row
+from penstock.schema.table import Table, TableDefinition, make_row
 from penstock.store.contract import Session
 from penstock.store.dialect import Dialect
 from penstock.store.values import captured_row, captured_value

@@ -20,7 +20,7 @@ from penstock.clock import Clock
 from penstock.errors import InputError, RowInvalid, ValueInvalid
 from penstock.schema.fields import Kind
 from penstock.schema.ids import format_id, is_id
-from penstock.schema.table import SYSTEM_COLUMNS
+from penstock.schema.system import SYSTEM_COLUMNS
 from penstock.store.contract import Row
 from penstock.store.statements import TableStatements
 from penstock.values import decode_json

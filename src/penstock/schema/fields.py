@@ -329,3 +329,11 @@ ENCODERS: dict[Kind, Callable[[str], Encode]] = {
     Kind.DECIMAL: _decimal,
     Kind.UUID: _unchanged(UUID),
 }
+
+
+def aware(fields: dict[str, Any]) -> dict[str, Any]:
+    """A user-owned column without time zone holds UTC."""
+    return {
+        name: value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
+        for name, value in fields.items()
+    }

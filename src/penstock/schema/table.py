@@ -8,24 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, PydanticUserError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PrivateAttr,
+    PydanticUserError,
+)
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from penstock.errors import DeclarationError, IdInvalid, ValueInvalid
-from penstock.schema.fields import Column, Kind, column_of
+from penstock.schema.fields import Column, Kind, aware, column_of
 from penstock.schema.ids import JOB_PREFIX, Id, is_id
 from penstock.schema.index import Index
 from penstock.schema.keys import check_key_kinds, check_several, declared_key, encode_one
 from penstock.schema.names import Written, check_name, snake_case, written_at
+from penstock.schema.system import SYSTEM_COLUMNS, SYSTEM_FIELDS, add_system_fields, describe_system_fields
 from penstock.schema.tighten import tighten
 
 _MAX_COLUMNS = 1024
-SYSTEM_COLUMNS = ("id", "creation_time")
 _RESERVED_PREFIXES = ("penstock", "pg_", "sqlite_", "_")
 _RESERVED_NAMES = {JOB_PREFIX}  # its rows' ids would pass as ids of jobs
 
@@ -77,6 +86,7 @@ class Table(BaseModel, metaclass=_Frozen):
         val_json_bytes="base64",
     )
 
+    __managed__: ClassVar[bool] = False
     __id_prefix__: ClassVar[str | None] = None
     __declared__: ClassVar[_Declared]
     __indexes__: ClassVar[tuple[Index, ...]] = ()
@@ -92,8 +102,9 @@ class Table(BaseModel, metaclass=_Frozen):
         def creation_time(self) -> datetime:
             """When this row was inserted: the ``ctx.now()`` of its mutation."""
 
-    def __init_subclass__(cls, **_arguments: Any) -> None:
+    def __init_subclass__(cls, *, managed: bool = True, **_arguments: Any) -> None:
         super().__init_subclass__()
+        cls.__managed__ = managed  # which its schema, made next, depends on
 
     @classmethod
     def __pydantic_init_subclass__(
@@ -123,9 +134,16 @@ class Table(BaseModel, metaclass=_Frozen):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         try:
-            return tighten(handler(source))
+            schema = tighten(handler(source))
         except PydanticUserError as error:
             raise DeclarationError(f"Table {cls.__name__}: a field cannot be stored: {error.message}") from error
+        if cls.__managed__:
+            add_system_fields(schema, handler.generate_schema(Id[cls]))  # type: ignore[valid-type]  # at run time
+        return schema
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return describe_system_fields(schema, handler) if cls.__managed__ else handler(schema)
 
     if not TYPE_CHECKING:  # which would let every name pass
 
@@ -290,14 +308,6 @@ def make_row(table: type[Table], fields: dict[str, Any], names: set[str] | None 
     return row
 
 
-def aware(fields: dict[str, Any]) -> dict[str, Any]:
-    """A user-owned column without time zone holds UTC."""
-    return {
-        name: value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
-        for name, value in fields.items()
-    }
-
-
 def definition_of(table: type[Table]) -> TableDefinition:
     """What a table class means; worked out on first use, when all classes it refers to exist.
 
@@ -315,7 +325,7 @@ def _define(table: type[Table]) -> TableDefinition:
     if not table.__pydantic_complete__:
         table.model_rebuild()
     declared = table.__declared__
-    columns = [*_system_columns(declared)]
+    columns = [*SYSTEM_FIELDS] if declared.managed else []
     columns += [column_of(declared.sql_name, name, info) for name, info in table.model_fields.items()]
     definition = TableDefinition(
         table=table,
@@ -330,15 +340,6 @@ def _define(table: type[Table]) -> TableDefinition:
     check_key_kinds(table.__name__, definition.key_columns)
     table.__definition__ = definition
     return definition
-
-
-def _system_columns(declared: _Declared) -> list[Column]:
-    if not declared.managed:
-        return []
-    return [
-        Column("id", Kind.TEXT, optional=False, decode=Id),
-        Column("creation_time", Kind.DATETIME, optional=False),
-    ]
 
 
 def _declare(

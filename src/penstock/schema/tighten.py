@@ -40,7 +40,7 @@ def tighten(schema: CoreSchema) -> CoreSchema:
 
 
 def strict_validator(schema: CoreSchema) -> SchemaValidator:
-    """A validator of arguments: their classes are strict and refuse unknown keys, unless their config says otherwise."""
+    """A validator of arguments: classes are strict and refuse unknown keys, unless their config says otherwise."""
     classes: set[Any] = set()
     strict = _changed(tighten(schema), lambda node: _make_strict(node, classes))
     # A complete class lends the validator that it was made with, which knows nothing of this.

@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OPAQUE = frozenset({"cls", "metadata", "config", "default", "expected", "members"})
 _OWN_SHAPE = frozenset({"model", "dataclass"})
+_SYSTEM = frozenset({"id", "creation_time"})  # fields of rows that leave as marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,10 @@ class Shape:
     def _written(self, value: Any, only: frozenset[str] | None = None) -> Any:
         assert self.adapter is not None  # noqa: S101 - what is special was found in its schema
         include = None if only is None else set(only)
-        return self.adapter.dump_python(value, mode="json", include=include, by_alias=True, warnings=False)
+        exclude = set(_SYSTEM) if self.timed else None
+        return self.adapter.dump_python(
+            value, mode="json", include=include, exclude=exclude, by_alias=True, warnings=False
+        )
 
 
 def shape_of(cls: type[Any]) -> Shape:
@@ -99,7 +103,7 @@ def shape_of(cls: type[Any]) -> Shape:
     inner = _inner(schema)
     if inner is None or "serialization" in schema:
         return Shape({}, adapter=adapter, whole=True, key=key, timed=timed)
-    fields = dict(_declared(inner))
+    fields = {name: declared for name, declared in _declared(inner) if not (timed and name in _SYSTEM)}
     computed = {declared["property_name"]: declared for declared in inner.get("computed_fields", ())}
     special = frozenset(name for name, declared in (fields | computed).items() if _is_special(declared, definitions))
     keys, more = _keys(fields, special), _keys(computed, special)

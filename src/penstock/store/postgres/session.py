@@ -28,8 +28,9 @@ _MOST_STALE = 10  # connections in a row that turn out to be gone; then the data
 _END_READ_ONLY = "rollback to savepoint read_only; release savepoint read_only"
 
 
-async def begin(connections: Connections, how: str) -> PostgresSession:
-    """Start a transaction, on another connection if the first one turns out to be gone."""
+async def begin(connections: Connections, how: str, queue: int | None = None) -> PostgresSession:
+    """Start a transaction, on another connection if the first one turns out to be gone; and wait in its queue."""
+    lock = "" if queue is None else _lock(queue)
     stale = 0
     while True:
         connection, lingers = await connections.acquire_lingering()
@@ -38,8 +39,10 @@ async def begin(connections: Connections, how: str) -> PostgresSession:
         try:
             if pooled:
                 await _begin_pooled(session, connections, how)
+                if lock:
+                    await session.begin(lock)
             else:
-                await session.begin(f"rollback; {how}" if lingers else how)
+                await session.begin(f"rollback; {how}; {lock}" if lingers else f"{how}; {lock}")
         except DatabaseUnavailable:
             connections.drop_free()
             stale += 1
@@ -47,6 +50,12 @@ async def begin(connections: Connections, how: str) -> PostgresSession:
                 raise
         else:
             return session
+
+
+def _lock(queue: int) -> str:
+    """Waits for those before it in a queue. LOCK TABLE takes no snapshot, and holds through a pooler."""
+    table = "mutation_queue" if queue == EVERY_QUEUE else f"mutation_queue_{queue}"
+    return f"lock table penstock.{table} in exclusive mode"
 
 
 async def _begin_pooled(session: PostgresSession, connections: Connections, how: str) -> None:
@@ -87,18 +96,6 @@ class PostgresSession:
             await self._plain(how)
         except BaseException:
             self._end(broken=True)
-            raise
-
-    async def join_queue(self, queue: int) -> None:
-        """Wait for those before it in a queue; if that fails, the transaction ends.
-
-        LOCK TABLE takes no snapshot, as a function that locks would, and works through a pooler.
-        """
-        table = "mutation_queue" if queue == EVERY_QUEUE else f"mutation_queue_{queue}"
-        try:
-            await self._plain(f"lock table penstock.{table} in exclusive mode")
-        except BaseException:
-            await self.rollback()
             raise
 
     def cut(self) -> None:

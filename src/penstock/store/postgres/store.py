@@ -127,10 +127,7 @@ class PostgresStore:
 
     async def begin_write(self, queue: int | None = None) -> PostgresSession:
         """A serializable transaction."""
-        session = await begin(self._connections, BEGIN_WRITE)
-        if queue is not None:
-            await session.join_queue(queue)
-        return session
+        return await begin(self._connections, BEGIN_WRITE, queue)
 
     async def ping(self) -> None:
         """Raise unless the database answers; calls may hold all connections that are for them."""

@@ -1,0 +1,162 @@
+"""A stored row as pydantic writes and reads it: with its id and creation time, as web frameworks answer with it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, TypeAdapter, ValidationError, model_serializer, model_validator
+from pydantic_core import to_jsonable_python
+
+from penstock.functions.signature import Signature
+from penstock.schema.ids import Id
+from penstock.schema.table import Table, definition_of
+from penstock.wire.outgoing import Format, encode_result
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+class Order(Table):
+    """What somebody wants."""
+
+    customer: str
+    due: datetime | None = None
+
+
+class Parcel(Table):
+    """With a validator of its own, and rows of another table inside."""
+
+    order: Order
+    parts: list[Order]
+
+    @model_validator(mode="after")
+    def check(self) -> Parcel:
+        return self
+
+
+class Invoice(Table, source="billing.invoice", key="number", managed=False):
+    number: int
+
+
+class Loud(Table):
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def prepare(cls, given: Any) -> Any:
+        return given
+
+    @model_serializer
+    def write(self) -> dict[str, str]:
+        return {"name": self.name.upper()}
+
+
+class Answer(BaseModel):
+    orders: list[Order]
+
+
+def stored(table: type[Table], **fields: Any) -> Any:
+    definition = definition_of(table)
+    system = {"id": Id(f"{definition.name}_01jd3k4v5w6x7y8z9a0b1c2d3e"), "creation_time": NOON}
+    return definition.make_rows([{**system, **fields} if definition.managed else fields])[0]
+
+
+ORDER = stored(Order, customer="Ada", due=NOON)
+PARCEL = stored(Parcel, order=ORDER, parts=[Order(customer="Bob")])
+DOCUMENT = {
+    "id": "order_01jd3k4v5w6x7y8z9a0b1c2d3e",
+    "creation_time": "2030-01-01T12:00:00Z",
+    "customer": "Ada",
+    "due": "2030-01-01T12:00:00Z",
+}
+
+
+def test_a_stored_row_is_written_with_its_id_and_creation_time() -> None:
+    assert ORDER.model_dump() == {"id": ORDER.id, "creation_time": NOON, "customer": "Ada", "due": NOON}
+    assert ORDER.model_dump(mode="json") == json.loads(ORDER.model_dump_json()) == to_jsonable_python(ORDER) == DOCUMENT
+    assert ORDER.model_dump(mode="json", exclude={"id", "due"}) == {
+        "creation_time": "2030-01-01T12:00:00Z",
+        "customer": "Ada",
+    }
+    assert PARCEL.model_dump(mode="json")["order"] == DOCUMENT
+
+
+def test_rows_in_answers_of_web_frameworks_have_their_ids() -> None:
+    """FastAPI writes what a route returns with the adapter of its annotation, in one of these ways."""
+    rows = TypeAdapter(list[Order])
+    assert rows.dump_python([ORDER], mode="json", by_alias=True) == [DOCUMENT]
+    assert json.loads(rows.dump_json(rows.validate_python([ORDER]), by_alias=True)) == [DOCUMENT]
+    assert Answer(orders=[ORDER]).model_dump(mode="json") == {"orders": [DOCUMENT]}
+    described = rows.json_schema(mode="serialization")["$defs"]["Order"]
+    assert (described["title"], described["description"]) == ("Order", "What somebody wants.")
+    assert described["required"] == ["id", "creation_time", "customer"]
+    assert described["properties"]["id"] == {"title": "Id", "type": "string"}
+    assert Order.model_json_schema()["required"] == ["customer"]
+
+
+def test_a_row_that_is_not_stored_has_neither() -> None:
+    assert Order(customer="Ada").model_dump() == {"customer": "Ada", "due": None}
+    assert Order(customer="Ada").model_fields_set == {"customer"}
+    with pytest.raises(AttributeError, match="has no id yet"):
+        _ = Order(customer="Ada").id
+
+
+@pytest.mark.parametrize("row", [ORDER, PARCEL, Order(customer="Ada")], ids=["stored", "nested", "new"])
+def test_what_was_written_of_a_row_is_read_as_the_same_row(row: Table) -> None:
+    table = type(row)
+    for read in (
+        table.model_validate_json(row.model_dump_json()),
+        table.model_validate(row.model_dump(mode="json"), strict=False),
+        TypeAdapter(list[table]).validate_json(TypeAdapter(list[table]).dump_json([row]))[0],  # type: ignore[valid-type]
+    ):
+        assert read == row
+        assert hash(read) == hash(row)
+        assert read.model_dump() == row.model_dump()
+    assert Order.model_validate(ORDER.model_dump()) == ORDER
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"id": ORDER.id}, "both id and creation_time"),
+        ({"creation_time": NOON}, "both id and creation_time"),
+        ({"id": "parcel_01jd3k4v5w6x7y8z9a0b1c2d3e", "creation_time": NOON}, "an id of table order"),
+        ({"id": ORDER.id, "creation_time": datetime(2030, 1, 1)}, "timezone"),  # noqa: DTZ001 - refused for that
+        ({"id": None, "creation_time": None}, "valid string"),
+    ],
+)
+def test_a_row_is_not_given_half_of_what_a_stored_row_has(given: dict[str, Any], error: str) -> None:
+    with pytest.raises(ValidationError, match=error):
+        Order.model_validate({"customer": "Ada", **given})
+
+
+def test_a_row_as_argument_keeps_its_id() -> None:
+    async def take(ctx: Any, order: Order, orders: list[Order]) -> None: ...
+
+    found = Signature(take, "take").check_json(json.dumps({"order": DOCUMENT, "orders": [{"customer": "Ada"}]}))
+    assert found == {"order": ORDER, "orders": [Order(customer="Ada")]}
+
+
+def test_rows_of_other_programs_and_those_with_a_serializer_of_their_own_are_written_as_they_say() -> None:
+    assert stored(Invoice, number=5).model_dump() == {"number": 5}
+    assert stored(Loud, name="ada").model_dump() == {"name": "ADA"}
+
+
+@pytest.mark.parametrize("form", Format)
+def test_on_the_wire_a_row_bears_the_marks_of_convex(form: Format) -> None:
+    marks = {"_id": ORDER.id, "_creationTime": NOON.timestamp() * 1000}
+    order = {**marks, "customer": "Ada", "due": "2030-01-01T12:00:00Z"}
+    assert json.loads(encode_result(ORDER, form)) == order
+    assert json.loads(encode_result(PARCEL, form)) == {
+        "_id": PARCEL.id,
+        "_creationTime": NOON.timestamp() * 1000,
+        "order": order,
+        "parts": [{"customer": "Bob", "due": None}],
+    }
+    assert json.loads(encode_result(stored(Loud, name="ada"), form)) == {
+        "_id": "loud_01jd3k4v5w6x7y8z9a0b1c2d3e",
+        "_creationTime": NOON.timestamp() * 1000,
+        "name": "ADA",
+    }
