@@ -68,16 +68,14 @@ _ALL = """
             {append} 'lost', null, null, null);
             return null;
         end;
-        {into}select {head} 'enter', {values} from penstock_rows r;
+        {into}select penstock.current_slot(), (select {xid}), {id}, (select {now}), 'enter', {values}
+        from penstock_rows r;
         return null;
     end if;
 """
 _INTO = "insert into penstock.change (slot, xid, interest, changed_at, kind, key, before, after) "
-_HEAD = (
-    "penstock.current_slot(), pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, {id}, "
-    "pg_catalog.clock_timestamp(),"
-)
-_APPEND = f"{_INTO}values ({_HEAD}"
+_XID, _NOW = "pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8", "pg_catalog.clock_timestamp()"
+_APPEND = f"{_INTO}values (penstock.current_slot(), {_XID}, {{id}}, {_NOW},"
 _SPELLED = {
     ("real", "double precision"): "extra_float_digits = 1",  # all digits
     ("interval",): "intervalstyle = postgres",
@@ -89,7 +87,7 @@ _ENABLED = {"A": "always", "R": "replica", "O": ""}
 
 
 class Trigger(NamedTuple):
-    """A trigger: what follows its name and ``on`` the table, and for which sessions it fires, as the catalog says it."""
+    """A trigger: what follows its name, and for which sessions it fires, as the catalog says it."""
 
     text: str
     enabled: str = "A"  # also for sessions that apply what others have written, and would fire no trigger
@@ -158,9 +156,7 @@ def install(number: int, interest: Interest, found: Mapping[str, Any], path: str
         *(f"drop trigger if exists {name} on {relation}" for relation, name in made),
         *(f"create trigger {name} {trigger.text}" for (_relation, name), trigger in made.items()),
         *((EACH.format(found["each"]),) if interest.each else ()),
-        *(
-            f"alter table {relation} enable {_ENABLED[one.enabled]} trigger {name}" for (relation, name), one in fires
-        ),
+        *(f"alter table {relation} enable {_ENABLED[one.enabled]} trigger {name}" for (relation, name), one in fires),
     )
 
 
@@ -170,7 +166,9 @@ def functions(number: int, interest: Interest, types: Mapping[str, str], path: s
     bodies = {
         "insert": ("" if interest.matches else _all(append, number, interest, types))
         + _told(
-            append, "enter", {"row_key": _array("new", interest.key, types), "row_after": _after("new", interest, types)}
+            append,
+            "enter",
+            {"row_key": _array("new", interest.key, types), "row_after": _after("new", interest, types)},
         ),
         "update": _updated(append, interest, types),
         "delete": _told(
@@ -214,7 +212,7 @@ def function_name(number: int, event: str) -> str:
 def _all(append: str, number: int, interest: Interest, types: Mapping[str, str]) -> str:
     """Tell of all rows that a statement has inserted."""
     values = f"{_array('r', interest.key, types)}, null, {_after('r', interest, types) or 'null'}"
-    return _ALL.format(append=append, into=_INTO, head=_HEAD.format(id=number), values=values)
+    return _ALL.format(append=append, into=_INTO, xid=_XID, id=number, now=_NOW, values=values)
 
 
 def _told(append: str, kind: str, read: Mapping[str, str]) -> str:
