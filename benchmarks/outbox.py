@@ -292,7 +292,7 @@ async def writers(bench: Bench, clients: int) -> float:
                 return lambda: own.execute(statement, next(numbers))
 
             sides = [Side(table, [caller(own, table) for own in connections]) for table in ("booking", "plain")]
-            ratio = await compare(bench, *sides)
+            ratio = await compare(bench, *sides, finer=3)
             for own in connections:
                 await own.close()
     return ratio

@@ -88,6 +88,54 @@ async def test_a_session_that_applies_the_writes_of_others_is_captured(postgres_
         assert await kinds(store) == [("enter", 1), ("truncate", None)]
 
 
+async def test_rows_that_are_loaded_as_a_replica_are_captured_once(postgres_url: str) -> None:
+    """A subscription applies rows without firing triggers of statements, and copies tables with firing them."""
+    async with captured(postgres_url, ALL) as (store, other):
+        await other.execute("set session_replication_role = replica")
+        await other.copy_records_to_table("orders", records=[(n, None, n, None) for n in range(3)])
+        assert await kinds(store) == [("enter", n) for n in range(3)]
+
+
+async def test_all_rows_of_one_insert_are_captured_by_one_call(postgres_url: str) -> None:
+    async with captured(postgres_url, Interest(name="all", table="orders", key=["id"], after=["note"])) as (
+        store,
+        other,
+    ):
+        await other.execute("set track_functions = 'all'; begin")
+        await other.execute("insert into orders (id, note) select n, 'note ' || n from generate_series(1, 500) n")
+        calls = "select calls from pg_stat_xact_user_functions where funcname = 'change_1_insert'"
+        assert await other.fetchval(calls) == 1
+        await other.execute("commit")
+        found = [(one.key_values()[0], one.values("after")) for one in await changes(store)]
+        assert found == [(n, {"note": f"note {n}"}) for n in range(1, 501)]
+
+
+async def test_an_insert_of_nothing_tells_nothing(postgres_url: str) -> None:
+    async with captured(postgres_url, ALL) as (store, other):
+        await other.execute("insert into orders select 1 where false; insert into orders values (1)")
+        await other.execute("insert into orders values (1) on conflict do nothing")
+        await other.execute("insert into orders values (1), (2) on conflict (id) do update set amount = 5")
+        assert await kinds(store) == [("enter", 1), ("change", 1), ("enter", 2)]
+
+
+async def test_a_statement_that_puts_a_row_in_the_place_of_another_tells_so_in_order(postgres_url: str) -> None:
+    async with captured(postgres_url, ALL) as (store, other):
+        await other.execute("insert into orders values (1), (2)")
+        if other.get_server_version().major >= 15:
+            await other.execute(
+                "merge into orders o using (values (1, 0), (9, 1)) v (a, b) on o.id = v.a "
+                "when matched then delete when not matched then insert values (v.b)"
+            )
+        else:
+            await other.execute("delete from orders where id = 1; insert into orders values (1)")
+        await other.execute(
+            "with gone as (delete from orders returning id) insert into orders select id from gone where id = 2"
+        )
+        found = [(kind, key) for kind, key in (await kinds(store))[2:]]
+        assert [kind for kind, key in found if key == 1] == ["delete", "enter", "delete"]
+        assert [kind for kind, key in found if key == 2] == ["delete", "enter"]
+
+
 async def test_cascades_of_foreign_keys_are_captured(postgres_url: str) -> None:
     async with captured(postgres_url, table="create table person (id integer primary key)") as (store, other):
         await other.execute(
@@ -249,6 +297,24 @@ async def test_partitions_are_captured_also_those_that_come_later(postgres_url: 
         assert (await kinds(store))[-1] == ("truncate", None)
 
 
+async def test_a_table_that_becomes_a_partition_is_noticed_and_captured_as_one(postgres_url: str) -> None:
+    async with captured(postgres_url, ALL) as (store, other):
+        await other.execute(
+            "create table whole (id integer, status text, amount integer, note text) partition by range (id);"
+            "alter table whole attach partition orders for values from (0) to (10)"
+        )
+        assert await states(store) == ["altered"], "what is inserted through the whole table would be missed"
+        await store.interests.mend(1)
+        await other.execute("insert into whole values (1); insert into orders values (2)")
+        assert await states(store) == ["ok"]
+        assert (await kinds(store))[:3] == [("lost", None), ("enter", 1), ("enter", 2)]
+        await other.execute("delete from whole; alter table whole detach partition orders")
+        assert await states(store) == ["missing"]
+        await store.interests.mend(1)
+        await other.execute("insert into orders values (4)")
+        assert (await kinds(store))[-2:] == [("lost", None), ("enter", 4)]
+
+
 async def test_tables_in_other_schemas_with_odd_names(postgres_url: str) -> None:
     table = (
         'create schema "My Shop"; create table "My Shop"."Order" ("Id" bigint, "B c" uuid, primary key ("Id", "B c"))'
@@ -388,10 +454,11 @@ async def test_triggers_that_are_switched_off_are_noticed_and_mended(postgres_ur
 
 
 async def test_a_dump_brings_the_triggers_along(postgres_url: str) -> None:
-    """What a restored dump holds is what the catalog tells of it: the function, then the triggers, always enabled."""
+    """What a restored dump holds is what the catalog tells of it: the function, then the triggers, as they fire."""
     async with captured(postgres_url, ALL) as (_store, other):
-        enabled = await other.fetch("select tgenabled from pg_trigger where tgname like 'penstock%'")
-        assert {row[0] for row in enabled} == {b"A"}
+        enabled = await other.fetch("select tgname, tgenabled from pg_trigger where tgname like 'penstock%'")
+        fires = dict.fromkeys(("update", "delete", "truncate"), b"A") | {"insert": b"O", "applied": b"R"}
+        assert dict(enabled) == {f"penstock_change_1_{name}": when for name, when in fires.items()}
         body = await other.fetchval("select pg_get_functiondef('penstock.change_1_insert'::regproc)")
         assert "SECURITY DEFINER" in body
 

@@ -4,12 +4,17 @@ Owns their text. A condition of a trigger is read anew from its text for each st
 the longer it is: so it says only which rows the interest may be about, and the function says the rest. What is read of
 a row is read there behind a guard: if a column is gone or has another name, the change is told as lost, and the write
 goes on. Row triggers fire after the row is locked, so the numbers of changes follow the locks.
+
+Where all inserted rows are wanted, one call for the whole statement captures them. It comes after the row triggers, and
+that is in order: no statement changes a row that it inserts. Only a row trigger fires for what a subscription applies,
+and for rows that come to a partition through the whole table. So the first has one that fires only there, and a
+partitioned table and its partitions have nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
@@ -53,11 +58,24 @@ _MOVED = """
         return null;
     end if;
 """
-_APPEND = (
-    "insert into penstock.change (slot, xid, interest, changed_at, kind, key, before, after) "
-    "values (penstock.current_slot(), pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, {id}, "
-    "pg_catalog.clock_timestamp(),"
-)
+_ALL = """
+    if tg_level = 'STATEMENT' then
+        begin
+            if not exists (select {values} from penstock_rows r) then
+                return null;
+            end if;
+        exception when others then
+            {append} 'lost', null, null, null);
+            return null;
+        end;
+        {into}select penstock.current_slot(), (select {xid}), {id}, (select {now}), 'enter', {values}
+        from penstock_rows r;
+        return null;
+    end if;
+"""
+_INTO = "insert into penstock.change (slot, xid, interest, changed_at, kind, key, before, after) "
+_XID, _NOW = "pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8", "pg_catalog.clock_timestamp()"
+_APPEND = f"{_INTO}values (penstock.current_slot(), {_XID}, {{id}}, {_NOW},"
 _SPELLED = {
     ("real", "double precision"): "extra_float_digits = 1",  # all digits
     ("interval",): "intervalstyle = postgres",
@@ -65,10 +83,18 @@ _SPELLED = {
 _ZONED = "timestamp with time zone"
 EACH = "create or replace function penstock.{0}() returns void language sql as ''"  # it is there, and that says it all
 EVENTS = ("insert", "update", "delete", "truncate")
+_ENABLED = {"A": "always", "R": "replica", "O": ""}
 
 
-def triggers(number: int, interest: Interest, partitions: Sequence[str]) -> dict[tuple[str, str], str]:
-    """The triggers of an interest by table and name: what follows the name and ``on`` the table."""
+class Trigger(NamedTuple):
+    """A trigger: what follows its name, and for which sessions it fires, as the catalog says it."""
+
+    text: str
+    enabled: str = "A"  # also for sessions that apply what others have written, and would fire no trigger
+
+
+def triggers(number: int, interest: Interest, found: Mapping[str, Any]) -> dict[tuple[str, str], Trigger]:
+    """The triggers of an interest by table and name."""
     table = POSTGRES.table(interest.table)
     conditions = conditions_of(interest)
     when = dict.fromkeys(_wanted_events(interest, conditions), "")
@@ -78,14 +104,22 @@ def triggers(number: int, interest: Interest, partitions: Sequence[str]) -> dict
     if "update" in when:
         when["update"] = conditions.may_update()
     made = {
-        (table, f"penstock_change_{number}_{event}"): f"after {event} on {table} for each row "
-        f"{f'when ({condition}) ' if condition else ''}execute function {function_name(number, event)}()"
+        (table, f"penstock_change_{number}_{event}"): Trigger(
+            f"after {event} on {table} for each row "
+            f"{f'when ({condition}) ' if condition else ''}execute function {function_name(number, event)}()"
+        )
         for event, condition in when.items()
     }
+    if when.get("insert") == "" and found["alone"]:
+        call = f"execute function {function_name(number, 'insert')}()"
+        made[table, f"penstock_change_{number}_insert"] = Trigger(
+            f"after insert on {table} referencing new table as penstock_rows for each statement {call}", "O"
+        )
+        made[table, f"penstock_change_{number}_applied"] = Trigger(f"after insert on {table} for each row {call}", "R")
     if interest.wants("truncate"):  # that of a partition alone fires none of the whole table's triggers
         call = f"execute function {function_name(number, 'truncate')}()"
-        for relation in (table, *partitions):
-            made[relation, f"penstock_change_{number}_truncate"] = (
+        for relation in (table, *(found["partitions"] or ())):
+            made[relation, f"penstock_change_{number}_truncate"] = Trigger(
                 f"after truncate on {relation} for each statement {call}"
             )
     return made
@@ -99,18 +133,20 @@ def install(number: int, interest: Interest, found: Mapping[str, Any], path: str
     Args:
         number: The interest's number.
         interest: The interest.
-        found: What is there of its table: the SQL types of its columns, its partitions as SQL, the interest's triggers,
-            and how the function is named that says of the table that each of its changes counts.
+        found: What is there of its table: the SQL types of its columns, its partitions as SQL, whether it is none and
+            has none, the interest's triggers, and how the function is named that says of the table that each of its
+            changes counts.
         path: The schemas in which names are looked for, as SQL.
     """
     types, partitions = found["columns"], found["partitions"] or ()
-    left = [one for one in found["triggers"] or () if not one["here"]]
-    made = triggers(number, interest, partitions)
+    made = triggers(number, interest, found)
     table = POSTGRES.table(interest.table)
+    left = [one for one in found["triggers"] or () if not one["here"] or (table, one["name"]) not in made]
     trial = f"penstock_change_{number}_trial"
     asked = conditions_of(interest).update()
     call = f"execute function {function_name(number, 'update')}()"
-    everywhere = [(part, name) for relation, name in made if relation == table for part in partitions]
+    everywhere = {name: trigger for (relation, name), trigger in made.items() if relation == table}
+    fires = [*made.items(), *(((part, name), one) for name, one in everywhere.items() for part in partitions)]
     return (
         *functions(number, interest, types, path),
         *(f"drop trigger if exists {one['name']} on {one['table']}" for one in left),
@@ -118,10 +154,9 @@ def install(number: int, interest: Interest, found: Mapping[str, Any], path: str
         *((f"create trigger {trial} after update on {table} for each row when ({asked}) {call}",) if asked else ()),
         *((f"drop trigger {trial} on {table}",) if asked else ()),
         *(f"drop trigger if exists {name} on {relation}" for relation, name in made),
-        *(f"create trigger {name} {text}" for (_relation, name), text in made.items()),
+        *(f"create trigger {name} {trigger.text}" for (_relation, name), trigger in made.items()),
         *((EACH.format(found["each"]),) if interest.each else ()),
-        # Also for sessions that apply what others have written, and would fire no trigger.
-        *(f"alter table {relation} enable always trigger {name}" for relation, name in (*made, *everywhere)),
+        *(f"alter table {relation} enable {_ENABLED[one.enabled]} trigger {name}" for (relation, name), one in fires),
     )
 
 
@@ -129,8 +164,11 @@ def functions(number: int, interest: Interest, types: Mapping[str, str], path: s
     """The statements that make the functions which the triggers call."""
     append = _APPEND.format(id=number)
     bodies = {
-        "insert": _told(
-            append, "enter", {"row_key": _array("new", interest.key, types), "row_after": _after(interest, types)}
+        "insert": ("" if interest.matches else _all(append, number, interest, types))
+        + _told(
+            append,
+            "enter",
+            {"row_key": _array("new", interest.key, types), "row_after": _after("new", interest, types)},
         ),
         "update": _updated(append, interest, types),
         "delete": _told(
@@ -171,6 +209,12 @@ def function_name(number: int, event: str) -> str:
     return f"penstock.change_{number}_{event}"
 
 
+def _all(append: str, number: int, interest: Interest, types: Mapping[str, str]) -> str:
+    """Tell of all rows that a statement has inserted."""
+    values = f"{_array('r', interest.key, types)}, null, {_after('r', interest, types) or 'null'}"
+    return _ALL.format(append=append, into=_INTO, xid=_XID, id=number, now=_NOW, values=values)
+
+
 def _told(append: str, kind: str, read: Mapping[str, str]) -> str:
     """Tell of a change whose kind is known."""
     values = ", ".join(name if read.get(name) else "null" for name in ("row_key", "row_before", "row_after"))
@@ -185,7 +229,7 @@ def _updated(append: str, interest: Interest, types: Mapping[str, str]) -> str:
         "told": f"{conditions.kind()}; if told is null then return null; end if",
         "row_key": _array("new", interest.key, types),
         "row_before": _before(interest, types),
-        "row_after": _after(interest, types),
+        "row_after": _after("new", interest, types),
     }
     values = ", ".join(name if read[name] else "null" for name in ("row_key", "row_before", "row_after"))
     before = "row_before" if read["row_before"] else "null"
@@ -252,8 +296,8 @@ def _before(interest: Interest, types: Mapping[str, str]) -> str:
     return _object("old", interest.before, types)
 
 
-def _after(interest: Interest, types: Mapping[str, str]) -> str:
-    return _object("new", interest.after, types)
+def _after(row: str, interest: Interest, types: Mapping[str, str]) -> str:
+    return _object(row, interest.after, types)
 
 
 def conditions_of(interest: Interest, types: Mapping[str, str] | None = None) -> Conditions:

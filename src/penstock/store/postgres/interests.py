@@ -323,18 +323,17 @@ def _installed(one: Known, columns: Iterable[str]) -> dict[str, Any]:
         "columns": {column: found["columns"].get(column) for column in columns},
         "bodies": found.get("bodies"),
         "each": found.get("each") if one.interest.each else None,
+        "alone": found.get("alone"),
     }
 
 
 def _state(one: Known | None) -> State:
     if one is None or one.found is None:
         return "gone" if one is not None else "missing"
-    made = one.found["triggers"] or ()
-    expected = triggers(one.id, one.interest, one.found["partitions"] or ())
-    table = POSTGRES.table(one.interest.table)
-    there = {(table if each["here"] else each["table"], each["name"]) for each in made}
-    if one.installed is None or not there.issuperset(expected):
+    expected, table = triggers(one.id, one.interest, one.found), POSTGRES.table(one.interest.table)
+    there = {(table if each["here"] else each["table"], each["name"]): each for each in one.found["triggers"] or ()}
+    if one.installed is None or not there.keys() >= expected.keys():
         return "missing"
-    if any(each["enabled"] != "A" for each in made):
-        return "disabled"
-    return known_state(one.installed, _installed(one, one.installed["columns"]))
+    state = known_state(one.installed, _installed(one, one.installed["columns"]))
+    enabled = all(there[key]["enabled"] == trigger.enabled for key, trigger in expected.items())
+    return state if enabled or state != "ok" else "disabled"

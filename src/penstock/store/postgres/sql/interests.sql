@@ -25,6 +25,7 @@ select i.id, i.spec, i.declared_at, i.installed,
     (select jsonb_build_object(
         'kind', c.relkind,
         'each', 'each_' || md5((pg_identify_object('pg_class'::regclass, c.oid, 0)).identity),
+        'alone', c.relkind = 'r' and not c.relispartition,
         'heirs', c.relkind = 'r' and exists (select from pg_inherits h where h.inhparent = c.oid),
         'columns', (select jsonb_object_agg(a.attname, format_type(a.atttypid, a.atttypmod)) from pg_attribute a
             where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
