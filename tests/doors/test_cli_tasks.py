@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.cli_fixtures",)
 
+pytestmark = pytest.mark.one_store_each
+
 PROGRAM = """
 from pathlib import Path
 

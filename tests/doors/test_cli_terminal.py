@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.cli_fixtures",)
 
+pytestmark = pytest.mark.one_store_each
+
 NOTHING = "error: Nothing was done.\n"
 DROP = ("--app", "stage.mailroom", "outbox", "drop", "post")
 DELETE = ("--app", "stage.desk:app", "tasks", "delete", "ship")
@@ -99,7 +101,6 @@ def answered(shop: Console, command: tuple[str, ...], question: str, answer: str
         )  # which Linux shows, or does not any more
 
 
-@pytest.mark.one_store_each
 @ANSWERS
 def test_nothing_is_done_unless_the_answer_is_yes(
     shop: Console, database_url: str, answer: str, code: int, shown: str
@@ -230,7 +231,6 @@ LISTS = {
 }
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("columns", [60, 80, 100, 140])
 def test_a_list_shows_its_errors_on_any_terminal(
     noisy_shop: Console, columns: int, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.http_fixtures",)
 
+pytestmark = pytest.mark.one_store_each
+
 SECRET = "the-secret-of-the-house"
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.http_fixtures",)
 
+pytestmark = pytest.mark.one_store_each
+
 COUNT = {"path": "doors.http_fixtures:count"}
 MIB = 1024 * 1024
 LARGE = 20 * 1024
@@ -478,7 +480,6 @@ def test_whatever_is_sent_gets_an_answer(tell: Callable[[Story], None], data: st
     tell(story)
 
 
-@pytest.mark.one_store_each
 def test_a_hundred_callers_at_once_get_their_own_answers(door: Door) -> None:
     async def story() -> None:
         async with door() as api:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.http_fixtures",)
 
+pytestmark = pytest.mark.one_store_each
+
 app = App()
 
 
@@ -313,7 +315,6 @@ def start(tmp_path: Path) -> Start:
     return started
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_when_all_calls_are_answered(start: Start, database_url: str, number: signal.Signals) -> None:
     async def story() -> None:
