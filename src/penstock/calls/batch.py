@@ -145,16 +145,14 @@ class Batches:
         async with self._runner.engine.thread(function, 0) as thread:
             for running in gathering.jobs:
                 await running.begin()
-
-            def in_thread(work: Callable[[], Any]) -> Awaitable[Any]:
-                assert thread is not None  # noqa: S101 - a def function has one
-                return thread.run(work)
-
             return await run_handler(
+                self._runner.engine,
                 function,
-                ActionCtx(self._runner, Calls(function.name), 0, cancelled=gathering.cancelled),
                 lambda ctx: batch.handler(ctx, items),
-                in_thread,
+                ActionCtx(self._runner, Calls(function.name), 0, cancelled=gathering.cancelled),
+                {},
+                0,
+                thread,
             )
 
     def _outcome_of(self, function: AnyFunction, running: Running, result: Any) -> Outcome:

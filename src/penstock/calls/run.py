@@ -198,10 +198,10 @@ class Runner:
         async with self.engine.thread(function, depth) as thread:
             if attempt is not None:
                 await attempt.begin()
-            result = await self._run(
-                function, ActionCtx(self, Calls(function.name), depth, attempt), arguments, depth, thread
-            )
-        return function.signature.check_result(result)
+            return await self._run(function, self._action_ctx(function, depth, attempt), arguments, depth, thread)
+
+    def _action_ctx(self, function: AnyFunction, depth: int, attempt: Running | None) -> ActionCtx:
+        return ActionCtx(self, Calls(function.name), depth, attempt)
 
     # ----- nested in a transaction
 
@@ -357,30 +357,16 @@ class Runner:
             raise transaction.failure
         return result
 
-    async def _in_scope(
+    def _in_scope(
         self, function: AnyFunction, transaction: Transaction, arguments: Arguments, depth: int, thread: Place | None
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         check_depth(function, depth)
-        result = await self._run(function, self._ctx(function, transaction, depth), arguments, depth, thread)
-        return function.signature.check_result(result)
-
-    def _ctx(self, function: AnyFunction, transaction: Transaction, depth: int) -> QueryCtx:
         writable = function.kind is FunctionKind.MUTATION
         scope = Scope(transaction, function.name, writable=writable)
-        return MutationCtx(self, scope, depth) if writable else QueryCtx(self, scope, depth)
+        ctx = MutationCtx(self, scope, depth) if writable else QueryCtx(self, scope, depth)
+        return self._run(function, ctx, arguments, depth, thread)
 
     def _run(
         self, function: AnyFunction, ctx: Ctx, arguments: Arguments, depth: int, thread: Place | None
     ) -> Coroutine[Any, Any, Any]:
-        return run_handler(
-            function,
-            ctx,
-            lambda ctx: function.handler(ctx, **arguments),
-            lambda work: self._in_thread(function, work, depth, thread),
-        )
-
-    async def _in_thread(self, function: AnyFunction, work: Callable[[], R], depth: int, thread: Place | None) -> R:
-        if thread is not None:
-            return await thread.run(work)
-        async with self.engine.thread(function, depth, nested=True) as own:
-            return await self._in_thread(function, work, depth, own)
+        return run_handler(self.engine, function, function.handler, ctx, arguments, depth, thread)
