@@ -239,8 +239,12 @@ def _try_out(interest: Interest, found: Mapping[str, Any], statements: Iterable[
             trial.create_collation(_COLLATION, None)  # other programs have it not
             for statement in statements:
                 trial.execute(statement)
-            for write in ("insert into {} default values", f"update {{}} set {first} = 1", "delete from {}"):
-                trial.execute(f"explain {write.format(table)}").fetchall()
+            for write in (
+                f"insert into {table} default values",
+                f"update {table} set {first} = 1",
+                f"delete from {table}",
+            ):
+                trial.execute(f"explain {write}").fetchall()
         except (sqlite3.Error, sqlite3.Warning) as error:
             raise DeclarationError(
                 f"Interest {interest.name}: SQLite refuses the triggers of {interest.table}: {error}.",
