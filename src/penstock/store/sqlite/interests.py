@@ -16,7 +16,6 @@ from typing import Any
 
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
-from penstock.schema.fields import Kind
 from penstock.store.changes import InterestRow, Source, State
 from penstock.store.conditions import ConditionSql
 from penstock.store.contract import OpenTransaction, Session, Statement
@@ -28,7 +27,7 @@ from penstock.store.sqlite.jobs import fetch
 from penstock.store.sqlite.session import Begin, reading, writing
 from penstock.store.sqlite.tabletext import read_collations, read_table, read_type
 
-_COLLATION = SQLITE.collate[Kind.DECIMAL]
+_COLLATION = "penstock_decimal"
 _TRIAL = "create table penstock_change (interest, changed_at, kind, key, before, after)"
 
 
