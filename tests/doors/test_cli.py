@@ -246,7 +246,11 @@ def test_a_database_that_cannot_be_reached(console: Console, monkeypatch: pytest
         ("postgresql+asyncpg://u:hush@h/x", "The database URL names the driver 'asyncpg'", "Drop the driver: postgre"),
         ("postgres+psycopg2://u:hush@h/x", "The database URL names the driver 'psycopg2'", "Drop the driver: postgres"),
         ("sqlite+aiosqlite:///x.db", "The database URL names the driver 'aiosqlite'", "Drop the driver: sqlite://"),
-        ("mysql://u:hush@h/x", "The database URL has the unknown scheme 'mysql'.", "Use sqlite:///file.db or postgresql"),
+        (
+            "mysql://u:hush@h/x",
+            "The database URL has the unknown scheme 'mysql'.",
+            "Use sqlite:///file.db or postgresql",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", [("run", "hello"), ("migrate",)])

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import pytest
 from pydantic import Field
-from stage.reactive import Stage
+from stage.reactive import Stage, settle
 
 from penstock import Index, MutationCtx, Table, ValueInvalid, gte
 from penstock.errors import SchemaMismatch
@@ -42,6 +42,7 @@ def tool(url: str) -> sqlite3.Connection:
 
 async def test_any_tool_reads_orders_indexes_and_writes_amounts(sqlite_url: str) -> None:
     stage = Stage(Sale)
+    stage.task(Sale, filter=lambda row: row.price >= Decimal("9.98"), watch=("price",))
     async with stage.open(sqlite_url) as test:
         await stage.insert(test, *(Sale(price=Decimal(amount)) for amount in AMOUNTS))
         with closing(tool(sqlite_url)) as other:
@@ -64,15 +65,21 @@ async def test_any_tool_reads_orders_indexes_and_writes_amounts(sqlite_url: str)
             assert [row.price for row in rows] == sorted(map(Decimal, theirs))
             assert await ctx.db.query(Sale).sum("price") == sum(map(Decimal, theirs))
             assert await ctx.db.query(Sale).with_index(Sale.by_price, price=Decimal("0.30")).count() == 2
-            return [row.price for row in await ctx.db.query(Sale).with_index(Sale.by_price, price=gte(Decimal(7))).collect()]
+            return [
+                row.price for row in await ctx.db.query(Sale).with_index(Sale.by_price, price=gte(Decimal(7))).collect()
+            ]
 
         found = await stage.do(test, look)
+        await settle(test)
+        assert sorted(ran.values["price"] for ran in stage.taken()) == found[1:]
         assert list(map(str, found)) == [
             "7", "9.98", "10", "19.9", "123456789012.345", "999999999999999", "1E+20",
         ]  # fmt: skip
 
 
-@pytest.mark.parametrize("amount", ["1234567890.12345678", "0.10000000000000001", "1E+400", "-1E-400", "9007199254740993"])
+@pytest.mark.parametrize(
+    "amount", ["1234567890.12345678", "0.10000000000000001", "1E+400", "-1E-400", "9007199254740993"]
+)
 async def test_amounts_of_more_digits_are_refused_unless_they_are_declared(sqlite_url: str, amount: str) -> None:
     stage = Stage(Sale, Transfer)
     async with stage.open(sqlite_url) as test:
@@ -123,6 +130,8 @@ async def test_a_file_from_before_amounts_were_numbers_is_refused_in_words(tmp_p
         other.execute("drop index sale_by_price")
         other.execute("alter table sale drop column price")
         other.execute("alter table sale add column price text collate penstock_decimal")
-    with pytest.raises(SchemaMismatch, match=r"sale\.price is declared as REAL .* but stored as TEXT collate penstock_decimal"):
+    with pytest.raises(
+        SchemaMismatch, match=r"sale\.price is declared as REAL .* but stored as TEXT collate penstock_decimal"
+    ):
         async with stage.open(url):
             pass

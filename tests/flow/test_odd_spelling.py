@@ -143,8 +143,23 @@ async def test_a_file_whose_text_is_not_utf_8_is_refused(tmp_path: Path) -> None
             pass
 
 
-ODD_NAMES = ("a{b}", "{}", "{0}", "%s", "%(p1)s", ":name", "?", "?1", "$1", "$$", "$penstock$", 'say "hi"', "it's", "b\\c")
-ODD_TABLE = "odd {t} {} %s %(p1)s :name ? $1 $$ $penstock$ \"o\" it's b\\c"
+ODD_NAMES = (
+    "a{b}",
+    "{}",
+    "{0}",
+    "%s",
+    "%(p1)s",
+    ":name",
+    "?",
+    "?1",
+    "$1",
+    "$$",
+    "$penstock$",
+    'say "hi"',
+    "it's",
+    "b\\c",
+)
+ODD_TABLE = 'odd {t} {} %s %(p1)s :name ? $1 $$ $penstock$ "o" it\'s b\\c'
 
 
 class Odd(Table, source=ODD_TABLE, key="number", managed=False):

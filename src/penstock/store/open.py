@@ -57,7 +57,7 @@ def scheme_of(url: str) -> str:
         )
     if driver:
         raise ConfigError(
-            f"The database URL names the driver {driver!r}, but penstock brings its own.",
+            f"The database URL names the driver {driver!r}, which is not chosen there.",
             fix=f"Drop the driver: {scheme}://…",
         )
     hosts = parts.netloc.rpartition("@")[2].split(",") if scheme == "postgresql" else ()
