@@ -30,7 +30,7 @@ class Sale(Table):
 class Transfer(Table):
     amount: Decimal = Field(max_digits=40)
     fee: Annotated[Decimal, Field(max_digits=16)] | None = None
-    rounded: Decimal = Field(Decimal(0), max_digits=15)
+    rounded: Decimal = Field(default=Decimal(0), max_digits=15)
 
     by_amount = Index("amount")
 

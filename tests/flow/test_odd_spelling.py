@@ -184,9 +184,10 @@ async def test_names_full_of_marks_are_names_everywhere(database_url: str) -> No
         await stage.insert(test, Odd(number=2, note="b", price=Decimal(2)), Odd(number=3, note="c"))
         await run_sql(database_url, f"update {table} set {quoted[1]} = 'x', note = note || '!' where number = 1")
 
+        await stage.patch(test, Odd, 2, note="B")
+        await stage.delete(test, Odd, 3)
+
         async def step(ctx: MutationCtx) -> list[Any]:
-            await ctx.db.patch(Odd, 2, note="B")
-            await ctx.db.delete(Odd, 3)
             rows = await ctx.db.query(Odd).filter(lambda row: row.note != "{}").collect()
             return [*rows, await ctx.db.query(Odd).sum("price"), await ctx.db.query(Odd).count()]
 

@@ -92,7 +92,7 @@ class Thing(Table):
     moment: datetime = datetime(2030, 1, 1, tzinfo=UTC)
     day: date = date(2030, 1, 1)
     span: timedelta = timedelta(0)
-    price: Decimal = Field(Decimal(0), max_digits=2001)
+    price: Decimal = Field(default=Decimal(0), max_digits=2001)
     uuid: UUID = UUID(int=0)
     colour: Colour = Colour.RED
     level: Level = Level.LOW

@@ -136,7 +136,7 @@ async def test_text_that_is_no_unicode_stops_nobody(sqlite_url: str) -> None:
 
 class Invoice(Table):
     price: Decimal = Field(max_digits=40)
-    tax: Decimal | None = Field(None, max_digits=40)
+    tax: Decimal | None = Field(default=None, max_digits=40)
     note: str = ""
 
 
