@@ -141,8 +141,8 @@ def _last_line(output: Path) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def _memory(root: int) -> tuple[float, float | None, int]:
-    """Megabytes of a process and all below it: resident; with shared pages divided, if known; and their number."""
+def family(root: int) -> dict[int, int]:
+    """A process and all below it, with the resident kilobytes of each."""
     listed = subprocess.run(["ps", "-Ao", "pid=,ppid=,rss="], check=True, capture_output=True, text=True).stdout
     parents, resident = {}, {}
     for line in listed.splitlines():
@@ -151,6 +151,13 @@ def _memory(root: int) -> tuple[float, float | None, int]:
     tree = {root}
     while below := {pid for pid, parent in parents.items() if parent in tree} - tree:
         tree |= below
+    return {pid: resident[pid] for pid in tree}
+
+
+def _memory(root: int) -> tuple[float, float | None, int]:
+    """Megabytes of a process and all below it: resident; with shared pages divided, if known; and their number."""
+    resident = family(root)
+    tree = resident.keys()
     shares = [_proportional_kilobytes(pid) for pid in tree]
     known = [share for share in shares if share is not None]
     proportional = sum(known) * _MB if len(known) == len(tree) else None

@@ -11,12 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import asyncpg
 import click
 import pytest
 
 from penstock.cli import main
+from penstock.store.open import scheme_of
 
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
@@ -229,6 +231,54 @@ def test_a_database_that_cannot_be_reached(console: Console, monkeypatch: pytest
     assert failed.err.startswith("error: Cannot connect to the database")
     assert "fix: Check that it runs" in failed.err
     assert "secret" not in failed.err
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "fix"),
+    [
+        ("sqlite://bob:hush@h/x.db", "The database URL names the host 'h', but SQLite is a file.", "Write three slash"),
+        ("postgresql://u:hush@h:nan/x", "The database URL cannot be read: its host or its port", "Use postgresql://"),
+        ("postgresql://u:hush@h:99999/x", "The database URL cannot be read: its host or its port", "Use postgresql://"),
+        ("postgresql://u:hu/hush@h/x", "The database URL cannot be read: its host or its port", "Use postgresql://"),
+        ("postgresql://u:hush@h,g:1:2/x", "The database URL cannot be read: its host or its port", "Use postgresql://"),
+        ("postgresql://u:hush@[::1/x", "The database URL cannot be read: its host or its port", "Use postgresql://"),
+        ("postgresql:///x?port=hush", "The database URL cannot be read: its host or its port", "Use postgresql://"),
+        ("postgresql+asyncpg://u:hush@h/x", "The database URL names the driver 'asyncpg'", "Drop the driver: postgre"),
+        ("postgres+psycopg2://u:hush@h/x", "The database URL names the driver 'psycopg2'", "Drop the driver: postgres"),
+        ("sqlite+aiosqlite:///x.db", "The database URL names the driver 'aiosqlite'", "Drop the driver: sqlite://"),
+        (
+            "mysql://u:hush@h/x",
+            "The database URL has the unknown scheme 'mysql'.",
+            "Use sqlite:///file.db or postgresql",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", [("run", "hello"), ("migrate",)])
+def test_a_database_url_that_cannot_be_is_refused_without_its_password(
+    console: Console, command: tuple[str, ...], url: str, error: str, fix: str
+) -> None:
+    console.write("app.py", LONE)
+    failed = console(*command, "--database", url)
+    assert failed.code == 1
+    assert failed.err.startswith(f"error: {error}")
+    assert f"fix: {fix}" in failed.err
+    assert "hush" not in failed.err
+    assert "Traceback" not in failed.err
+
+
+def test_hosts_of_a_cluster_each_have_their_port() -> None:
+    assert scheme_of("postgresql://u:p@[::1]:5432,db.internal:5433,db/x?port=5432") == "postgresql"
+
+
+def test_a_database_that_was_never_made_is_told_with_the_command_that_makes_it(
+    console: Console, postgres_url: str
+) -> None:
+    console.write("app.py", LONE)
+    for command in (("run", "hello"), ("migrate",)):
+        failed = console(*command, "--database", urlsplit(postgres_url)._replace(path="/nowhere").geturl())
+        assert failed.err.startswith("error: The database server refused the connection: database")
+        assert "fix: Make the database with createdb nowhere, or check the database URL." in failed.err
+        assert (failed.code, failed.out) == (1, "")
 
 
 def test_a_database_that_is_read_only(console: Console, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

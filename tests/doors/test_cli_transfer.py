@@ -15,6 +15,7 @@ import asyncpg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
 
 from penstock import Table
 from penstock.cli.documents import Documents
@@ -39,7 +40,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from penstock import App, Id, MutationCtx, Table
 
@@ -64,7 +65,7 @@ class Thing(Table):
     at: datetime
     day: date
     span: timedelta
-    amount: Decimal
+    amount: Decimal = Field(max_digits=40)
     uuid: UUID
     colour: Colour
     size: Literal[1, 2]
@@ -367,7 +368,7 @@ class Sample(Table):
     at: datetime
     day: date
     span: timedelta
-    amount: Decimal
+    amount: Decimal = Field(max_digits=10**9)
     uuid: UUID
     anything: Any
 

@@ -7,13 +7,14 @@ from contextlib import closing
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 from stage.outboxes import OutboxStage, drain, run_sql
 from stage.reactive import Stage, settle
 
-from penstock import App, Config, ConfigError, JobState, Table, TaskFilter
+from penstock import App, Config, ConfigError, JobState, MutationCtx, Table, TaskFilter
 
 HUGE = 5000  # digits; Python reads ints of up to 4300
 
@@ -140,3 +141,59 @@ async def test_a_file_whose_text_is_not_utf_8_is_refused(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="keeps its text as UTF-16le"):
         async with App().open(config=Config(database=f"sqlite:///{file}")):
             pass
+
+
+ODD_NAMES = (
+    "a{b}",
+    "{}",
+    "{0}",
+    "%s",
+    "%(p1)s",
+    ":name",
+    "?",
+    "?1",
+    "$1",
+    "$$",
+    "$penstock$",
+    'say "hi"',
+    "it's",
+    "b\\c",
+)
+ODD_TABLE = 'odd {t} {} %s %(p1)s :name ? $1 $$ $penstock$ "o" it\'s b\\c'
+
+
+class Odd(Table, source=ODD_TABLE, key="number", managed=False):
+    number: int
+    note: str
+    price: Decimal | None = None
+
+
+async def test_names_full_of_marks_are_names_everywhere(database_url: str) -> None:
+    """Columns that others have put before ours, and the name of the table."""
+    quoted = ['"' + name.replace('"', '""') + '"' for name in (ODD_TABLE, *ODD_NAMES)]
+    table, others = quoted[0], ", ".join(f"{name} text" for name in quoted[1:])
+    await run_sql(
+        database_url,
+        f"create table {table} ({others}, number integer primary key, note text not null, price numeric)",
+        f"insert into {table} (number, note, price) values (1, 'a', 1.5)",
+    )
+    stage = OutboxStage(Odd)
+    stage.outbox(Odd)
+    stage.task(Odd, filter=lambda row: row.note != "", watch=("note",))
+    async with stage.open(database_url) as test:
+        await stage.insert(test, Odd(number=2, note="b", price=Decimal(2)), Odd(number=3, note="c"))
+        await run_sql(database_url, f"update {table} set {quoted[1]} = 'x', note = note || '!' where number = 1")
+
+        await stage.patch(test, Odd, 2, note="B")
+        await stage.delete(test, Odd, 3)
+
+        async def step(ctx: MutationCtx) -> list[Any]:
+            rows = await ctx.db.query(Odd).filter(lambda row: row.note != "{}").collect()
+            return [*rows, await ctx.db.query(Odd).sum("price"), await ctx.db.query(Odd).count()]
+
+        *rows, total, count = await stage.do(test, step)
+        assert ([row.note for row in rows], total, count) == (["a!", "B"], Decimal("3.5"), 2)
+        await drain(test)
+        await settle(test)
+        assert {*stage.texts()} == {"a!", "b", "c"}
+        assert {(ran.doc_id, ran.values["note"]) for ran in stage.taken()} == {(1, "a!"), (2, "B")}

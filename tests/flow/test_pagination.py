@@ -7,12 +7,13 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import Field
 from stage.examples import examples
 from stage.stories import Tell, one_backend, tell_in
 
@@ -45,7 +46,7 @@ class Booking(Table):
 
 class Sample(Table):
     real: float | None = None
-    price: Decimal | None = None
+    price: Annotated[Decimal, Field(max_digits=1000)] | None = None
     moment: datetime | None = None
     day: date | None = None
     span: timedelta | None = None

@@ -92,7 +92,7 @@ class Thing(Table):
     moment: datetime = datetime(2030, 1, 1, tzinfo=UTC)
     day: date = date(2030, 1, 1)
     span: timedelta = timedelta(0)
-    price: Decimal = Decimal(0)
+    price: Decimal = Field(default=Decimal(0), max_digits=2001)
     uuid: UUID = UUID(int=0)
     colour: Colour = Colour.RED
     level: Level = Level.LOW
@@ -125,7 +125,7 @@ class Ordered(Table):
     moment: datetime | None = None
     day: date | None = None
     span: timedelta | None = None
-    price: Decimal | None = None
+    price: Annotated[Decimal, Field(max_digits=2001)] | None = None
     uuid: UUID | None = None
     colour: Colour | None = None
     level: Level | None = None

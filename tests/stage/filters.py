@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from operator import eq, ge, gt, le, lt, ne
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import asyncpg
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from penstock import Table
 from penstock.reactive.describe import describe
@@ -30,7 +30,7 @@ from penstock.store.conditions import ConditionSql, WatchSql, condition_sql, wat
 from penstock.store.ddl import create_table
 from penstock.store.dialect import Dialect
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.sqlite.dialect import SQLITE
+from penstock.store.sqlite.dialect import SQLITE, number_or_text
 from penstock.store.sqlite.functions import register_functions
 from penstock.store.statements import TableStatements
 from penstock.store.values import captured_values, stored_values
@@ -58,7 +58,7 @@ class Thing(Table):
     until: datetime | None = None
     day: date | None = None
     span: timedelta | None = None
-    price: Decimal | None = None
+    price: Annotated[Decimal, Field(max_digits=2001)] | None = None
     cost: Decimal = Decimal(0)
     uuid: UUID | None = None
     part: Part | None = None
@@ -175,7 +175,7 @@ class Dice:
             flag=maybe(lambda: self._one([True, False])), blob=maybe(lambda: self._one(BLOBS)), at=maybe(self.time),
             until=maybe(self.time), day=maybe(lambda: self._one(DATES)), span=maybe(self.span),
             price=maybe(self.decimal),
-            cost=self.decimal(), uuid=maybe(lambda: self._one(UUIDS)), part=maybe(self.part), data=self.json(),
+            cost=self.amount(), uuid=maybe(lambda: self._one(UUIDS)), part=maybe(self.part), data=self.json(),
         )  # fmt: skip
 
     def _one(self, choices: Sequence[Any]) -> Any:
@@ -202,6 +202,10 @@ class Dice:
         if self.random.random() < 0.7:
             return Decimal(self._one(DECIMALS))
         return Decimal(self.random.randint(-300, 300)).scaleb(-self.random.randint(0, 2))
+
+    def amount(self) -> Decimal:
+        """A decimal of no more digits than SQLite's numbers keep."""
+        return next(one for one in iter(self.decimal, None) if isinstance(number_or_text(one), float))
 
     def time(self) -> Any:
         if self.random.random() < 0.7:

@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 import pytest
+from pydantic import Field
 from stage.feed import NOW, Reader, check, feed, opened, write
 
 from penstock.changes.change import CapturedChange
@@ -134,14 +135,14 @@ async def test_text_that_is_no_unicode_stops_nobody(sqlite_url: str) -> None:
 
 
 class Invoice(Table):
-    price: Decimal
-    tax: Decimal | None = None
+    price: Decimal = Field(max_digits=40)
+    tax: Decimal | None = Field(default=None, max_digits=40)
     note: str = ""
 
 
 class Billed(Table):
     by_price = Index("price")
-    price: Decimal
+    price: Decimal = Field(max_digits=40)
 
 
 INVOICE = (
@@ -186,7 +187,7 @@ async def test_another_program_writes_decimals_without_penstocks_collation(sqlit
         ]
 
 
-async def test_another_program_cannot_write_an_indexed_decimal_captured_or_not(sqlite_url: str) -> None:
+async def test_another_program_cannot_write_an_indexed_decimal_of_many_digits_captured_or_not(sqlite_url: str) -> None:
     async with captured(sqlite_url) as (store, other):
         await push(store, [definition_of(Billed)])
         insert = "insert into billed (id, creation_time, price) values ('a', '2030-01-01T00:00:00.000000Z', '1')"

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiosqlite
 import pytest
+from pydantic import Field
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 from stage.guests import library_url, sqlite_file
@@ -106,7 +107,7 @@ def test_a_connection_that_only_reads_is_told_of(sqlite: sqlite3.Connection, sql
 
 
 class Price(Table):
-    amount: Decimal
+    amount: Decimal = Field(max_digits=40)
 
     by_amount = Index("amount")
 

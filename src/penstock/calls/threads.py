@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
+from penstock.clock import profile_timer, yield_thread
 from penstock.errors import Overloaded
 
 R = TypeVar("R")
@@ -222,7 +223,16 @@ async def apart(size: int, work: Callable[[], R]) -> R:
     """Do work that takes longer the more bytes there are, such as checking them; if there are many, in one thread."""
     if is_small(size):
         return work()
-    return await asyncio.get_running_loop().run_in_executor(_APART, contextvars.copy_context().run, work)
+    return await asyncio.get_running_loop().run_in_executor(_APART, contextvars.copy_context().run, _do_and_yield, work)
+
+
+def _do_and_yield(work: Callable[[], R]) -> R:
+    """Do some work, then let the event loop do all of its own that has waited, not only its next step."""
+    begun = profile_timer()
+    try:
+        return work()
+    finally:
+        yield_thread(begun)
 
 
 def _work(given: SimpleQueue[Callable[[], None] | None]) -> None:

@@ -24,7 +24,7 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError, DataError
 from penstock.store.migrate import push
-from penstock.store.open import make_store, sqlite_path
+from penstock.store.open import make_store, scheme_of, sqlite_path
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ def _uvloop() -> Any:
 
 def _expect_file(config: Config) -> None:
     """Refuse to make an empty database by looking at it."""
-    if urlsplit(config.database).scheme in {"sqlite", ""} and not sqlite_path(config.database).exists():
+    if scheme_of(config.database) == "sqlite" and not sqlite_path(config.database).exists():
         raise ConfigError(
             f"There is no database {sqlite_path(config.database)}.",
             fix="Make it with penstock migrate, or name another one with --database.",

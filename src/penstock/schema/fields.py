@@ -8,8 +8,9 @@ to each database's own form to the stores' dialects.
 from __future__ import annotations
 
 import enum
+import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -89,6 +90,7 @@ class Column:
         kind: What it is in SQL.
         optional: Whether it may hold None (NULL).
         choices: For an Enum or Literal, the stored values it is limited to; each store adds a CHECK.
+        long: Whether it is for decimals of more digits than a float keeps.
         required: Whether an insert must name it; otherwise `default` fills it.
         encode: From a valid Python value to the form a store takes; None passes unchanged through both.
         decode: From that form to the Python value; None where both are the same.
@@ -101,6 +103,7 @@ class Column:
     required: bool = True
     encode: Encode = field(default=lambda value: value, repr=False, compare=False)
     decode: Decode | None = field(default=None, repr=False, compare=False)
+    long: bool = False
     info: FieldInfo | None = field(default=None, repr=False, compare=False)
 
     def check(self, value: Any) -> Any:
@@ -137,7 +140,20 @@ def column_of(table: str, name: str, info: FieldInfo) -> Column:
     where = f"{table}.{name}"
     annotation, optional = _strip_optional(info.annotation)
     kind, choices, encode, decode = _convert(where, annotation, info)
-    return Column(name, kind, optional, choices, info.is_required(), encode, decode, info)
+    long = kind is Kind.DECIMAL and _max_digits(info.annotation, info.metadata) > sys.float_info.dig
+    return Column(name, kind, optional, choices, info.is_required(), encode, decode, long, info)
+
+
+def _max_digits(annotation: Any, said: Iterable[Any]) -> int:
+    """How many digits pydantic's `max_digits` allows, wherever it stands; 0 if it is not said."""
+    metadata = getattr(annotation, "__metadata__", ())
+    inner = get_args(annotation)[:1] if metadata else get_args(annotation)
+    found = [_max_digits(part, ()) for part in inner]
+    found += [
+        _max_digits(None, one.metadata) if isinstance(one, FieldInfo) else getattr(one, "max_digits", None) or 0
+        for one in (*said, *metadata)
+    ]
+    return max(found, default=0)
 
 
 def _strip_optional(annotation: Any) -> tuple[Any, bool]:

@@ -26,7 +26,9 @@ from penstock.store.dialect import Dialect
 from penstock.store.statements import index_columns
 
 # SQLite has few types: a comment in the table's text tells the kind of column, so that a change of it is seen.
-_TOLD_BY_COMMENT = (Kind.BOOLEAN, Kind.DATETIME, Kind.DATE, Kind.INTERVAL, Kind.UUID, Kind.JSON)
+_TOLD_BY_COMMENT = (
+    Kind.BOOLEAN, Kind.DATETIME, Kind.DATE, Kind.INTERVAL, Kind.DECIMAL, Kind.UUID, Kind.JSON,
+)  # fmt: skip
 SQLITE = "sqlite"
 
 
@@ -60,14 +62,16 @@ def fold(name: str, dialect: Dialect) -> str:
 
 
 def _describe_column(column: Column, dialect: Dialect) -> StoredColumn:
-    return StoredColumn(column.name, column_type(column.kind, dialect), column.optional)
+    return StoredColumn(column.name, column_type(column, dialect), column.optional)
 
 
-def column_type(kind: Kind, dialect: Dialect) -> str:
-    """The SQL type of a kind of column, with its collation."""
+def column_type(column: Column, dialect: Dialect) -> str:
+    """The SQL type of a column, with its collation."""
+    if column.long and dialect.long_type:
+        return dialect.long_type
+    kind = column.kind
     told = f" /* {kind.value} */" if dialect.name == SQLITE and kind in _TOLD_BY_COMMENT else ""
-    collation = f" collate {dialect.collate[kind]}" if kind in dialect.collate else ""
-    return f"{dialect.types[kind]}{told}{collation}"
+    return f"{dialect.types[kind]}{told}"
 
 
 # ----- rows that stand against a step
@@ -110,7 +114,7 @@ def column_sql(
     definition: TableDefinition, column: Column, dialect: Dialect, default: str = "", *, choices: bool = True
 ) -> str:
     """A column as CREATE TABLE and ADD COLUMN take it."""
-    parts = [dialect.quote(column.name), column_type(column.kind, dialect)]
+    parts = [dialect.quote(column.name), column_type(column, dialect)]
     parts += [] if column.optional else ["not null"]
     parts += ["primary key"] if column.name in definition.key else []
     parts += [f"default {default}"] if default else []

@@ -65,7 +65,8 @@ class Dialect:
         given: What reads a string of captured JSON, if its spelling says what the driver gave, as a column may hold
             values of any type; None if its declared kind says it.
         decoded_to_compare: Kinds whose values are not ordered as the driver gives them.
-        collate: Collation by which columns of a kind are ordered.
+        long_type: The SQL type of decimals of more digits than a float keeps, if it is another one. Such values are
+            written as text, and so are those of user-owned columns, whatever their type.
         index_nulls: What an index says after an optional column, so that NULL comes first.
         casts: Parameters of these kinds are cast, as user-owned columns may have another type.
         sum: What adds the values of a kind, with {0} for the column.
@@ -88,7 +89,7 @@ class Dialect:
     decode: Mapping[Kind, Convert] = field(default_factory=dict)
     given: Convert | None = None
     decoded_to_compare: frozenset[Kind] = frozenset()
-    collate: Mapping[Kind, str] = field(default_factory=dict)
+    long_type: str = ""
     index_nulls: str = ""
     order_nulls: Mapping[str, str] = field(default_factory=dict)
     casts: Mapping[Kind, str] = field(default_factory=dict)

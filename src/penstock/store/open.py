@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 from typing import cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from penstock.clock import Clock
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.store.contract import Store
+
+_LAST_PORT = 65_535
 
 
 def make_store(config: Config, clock: Clock) -> Store:
@@ -19,8 +21,9 @@ def make_store(config: Config, clock: Clock) -> Store:
     Raises:
         ConfigError: The URL names no database that penstock knows, or its driver is not installed.
     """
-    scheme = urlsplit(config.database).scheme
-    if scheme in {"postgresql", "postgres"}:
+    if config.direct_database:
+        scheme_of(config.direct_database)
+    if scheme_of(config.database) == "postgresql":
         try:
             module = importlib.import_module("penstock.store.postgres.store")
         except ModuleNotFoundError as error:
@@ -35,21 +38,57 @@ def make_store(config: Config, clock: Clock) -> Store:
     return cast("Store", module.SqliteStore(sqlite_path(config.database), config, clock))
 
 
+def scheme_of(url: str) -> str:
+    """Which store a database URL names, ``sqlite`` or ``postgresql``. What it refuses it does not repeat: passwords.
+
+    Raises:
+        ConfigError: It cannot be read, or names no database that penstock knows.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise _unreadable() from error
+    scheme, _, driver = parts.scheme.partition("+")
+    scheme = {"": "sqlite", "postgres": "postgresql"}.get(scheme, scheme)
+    if scheme not in {"sqlite", "postgresql"}:
+        raise ConfigError(
+            f"The database URL has the unknown scheme {parts.scheme!r}.",
+            fix="Use sqlite:///file.db or postgresql://user@host/database.",
+        )
+    if driver:
+        raise ConfigError(
+            f"The database URL names the driver {driver!r}, which is not chosen there.",
+            fix=f"Drop the driver: {scheme}://…",
+        )
+    hosts = parts.netloc.rpartition("@")[2].split(",") if scheme == "postgresql" else ()
+    given = [host.rpartition("]")[2].partition(":")[2] for host in hosts]
+    ports = [*given, *",".join(parse_qs(parts.query).get("port", ())).split(",")]
+    if any(port and not (port.isdecimal() and int(port) <= _LAST_PORT) for port in ports):
+        raise _unreadable()
+    return scheme
+
+
 def sqlite_path(url: str) -> Path:
     """The file of a SQLite URL: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, or a plain path.
 
     Raises:
         ConfigError: It is of another scheme, or in memory, where no other process and no second connection sees it.
     """
+    scheme_of(url)
     parts = urlsplit(url)
-    if parts.scheme not in {"sqlite", ""}:
+    if parts.netloc:
         raise ConfigError(
-            f"The database URL has the unknown scheme {parts.scheme!r}.",
-            fix="Use sqlite:///file.db or postgresql://user@host/database.",
+            f"The database URL names the host {parts.hostname or ''!r}, but SQLite is a file.",
+            fix="Write three slashes: sqlite:///file.db.",
         )
     path = unquote(parts.path.removeprefix("/")) if parts.scheme else url
-    if parts.scheme and parts.netloc:
-        raise ConfigError(f"{url!r} names a host, but SQLite is a file.", fix="Write three slashes: sqlite:///file.db.")
     if path in {"", ":memory:"}:
         raise ConfigError("penstock needs a SQLite file: memory is not shared.", fix="Use sqlite:///file.db.")
     return Path(path)
+
+
+def _unreadable() -> ConfigError:
+    return ConfigError(
+        "The database URL cannot be read: its host or its port is none.",
+        fix="Use postgresql://user:password@host:5432/database; of a password write @ as %40, / as %2F and : as %3A.",
+    )

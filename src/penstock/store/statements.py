@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple
 
+from penstock.errors import ValueInvalid
 from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
 from penstock.schema.table import Table, TableDefinition
@@ -47,7 +49,7 @@ class TableStatements:
         self.table = dialect.table(definition.name)
         self.columns = ", ".join(dialect.quote(column.name) for column in definition.columns)
         self._cache: dict[Any, Statement] = {}
-        self._encoders = [dialect.encode.get(column.kind) for column in definition.columns]
+        self._encoders = [_encoding(definition, column, dialect) for column in definition.columns]
         self._names = [column.name for column in definition.columns]
         self._decode = _decoder([_decoding(column, dialect) for column in definition.columns])
         self._parts: dict[tuple[str, ...], RowDecoder] = {}
@@ -310,6 +312,29 @@ class TableStatements:
         kind = self.definition.column(column).kind
         template = self.dialect.sum.get(kind, "sum({0})") if what == "sum" else f"{what}({{0}})"
         return template.format(self.dialect.quote(column))
+
+
+def _encoding(definition: TableDefinition, column: Column, dialect: Dialect) -> Convert | None:
+    """From the neutral form of a value to what the driver takes."""
+    encode = dialect.encode.get(column.kind)
+    if encode is None or column.kind is not Kind.DECIMAL:
+        return encode
+    return str if column.long or not definition.managed else partial(_short, f"{definition.name}.{column.name}", encode)
+
+
+def _short(where: str, encode: Convert, value: Any) -> Any:
+    """A decimal as a number.
+
+    Raises:
+        ValueInvalid: It has more digits than a number keeps.
+    """
+    found = encode(value)
+    if isinstance(found, str):
+        raise ValueInvalid(
+            f"{where}: {value} has more digits than a number of SQLite's keeps, which is 15.",
+            fix="Declare the field with more, such as Field(max_digits=40): then it is stored as text.",
+        )
+    return found
 
 
 class Statements:

@@ -206,7 +206,7 @@ def _neutral(dialect: Dialect, kind: Kind, value: Any) -> Any:
 def _from_json(dialect: Dialect, kind: Kind, value: Any) -> Any:
     """A captured value as a driver gives it."""
     if isinstance(value, Decimal):  # SQLite has no such numbers but floats, of which these are all the digits
-        return value if kind is Kind.DECIMAL and dialect.types[kind] != dialect.types[Kind.TEXT] else float(value)
+        return value if kind is Kind.DECIMAL and kind not in dialect.decode else float(value)
     if not isinstance(value, str):
         return value
     if kind is not Kind.TEXT and value.startswith("\\x"):  # also in a column of SQLite of another type

@@ -322,8 +322,8 @@ class Scan(Generic[T]):
     def _after_cursor(self, values: list[Any] | None, columns: list[Column]) -> list[Segment]:
         if values is None:
             return [self._segment]
-        dialect = self._statements.dialect
-        encoded = [dialect.encode_value(column.kind, value) for column, value in zip(columns, values, strict=True)]
+        encode = self._statements.encode_one
+        encoded = [encode(column.name, value) for column, value in zip(columns, values, strict=True)]
         # a forged cursor moves inside its query only
         encoded[: len(self._segment.prefix)] = self._segment.prefix
         segment = self._segment._replace(within=self._segment)

@@ -259,6 +259,12 @@ async def _close(connection: Connection) -> None:
 
 
 def _refusal(error: BaseException) -> BaseException:
+    if isinstance(error, asyncpg.InvalidCatalogNameError):
+        name = error.args[0].split('"')[1:2] or ["NAME"]  # the quotes are of another kind in some languages
+        return DatabaseUnavailable(
+            f"The database server refused the connection: {error}.",
+            fix=f"Make the database with createdb {name[0]}, or check the database URL.",
+        )
     meant = translate(error)
     if isinstance(meant, DatabaseUnavailable) or not isinstance(error, asyncpg.PostgresError):
         return DatabaseUnavailable(

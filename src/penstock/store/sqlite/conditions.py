@@ -170,7 +170,8 @@ class LiteSpelling(Spelling):
             return f"coalesce({self._json(term, guards)[0]}, 'null') = 'null'"
         if term.kind is Kind.DECIMAL and isinstance(term, Field):
             name = self.bare(term.column)
-            guards.append(_guard(Kind.DECIMAL, name))
+            is_number = f"typeof({name}) in ('integer', 'real') and abs({name}) < 9e999"
+            guards.append(f"{is_number} or {_guard(Kind.DECIMAL, name)}")
             return f"{name} is null"
         return f"{self.value(term, term.kind, guards)} is null"
 

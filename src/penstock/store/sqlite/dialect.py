@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
@@ -19,6 +20,18 @@ _MICROSECOND = timedelta(microseconds=1)
 def encode_datetime(value: datetime) -> str:
     """A point in time as text of fixed width, so that its order is that of time: 2026-11-21T09:00:00.000000Z."""
     return value.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"
+
+
+def number_or_text(value: Decimal) -> float | str:
+    """A decimal as a float if that has all its digits, as it has of up to 15, and otherwise as text."""
+    number = float(value)
+    return number if Decimal(repr(number)) == value else str(value)
+
+
+def decimal_of(value: str | float) -> Decimal:
+    """A decimal as it is stored: of a float, its shortest form."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 10**sys.float_info.dig
+    return Decimal(int(value)) if is_whole else Decimal(str(value))
 
 
 def given(spelled: str) -> str | bytes | float:
@@ -41,7 +54,7 @@ SQLITE = Dialect(
         Kind.DATETIME: "TEXT",
         Kind.DATE: "TEXT",
         Kind.INTERVAL: "INTEGER",
-        Kind.DECIMAL: "TEXT",
+        Kind.DECIMAL: "REAL",
         Kind.UUID: "TEXT",
         Kind.JSON: "TEXT",
     },
@@ -51,7 +64,7 @@ SQLITE = Dialect(
         Kind.DATETIME: encode_datetime,
         Kind.DATE: date.isoformat,
         Kind.INTERVAL: lambda value: value // _MICROSECOND,
-        Kind.DECIMAL: str,
+        Kind.DECIMAL: number_or_text,
         Kind.UUID: str,
     },
     decode={
@@ -59,11 +72,11 @@ SQLITE = Dialect(
         Kind.DATETIME: datetime.fromisoformat,
         Kind.DATE: date.fromisoformat,
         Kind.INTERVAL: lambda value: timedelta(microseconds=int(value)),
-        Kind.DECIMAL: lambda value: Decimal(str(value)),  # a numeric column of a user holds numbers
+        Kind.DECIMAL: decimal_of,
         Kind.UUID: UUID,
     },
     given=given,
     decoded_to_compare=frozenset({Kind.DECIMAL}),
-    collate={Kind.DECIMAL: "penstock_decimal"},
+    long_type="TEXT /* decimal */ collate penstock_decimal",
     sum={Kind.DECIMAL: "penstock_decimal_sum({0})", Kind.INTEGER: _WIDE_SUM, Kind.INTERVAL: _WIDE_SUM},
 )

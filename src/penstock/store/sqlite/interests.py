@@ -16,7 +16,6 @@ from typing import Any
 
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
-from penstock.schema.fields import Kind
 from penstock.store.changes import InterestRow, Source, State
 from penstock.store.conditions import ConditionSql
 from penstock.store.contract import OpenTransaction, Session, Statement
@@ -28,7 +27,7 @@ from penstock.store.sqlite.jobs import fetch
 from penstock.store.sqlite.session import Begin, reading, writing
 from penstock.store.sqlite.tabletext import read_collations, read_table, read_type
 
-_COLLATION = SQLITE.collate[Kind.DECIMAL]
+_COLLATION = "penstock_decimal"
 _TRIAL = "create table penstock_change (interest, changed_at, kind, key, before, after)"
 
 
@@ -239,8 +238,12 @@ def _try_out(interest: Interest, found: Mapping[str, Any], statements: Iterable[
             trial.create_collation(_COLLATION, None)  # other programs have it not
             for statement in statements:
                 trial.execute(statement)
-            for write in ("insert into {} default values", f"update {{}} set {first} = 1", "delete from {}"):
-                trial.execute(f"explain {write.format(table)}").fetchall()
+            for write in (
+                f"insert into {table} default values",
+                f"update {table} set {first} = 1",
+                f"delete from {table}",
+            ):
+                trial.execute(f"explain {write}").fetchall()
         except (sqlite3.Error, sqlite3.Warning) as error:
             raise DeclarationError(
                 f"Interest {interest.name}: SQLite refuses the triggers of {interest.table}: {error}.",
