@@ -59,10 +59,3 @@ async def some_have_begun(history: History, count: int) -> None:
 
 async def some_more_begin(history: History, count: int) -> None:
     await some_have_begun(history, history.count("begins") + count)
-
-
-async def some_run_at_once(history: History, count: int) -> None:
-    async def enough() -> bool:
-        return history.count("begins") - history.count("ends") >= count
-
-    await until(enough)
