@@ -90,7 +90,7 @@ def test_no_sql_numbers_a_question_mark(files: list[Path], root: Path) -> None:
 def test_every_make_target_has_a_line_of_help(root: Path) -> None:
     text = (root / "Makefile").read_text("utf-8")
     phony = re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE)[0].split()
-    helped = re.findall(r"^([a-z]+):.*## \S", text, re.MULTILINE)
+    helped = re.findall(r"^([a-z-]+):.*## \S", text, re.MULTILINE)
     assert sorted(phony) == sorted(helped)
 
 
