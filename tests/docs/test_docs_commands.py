@@ -120,7 +120,7 @@ def assert_exists(words: list[str], where: str) -> None:
 
 
 def make_targets(root: Path) -> set[str]:
-    return set(re.findall(r"^([a-z]+):", (root / "Makefile").read_text("utf-8"), re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text("utf-8"), re.MULTILINE))
 
 
 def test_every_make_target_exists(blocks: dict[Path, list[BlockLike]], root: Path) -> None:
