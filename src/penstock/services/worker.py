@@ -60,6 +60,7 @@ class Worker(Service):
         lease: The number of its lease, while it has one.
         next_run_at: When more jobs were to start, at its last look: scheduled ones, or those that a rate limit keeps.
         on_claimed: Is told of the jobs that it is about to run.
+        prepared: How many connections it makes ready to claim before it begins.
     """
 
     name = "worker"
@@ -82,6 +83,7 @@ class Worker(Service):
         self._heard = Heard(self._store, self.clock)
         self._under_way = UnderWay(runner, jobs, self._heard, self.wake.set)
         self._journal = runner.engine.journal
+        self.prepared = _AT_ONCE
         self.on_claimed: Callable[[Sequence[Job]], None] = self._journal.started
         self._journal.watch(self._under_way.busy, self._slots.held)
         self._reports = Reports(self._journal, self._store, self.clock)
@@ -161,7 +163,7 @@ class Worker(Service):
         now = self.clock.monotonic()
         if self.lease is None:
             take = self._store.leases.take(self._label, self._ttl, self.clock.now())
-            self.lease, _ = await asyncio.gather(take, self._store.jobs.prepare(_AT_ONCE))
+            self.lease, _ = await asyncio.gather(take, self._store.jobs.prepare(self.prepared))
             self._renewed_at, self._astray = now, False
             log_event("worker.started", lease=self.lease, worker=self._label)
             return

@@ -121,6 +121,7 @@ class TestApp(Backend):
         assert isinstance(planner, Planner) and isinstance(relay, Relay)  # noqa: PT018, S101 - for type checkers
         self.worker, self.cron_scheduler, self.planner, self.relay = worker, scheduler, planner, relay
         self.worker.on_claimed = self._claimed
+        self.worker.prepared = 0  # which would take longer than most tests
         for line in relay.lines:
             line.on_failed = lambda outbox, trouble: self._failures.append((outbox, trouble))
         return self
