@@ -96,10 +96,10 @@ def test_a_job_waits_for_a_write_lock_for_as_long_as_it_takes(sqlite_url: str) -
             store: Any = backend.engine.store
             begin_write, refusals = store.begin_write, 0
 
-            async def begin() -> Any:
+            async def begin(*given: Any) -> Any:
                 nonlocal refusals
                 try:
-                    return await begin_write()
+                    return await begin_write(*given)
                 except DatabaseBusy:
                     refusals += 1
                     raise

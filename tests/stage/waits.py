@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from penstock.clock import SystemClock
 
-SOON = 30.0
+SOON = 90.0  # for a machine that does other things as well
 
 
 async def until(true: Callable[[], Awaitable[bool]]) -> float:
