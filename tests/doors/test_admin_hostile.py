@@ -90,7 +90,7 @@ async def test_changes_that_cannot_be_taken(sqlite_url: str) -> None:
         (b"{", 400, "BadJson"),
         (b'{"task": NaN}', 400, "BadJson"),
         (b'{"task": "\\ud800"}', 400, "BadJson"),
-        (b"[" * 60_000, 400, "BadJson"),
+        (b"[" * 60_000, 413, "RequestTooLarge"),
         (b'{"task": "\xff"}', 400, "BadJson"),
         ([], 400, "BadRequest"),
         ("ship", 400, "BadRequest"),

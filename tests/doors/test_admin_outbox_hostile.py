@@ -102,7 +102,7 @@ async def test_changes_of_outboxes_that_cannot_be_taken(database_url: str) -> No
         (b"{", 400, "BadJson"),
         (b'{"outbox": NaN}', 400, "BadJson"),
         (b'{"outbox": "\\ud800"}', 400, "BadJson"),
-        (b"[" * 60_000, 400, "BadJson"),
+        (b"[" * 60_000, 413, "RequestTooLarge"),
         (b'{"outbox": "\xff"}', 400, "BadJson"),
         ([], 400, "BadRequest"),
         ("post", 400, "BadRequest"),
@@ -193,8 +193,8 @@ async def test_places_that_no_outbox_has_had(database_url: str) -> None:
     places = [
         "{",
         "{}",
-        "{" * 60_000,
-        '{"a":' * 5_000,
+        "{" * 2_000,
+        '{"a":' * 2_000,
         '{"seen": 5}',
         *(
             json.dumps(POSITION | wrong)

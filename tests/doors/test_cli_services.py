@@ -31,7 +31,7 @@ SLOW = """
 import asyncio
 from datetime import timedelta
 
-from penstock import ActionCtx, App, MutationCtx
+from penstock import ActionCtx, App, MutationCtx, sync
 
 app = App()
 
@@ -42,7 +42,7 @@ async def begin(ctx: MutationCtx) -> None:
 
 
 @app.internal_action
-def wait(ctx: ActionCtx) -> str:
+def wait(ctx: sync.ActionCtx) -> str:
     print("job begun", flush=True)
     with open("gate") as gate:
         return gate.read()
@@ -196,7 +196,7 @@ def test_a_worker_lets_running_jobs_finish(slow: Console) -> None:
 ENDLESS = """
 from datetime import timedelta
 
-from penstock import ActionCtx, App, MutationCtx
+from penstock import ActionCtx, App, MutationCtx, sync
 
 app = App(grace=0.1)
 
@@ -207,7 +207,7 @@ async def begin(ctx: MutationCtx) -> None:
 
 
 @app.action
-def wait(ctx: ActionCtx) -> None:
+def wait(ctx: sync.ActionCtx) -> None:
     print("job begun", flush=True)
     while True:
         pass

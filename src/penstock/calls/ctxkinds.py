@@ -38,11 +38,11 @@ def check_ctx(function: AnyFunction) -> None:
     given = annotation_of(handler, parameter)
     if _takes(given, expected):
         return
-    kind, where = function.kind.value, named(handler)
+    kind, where = f"{'an' if function.kind is FunctionKind.ACTION else 'a'} {function.kind.value}", named(handler)
     if given not in _KIND_OF:
         written = str(parameter).replace("'", "")  # annotations that are texts
         raise DeclarationError(
-            f"{where}: the first parameter of a {kind} is its ctx, not {written}.",
+            f"{where}: the first parameter of {kind} is its ctx, not {written}.",
             fix=f"Write (ctx: {_spelled(expected)}, …).",
         )
     meant, is_async = _KIND_OF[given]
@@ -50,8 +50,7 @@ def check_ctx(function: AnyFunction) -> None:
     if is_async is function.is_async:
         fix = f"{fix}, or declare it with @app.{meant.value}"
     raise DeclarationError(
-        f"{where} is a {kind} written with {'async def' if function.is_async else 'def'}, and takes a "
-        f"{_spelled(given)}.",
+        f"{where} is {kind} written with {'async def' if function.is_async else 'def'}, and takes a {_spelled(given)}.",
         fix=f"{fix}.",
     )
 

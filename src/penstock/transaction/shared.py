@@ -55,10 +55,12 @@ class Shared:
         return Part(self)
 
     async def know(self, statements: TableStatements, keys: Sequence[Any]) -> None:
-        """Ask at once for rows that will likely be asked for one by one."""
+        """Ask at once for rows that will likely be asked for one by one.
+
+        A key that is not found is asked for again: a user's table may spell it differently, as a time without a zone.
+        """
         table, definition = statements.definition.table, statements.definition
         rows = await self.surely(self.session.fetch(*statements.get_many(keys)))
-        self.rows.update(dict.fromkeys([(table, key) for key in keys]))
         self.rows.update({(table, definition.key_at(row)): row for row in rows})
 
     def keep_back(self, changes: Sequence[Change], keys: set[Key]) -> None:
