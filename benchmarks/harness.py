@@ -50,11 +50,11 @@ class Sizes:
         settle: Seconds until a program that was started counts as idle.
     """
 
-    pairs: int = 15
-    seconds: float = 0.3
+    pairs: int = 11
+    seconds: float = 0.2
     rows: int = 10_000
     later: int = 1_000_000
-    planned: int = 200_000
+    planned: int = 50_000
     claims: int = 100
     actions: int = 10_000
     mutations: int = 3_000
