@@ -31,7 +31,7 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING, ERA, NOTHING, Position, Snapshot
 from penstock.changes.rotation import LATEST, SLOT_AGE, SLOT_BYTES, SOONEST, Slots, pause_after
 from penstock.errors import CursorInvalid, DeclarationError
-from penstock.store.postgres.capture import literal
+from penstock.store.postgres.spelling import literal
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -6,6 +6,7 @@ Owns the kinds of change and the form of captured values. Leaves capturing to th
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -14,6 +15,7 @@ from typing import Any
 KINDS = ("enter", "change", "leave", "delete", "truncate")
 LOST = "lost"
 RESENT = "resent"
+_NEXT = "\x1e"  # no JSON holds it
 
 _decode = json.JSONDecoder(parse_float=Decimal).decode  # made once: that takes as long as reading a row
 _decode_any = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal).decode
@@ -51,6 +53,25 @@ class CapturedChange:
         """Captured columns ``before`` or ``after``, by name; none if there was no row."""
         text = self.before if when == "before" else self.after
         return {} if text is None else read_values(text)
+
+
+def changes_told(rows: Iterable[Sequence[Any]], interests: Collection[int] | None = None) -> list[CapturedChange]:
+    """The changes that rows of the feed tell of: one for each interest, or for each of these.
+
+    A kind may name the piece of what is captured that is its own, counted from 0.
+    """
+    told = []
+    for seq, numbers, kinds, key, before, after, changed_at in rows:
+        for number, kind in zip(numbers, kinds, strict=True):
+            if interests is None or number in interests:
+                name, _, piece = kind.partition(" ")
+                own = (before, after) if not piece else (_piece(before, int(piece)), _piece(after, int(piece)))
+                told.append(CapturedChange(seq, number, name, key, own[0], own[1], changed_at))
+    return told
+
+
+def _piece(text: str | None, number: int) -> str | None:
+    return (text.split(_NEXT)[number] or None) if text else None
 
 
 def read_values(text: str) -> Any:

@@ -51,15 +51,15 @@ class Conditions:
         sides += [self.may_match("old")] if wants("leave") or wants("delete") else []
         return " or ".join(sides) if self.interest.matches else self.update()
 
-    def kind(self) -> str:
-        """Which kind of change an update is, or ``moved`` if it has changed the key; NULL if it is not wanted."""
+    def kind(self, moved: str = "'moved'") -> str:
+        """Which kind of change an update is, or `moved` if it has changed the key; NULL if it is not wanted."""
         enter, leave = (f"'{kind}'" if self.interest.wants(kind) else "null" for kind in ("enter", "leave"))
         change = f"case when {self._watched()} then 'change' end" if self.interest.wants("change") else "null"
         inside = f"else {change}"
         if self.interest.matches:
             new, old = self.matches("new"), self.matches("old")
             inside = f"when {new} then case when {old} then {change} else {enter} end when {old} then {leave}"
-        return f"case when {self.moved} then 'moved' {inside} end"
+        return f"case when {self.moved} then {moved} {inside} end"
 
     def _new_side(self) -> str:
         """Of a row that the interest is about then: it entered, or has changed inside."""

@@ -168,6 +168,10 @@ class Batch:
             return self.position
         if not count:
             return self.before
+        while count and self.changes[count - 1].seq == self.changes[count].seq:  # of one write: handed over together
+            count -= 1
+        if not count:
+            return self.before
         seq = self.changes[count - 1].seq
         high = max(self.before.high, seq)
         if self.position.seen == NOTHING and self.position.batch is None:  # as on SQLite, where numbers say it all

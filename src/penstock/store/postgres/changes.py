@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.changes.change import CapturedChange
+from penstock.changes.change import CapturedChange, changes_told
 from penstock.changes.position import ERA, Position, Snapshot
 from penstock.changes.rotation import Slots
 from penstock.errors import Conflict, DatabaseBusy
@@ -80,22 +80,20 @@ class PostgresChanges:
         """What comes after a position: up to `limit` changes of these interests, or of all."""
         asked, before = {"interests": None if interests is None else list(interests)}, position
         changes: builtins.list[CapturedChange] = []
+        room = limit
         if position.batch is not None:
-            changes = [
-                CapturedChange(*row)
-                for row in await self._in(session, "go_on", {**position.bounds(), **asked, "limit": limit})
-            ]
-            position = position.handed(position.batch, [one.seq for one in changes], complete=len(changes) < limit)
+            rows = await self._in(session, "go_on", {**position.bounds(), **asked, "limit": limit})
+            room, changes = limit - len(rows), changes_told(rows, interests)
+            position = position.handed(position.batch, [one.seq for one in changes], complete=room > 0)
             if position.batch is not None:
                 return Batch(changes, position, complete=False, before=before, rest=len(changes))
-        room = limit - len(changes)
         rows = await self._begin(session, {**position.bounds(), **asked, "limit": room})
         snapshot = Snapshot.parse(rows[0][0])
         if position.seen.end > snapshot.end:
             await self._settle_in()
             raise Conflict("The database was restored on another server, on which this position means nothing.")
-        new = [CapturedChange(*row[1:]) for row in map(tuple, rows) if row[1] is not None]
-        complete = len(new) < room
+        found = [tuple(row)[1:] for row in rows if row[1] is not None]
+        new, complete = changes_told(found, interests), len(found) < room
         after = position.handed(snapshot, [one.seq for one in new], complete=complete)
         return Batch(changes + new, after, complete, before, len(changes))
 

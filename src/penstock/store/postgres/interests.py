@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,19 +13,37 @@ from penstock.errors import Conflict, DatabaseBusy, DataError, DeclarationError,
 from penstock.store.changes import InterestRow, Source, State
 from penstock.store.conditions import ConditionSql
 from penstock.store.contract import Change, OpenTransaction, SchemaLock, Statement
-from penstock.store.interestrows import Identity, Known, check_columns, gone, identity_of, known_state, others
-from penstock.store.postgres.capture import EVENTS, function_name, install, lost, source, triggers
+from penstock.store.interestrows import (
+    Identity,
+    Known,
+    captures,
+    check_columns,
+    columns_read,
+    gone,
+    identity_of,
+    known_by,
+    known_state,
+    others,
+)
+from penstock.store.postgres.capture import EVENTS, function_name, install, lost, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.jobs import run
+from penstock.store.postgres.rowsource import source
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.queries import load_queries
 
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
-_FORGOTTEN = (
-    "delete from penstock.interest where id = {}"  # no query: it goes with the triggers, which nobody mends then
-)
+# These are no queries of a .sql file: they go along with what makes triggers.
+_ALONE = "lock table penstock.interest in share row exclusive mode"
+_FORGOTTEN = "delete from penstock.interest where id = {}"
+_CAPTURED = """
+update penstock.interest set capture = case when id = any('{ids}') then {number} end
+where capture = {number} or id = any('{ids}')"""
+_INSTALLED = """
+update penstock.interest i set installed = f.found from penstock.interest_found f
+where f.id = i.id and i.capture = {number}"""
 _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 
 
@@ -90,24 +108,21 @@ class PostgresInterests:
                 if identity_of(one) in declared:
                     await self._declare(lock, one, now, known, alone=True, missed=True)
                 elif (own := known.get(identity_of(one))) is not None:
-                    await lock.apply(Change(one.table, _taken([own], known)))
+                    await self._apply(lock, one, await self._statements(known, None, [own]))
+                    del known[identity_of(one)]
 
     async def mend(self, id_: int) -> bool:
         """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more."""
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
             await session.execute(_IMPATIENT)
-            held = self._queries["hold"]
-            if not await session.fetch(held.statement, held.args({"id": id_})):
+            await session.execute(Statement(_ALONE))
+            known = await self._known(session)
+            one = next((one for one in known.values() if one.id == id_), None)
+            if one is None or one.installed is None or _state(one) == "ok":  # whoever has added it declares it
                 return False
-            one = await self._one(id_, session)
-            if one.installed is None or _state(one) == "ok":  # whoever has added it declares it
-                return False
-            for statement in await self._statements(one):
+            for statement in await self._statements(known, one):
                 await session.execute(Statement(statement))
-            installed = self._queries["installed"]
-            text = json.dumps(_installed(one := await self._one(id_, session), _columns(one)))
-            await session.execute(installed.statement, installed.args({"id": id_, "installed": text}))
             await session.commit()
         except DataError as error:
             raise DeclarationError(f"PostgreSQL refuses the triggers of interest {id_}: {error.what}") from error
@@ -120,13 +135,11 @@ class PostgresInterests:
         if not ids:
             return
         async with self._catalog.lock() as lock:
-            known = {one.id: one for one in (await self._known()).values()}
             for number in ids:
-                if unused and number in known and known[number].installed is not None:
-                    continue
-                await lock.apply(Change(f"of interest {number}", (*_dropped(number), *_each_dropped(number, known))))
-                await self._run("remove", id=number)
-                known.pop(number, None)
+                known = await self._known()
+                one = next((one for one in known.values() if one.id == number), None)
+                if one is not None and not (unused and one.installed is not None):
+                    await self._apply(lock, one.interest, await self._statements(known, None, [one]))
 
     async def list(self) -> builtins.list[InterestRow]:
         """All interests by number, and whether each still captures."""
@@ -165,30 +178,45 @@ class PostgresInterests:
     ) -> None:
         identity = identity_of(interest)
         added = await self._run("add", **_added(interest, now))
-        if not added and identity not in known:  # another program has added it just now
+        if identity not in known:
             known |= await self._known()
-        one = known[identity] = await self._one(added[0][0] if added else known[identity].id)
-        replaced = _taken(others(interest, known), known) if alone else ()
-        if _state(one) == "ok":
-            if replaced:
-                await lock.apply(Change(interest.table, replaced))
+        one, replaced = known[identity], others(interest, known) if alone else []
+        asked = None if _state(one) == "ok" else one
+        if asked is None and not replaced:
             return
         try:
-            await self._apply(lock, interest, (*replaced, *await self._statements(one, missed=missed)))
+            await self._apply(lock, interest, await self._statements(known, asked, replaced, missed=missed))
         except PenstockError:
             if added:  # nothing is left of what could not be declared
                 await self._run("remove", id=one.id)
             raise
-        one = known[identity] = await self._one(one.id)
-        installed = json.dumps(_installed(one, _columns(one)))
-        await self._run("installed", id=one.id, installed=installed)
+        known.clear()
+        known |= await self._known()
 
-    async def _statements(self, one: Known, *, missed: bool = False) -> tuple[str, ...]:
-        """What makes triggers; if there were some before, changes may have been missed since, and readers are told."""
-        found = _checked(one)
+    async def _statements(
+        self,
+        known: Mapping[Identity, Known],
+        asked: Known | None,
+        dropped: Sequence[Known] = (),
+        *,
+        missed: bool = False,
+    ) -> tuple[str, ...]:
+        """What makes triggers for an interest, and none for others any more; who may have missed something is told."""
         ((path,),) = await self._run("path")
-        made = install(one.id, one.interest, found, path)
-        return (*made, lost(one.id)) if missed or one.installed is not None else made
+        made = [_ALONE]
+        for capture in captures(known, _state, asked, dropped, missed=missed):
+            number, interests = capture.number, capture.members
+            mine = asked if asked is not None and asked.id in interests else None
+            found = _checked(mine) if mine else next((one.found for one in known.values() if one.id in interests), None)
+            if not interests:
+                made += (f"drop function if exists {function_name(number, event)}() cascade" for event in EVENTS)
+            elif found is not None:
+                made += install(number, interests, found, path, mine.interest if mine else None)
+                ids = f"{{{','.join(map(str, interests))}}}"
+                made += (text.format(number=number, ids=ids) for text in (_CAPTURED, _INSTALLED))
+                made += (lost(capture.lost),) if capture.lost else ()
+        made += (_FORGOTTEN.format(one.id) for one in dropped)
+        return (*made, *_each_dropped(dropped, known))
 
     async def _apply(self, lock: SchemaLock, interest: Interest, statements: tuple[str, ...]) -> None:
         try:
@@ -202,9 +230,9 @@ class PostgresInterests:
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
             await session.execute(_IMPATIENT)
-            added = await session.fetch(add.statement, add.args(_added(interest, now)))
-            number = added[0][0] if added else (await self._known())[identity_of(interest)].id
-            for statement in await self._statements(await self._one(number, session)):
+            await session.fetch(add.statement, add.args(_added(interest, now)))
+            known = await self._known(session)
+            for statement in await self._statements(known, known[identity_of(interest)]):
                 await session.execute(Statement(statement))
         except DataError as error:
             raise _refused(interest, error) from error
@@ -213,22 +241,15 @@ class PostgresInterests:
         finally:
             await session.rollback()
 
-    async def _known(self) -> dict[Identity, Known]:
-        found = map(_known, await self._run("list", id=None))
-        return {identity_of(one.interest): one for one in found}
+    async def _known(self, session: PostgresSession | None = None) -> dict[Identity, Known]:
+        """All interests, as a transaction sees them, or now."""
+        query = self._queries["list"]
+        rows = await (self._run("list") if session is None else session.fetch(query.statement, query.args({})))
+        return known_by(map(_known, rows))
 
     async def _declared(self, interests: Sequence[Interest]) -> set[Identity]:
         """What the tasks of these interests are declared with now."""
         return {(row[0], row[1]) for row in await self._run("declared", names=[one.name for one in interests])}
-
-    async def _one(self, id_: int, session: PostgresSession | None = None) -> Known:
-        """An interest that is there, as a transaction sees it, or now."""
-        query, values = self._queries["list"], {"id": id_}
-        if session is None:
-            (row,) = await self._run("list", **values)
-        else:
-            (row,) = await session.fetch(query.statement, query.args(values))
-        return _known(row)
 
     async def _run(self, query_name: str, /, **values: Any) -> Sequence[Any]:
         return await run(self._connections, self._queries[query_name], values)
@@ -253,25 +274,11 @@ def _is_alone(interest: Interest, known: Mapping[Identity, Known]) -> bool:
     return _state(known.get(identity_of(interest))) == "ok" and not others(interest, known)
 
 
-def _taken(taken: Iterable[Known], known: dict[Identity, Known]) -> tuple[str, ...]:
-    """What lets interests be captured no more; they are not known any more then."""
-    found: list[str] = []
-    for old in taken:
-        left = {one.id: one for one in known.values()}
-        found += _FORGOTTEN.format(old.id), *_dropped(old.id), *_each_dropped(old.id, left)
-        del known[identity_of(old.interest)]
-    return tuple(found)
-
-
-def _dropped(number: int) -> tuple[str, ...]:
-    return tuple(f"drop function if exists {function_name(number, event)}() cascade" for event in EVENTS)
-
-
-def _each_dropped(number: int, known: Mapping[int, Known]) -> tuple[str, ...]:
+def _each_dropped(dropped: Sequence[Known], known: Mapping[Identity, Known]) -> list[str]:
     """What lets changes of a table be merged again, once no interest is left for which each counts."""
-    gone = _each(known[number]) if number in known else set()
-    left = {name for other, one in known.items() if other != number for name in _each(one)}
-    return tuple(f"drop function if exists penstock.{name}()" for name in sorted(gone - left))
+    gone = {name for one in dropped for name in _each(one)}
+    left = {name for one in known.values() if one not in dropped for name in _each(one)}
+    return [f"drop function if exists penstock.{name}()" for name in sorted(gone - left)]
 
 
 def _each(one: Known) -> set[str]:
@@ -280,8 +287,8 @@ def _each(one: Known) -> set[str]:
 
 
 def _known(row: Sequence[Any]) -> Known:
-    number, spec, declared_at, installed, there = row
-    return Known(number, Interest.parse(spec), declared_at, _json(installed), _json(there))
+    number, spec, declared_at, capture, installed, there = row
+    return Known(number, Interest.parse(spec), declared_at, capture, _json(installed), _json(there))
 
 
 def _json(text: str | None) -> Any:
@@ -308,32 +315,26 @@ def _checked(one: Known) -> Mapping[str, Any]:
     return found
 
 
-def _columns(one: Known) -> list[str]:
-    """The columns that the triggers of an interest read, or that bear a name which is part of its SQL."""
-    interest = one.interest
-    said = " ".join((interest.matches or "", *(interest.watches or ())))
-    return [*interest.columns, *(column for column in (one.found or {})["columns"] if column in said)]
-
-
-def _installed(one: Known, columns: Iterable[str]) -> dict[str, Any]:
+def _seen(one: Known, found: Mapping[str, Any]) -> dict[str, Any]:
     """How an interest's triggers are, and what they read."""
-    found = one.found or {}
     return {
-        "triggers": {f"{made['table']} {made['name']}": made["sql"] for made in found.get("triggers") or ()},
-        "columns": {column: found["columns"].get(column) for column in columns},
-        "bodies": found.get("bodies"),
-        "each": found.get("each") if one.interest.each else None,
-        "alone": found.get("alone"),
+        "triggers": [f"{made['table']} {made['name']}" for made in found["triggers"] or ()],
+        "columns": columns_read(one, found),
+        "bodies": found["bodies"],
+        "each": found["each"] if one.interest.each else None,
+        "alone": found["alone"],
     }
 
 
 def _state(one: Known | None) -> State:
     if one is None or one.found is None:
         return "gone" if one is not None else "missing"
-    expected, table = triggers(one.id, one.interest, one.found), POSTGRES.table(one.interest.table)
-    there = {(table if each["here"] else each["table"], each["name"]): each for each in one.found["triggers"] or ()}
-    if one.installed is None or not there.keys() >= expected.keys():
+    if one.installed is None or one.capture is None:
         return "missing"
-    state = known_state(one.installed, _installed(one, one.installed["columns"]))
+    expected, table = triggers(one.capture, one.together, one.found), POSTGRES.table(one.interest.table)
+    there = {(table if each["here"] else each["table"], each["name"]): each for each in one.found["triggers"] or ()}
+    if not there.keys() >= expected.keys():
+        return "missing"
+    state = known_state(_seen(one, one.installed), _seen(one, one.found))
     enabled = all(there[key]["enabled"] == trigger.enabled for key, trigger in expected.items())
     return state if enabled or state != "ok" else "disabled"

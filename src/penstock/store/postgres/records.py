@@ -16,11 +16,11 @@ from penstock.jobs.states import JobState
 from penstock.reactive.expression import Condition
 from penstock.schema.table import TableDefinition
 from penstock.store.contract import OpenTransaction, Row, Session
-from penstock.store.postgres.capture import key_text
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.jobs import PostgresJobs, run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
+from penstock.store.postgres.spelling import key_text
 from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.queries import load_queries
 from penstock.store.recordrows import ahead_of, matching_rows, spelled_key, state_of, where_values

@@ -1,24 +1,25 @@
-"""The triggers that capture what an interest wants, as SQL: up to three for each, one for each event.
+"""The triggers that capture a table for all interests in it, as SQL: one for each event.
 
-Owns their text. They use only what every SQLite has, as other programs write on connections of their own: that goes
-for collations too, so columns are compared without theirs. Captured values are JSON whatever the columns hold: bytes
-and infinities, which JSON has not, are text whose first character is an escape. Who reads JSON sees no difference to
-text that is the same, but the spelling tells them apart.
+Owns their text. One row of the feed tells all interests of a write. They use only what every SQLite has, as other
+programs write on connections of their own: that goes for collations too, so columns are compared without theirs.
+Captured values are JSON whatever the columns hold: bytes and infinities, which JSON has not, are text whose first
+character is an escape. Who reads JSON sees no difference to text that is the same, but the spelling tells them apart.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
 from penstock.store.changes import Source
 from penstock.store.contract import Statement
 from penstock.store.dialect import row_of
+from penstock.store.interestrows import Interests, form_of, forms_of
 from penstock.store.sqlite.dialect import SQLITE
 
-_APPEND = "insert into penstock_change (interest, changed_at, kind, key, before, after)"
+_APPEND = "insert into penstock_change (changed_at, interests, kinds, key, before, after)"
 _NOW = "strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')"
 _VALUE = (
     "case typeof({0}) when 'null' then 'null' when 'integer' then cast({0} as text) "
@@ -29,27 +30,30 @@ _VALUE = (
 _UNREADABLE = "char(65533)"  # what Python reads for text that is no UTF-8
 
 
-def triggers(number: int, interest: Interest, columns: Collection[str]) -> dict[str, str]:
-    """The statements that make an interest's triggers, by their names.
+def triggers(capture: int, interests: Interests, columns: Collection[str]) -> dict[str, str]:
+    """The statements that make the triggers of all interests in a table, by their names.
 
     Args:
-        number: The interest's number.
-        interest: The interest.
-        columns: All columns of its table.
+        capture: The number in their names.
+        interests: The interests.
+        columns: All columns of their table.
     """
-    conditions = conditions_of(interest, columns)
+    table = next(iter(interests.values())).table
+    asked = {number: conditions_of(one, columns) for number, one in interests.items()}
+    entering, leaving = ({n: asked[n] for n in asked if interests[n].wants(kind)} for kind in ("enter", "delete"))
+    updating = {number: conditions for number, conditions in asked.items() if conditions.update()}
     parts = {
-        "insert": (interest.wants("enter"), conditions.matches("new"), [_entered(number, interest)]),
-        "update": (bool(conditions.update()), conditions.update(), _updated(number, interest, conditions)),
-        "delete": (interest.wants("delete"), conditions.matches("old"), [_deleted(number, interest)]),
+        "insert": (entering, [one.matches("new") for one in entering.values()], [_told(entering, "enter", "new")]),
+        "update": (updating, [one.update() for one in updating.values()], _updated(updating, leaving)),
+        "delete": (leaving, [one.matches("old") for one in leaving.values()], [_told(leaving, "delete", "old")]),
     }
     return {
-        f"penstock_change_{number}_{event}": (
-            f"create trigger penstock_change_{number}_{event} after {event} on {SQLITE.quote(interest.table)} "
-            f"for each row {f'when {condition} ' if condition else ''}begin {'; '.join(statements)}; end"
+        f"penstock_change_{capture}_{event}": (
+            f"create trigger penstock_change_{capture}_{event} after {event} on {SQLITE.quote(table)} "
+            f"for each row {f'when {_any(when)} ' if all(when) else ''}begin {'; '.join(statements)}; end"
         )
-        for event, (is_wanted, condition, statements) in parts.items()
-        if is_wanted
+        for event, (wanting, when, statements) in parts.items()
+        if wanting
     }
 
 
@@ -137,37 +141,81 @@ def _bare(row: str, column: str) -> str:
     return f"(+{row}.{SQLITE.quote(column)} collate binary)"
 
 
-def _entered(number: int, interest: Interest) -> str:
-    key, after = _array("new", interest.key), _object("new", interest.after)
-    return f"{_APPEND} values ({number}, {_NOW}, 'enter', {key}, null, {after})"
-
-
-def _deleted(number: int, interest: Interest) -> str:
-    key, before = _array("old", interest.key), _object("old", interest.before)
-    return f"{_APPEND} values ({number}, {_NOW}, 'delete', {key}, {before}, null)"
-
-
-def _updated(number: int, interest: Interest, conditions: Conditions) -> list[str]:
-    """A changed key is the end of one row and the beginning of another."""
-    was, is_now, moved = conditions.matches("old") or "true", conditions.matches("new") or "true", conditions.moved
-    before, after = _object("old", interest.before), _object("new", interest.after)
-    statements = []
-    if interest.wants("delete"):
-        key = _array("old", interest.key)
-        statements.append(
-            f"{_APPEND} select {number}, {_NOW}, 'delete', {key}, {before}, null where {was} and ({moved})"
-        )
-    kind = (
-        f"case when {moved} then iif({is_now}, 'enter', 'none') "
-        f"when {is_now} then iif({was}, 'change', 'enter') else 'leave' end"
+def _told(asked: Mapping[int, Conditions], kind: str, row: str, moved: str = "") -> str:
+    """Tell of a row that is there now, or was there."""
+    if not asked:
+        return ""
+    sure = len(asked) == 1 and not moved  # the trigger has asked
+    tests = {number: "" if sure else one.matches(row) for number, one in asked.items()}
+    form = _forms(asked)
+    told = {number: f"'\"{kind}{form[number]}\"'" for number in asked}
+    before, after = (_pieces(asked, side, row, tests) if row == of else "null" for side, of in ((0, "old"), (1, "new")))
+    where = [f"({moved})"] * bool(moved) + [f"({_any(tests.values())})"] * all(tests.values())
+    return (
+        f"{_APPEND} select {_NOW}, {_listed(tests, str)}, {_listed(tests, told.__getitem__)}, "
+        f"{_array(row, _key(asked))}, {before}, {after}{' where ' if where else ''}{' and '.join(where)}"
     )
-    wanted = ", ".join(f"'{kind}'" for kind in ("enter", "change", "leave") if interest.wants(kind))
-    if wanted:
-        statements.append(
-            f"{_APPEND} select {number}, {_NOW}, kind, {_array('new', interest.key)}, {before}, {after} "
-            f"from (select {kind} as kind) where kind in ({wanted})"
-        )
-    return statements
+
+
+def _updated(asked: Mapping[int, Conditions], leaving: Mapping[int, Conditions]) -> list[str]:
+    """A changed key is the end of one row and the beginning of another."""
+    if not asked:
+        return []
+    kinds, form = {number: f"kind_{number}" for number in asked}, _forms(asked)
+    tests = {number: f"{kind} is not null" if len(kinds) > 1 else "" for number, kind in kinds.items()}
+    told = {number: f"'\"' || {kind} || '{form[number]}\"'" for number, kind in kinds.items()}
+    found = ", ".join(f"{one.kind(_came(one))} as {kinds[number]}" for number, one in asked.items())
+    gone = [_told(leaving, "delete", "old", next(iter(asked.values())).moved)] if leaving else []
+    told_all = (
+        f"{_APPEND} select {_NOW}, {_listed(tests, str)}, {_listed(tests, told.__getitem__)}, "
+        f"{_array('new', _key(asked))}, {_pieces(asked, 0, 'old', tests)}, {_pieces(asked, 1, 'new', tests)} "
+        f"from (select {found}) where {' or '.join(f'{kind} is not null' for kind in kinds.values())}"
+    )
+    return [*gone, told_all]
+
+
+def _came(conditions: Conditions) -> str:
+    """What a row is told as whose key was changed."""
+    if not conditions.interest.wants("enter"):
+        return "null"
+    matches = conditions.matches("new")
+    return f"case when {matches} then 'enter' end" if matches else "'enter'"
+
+
+def _any(tests: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(tests))
+
+
+def _listed(tests: Mapping[int, str], value: Callable[[int], str]) -> str:
+    """A JSON list of values, without those whose test fails."""
+    if not any(tests.values()):
+        return "'[' || " + " || ',' || ".join(map(value, tests)) + " || ']'"
+    items = (f"iif({test}, ',' || {value(n)}, '')" if test else f"',' || {value(n)}" for n, test in tests.items())
+    return f"'[' || substr({' || '.join(items)}, 2) || ']'"
+
+
+def _key(asked: Mapping[int, Conditions]) -> Sequence[str]:
+    return next(iter(asked.values())).interest.key
+
+
+def _forms(asked: Mapping[int, Conditions]) -> dict[int, str]:
+    """What says, after a kind, which piece of what is captured is an interest's own."""
+    forms = forms_of({number: one.interest for number, one in asked.items()})
+    return {n: f" {forms.index(form_of(one.interest))}" if len(forms) > 1 else "" for n, one in asked.items()}
+
+
+def _pieces(asked: Mapping[int, Conditions], side: int, row: str, tests: Mapping[int, str]) -> str:
+    """What is captured on a side of a change, a piece for each form; NULL if that is nothing."""
+    interests = {number: one.interest for number, one in asked.items()}
+    forms, pieces = forms_of(interests), []
+    for form in forms:
+        piece = _object(row, form[side])
+        wanted = [tests[number] for number, one in interests.items() if form_of(one) == form]
+        conditional = all(wanted) and piece != "null" and len(forms) > 1
+        pieces.append(f"iif({_any(wanted)}, {piece}, '')" if conditional else piece)
+    if len(pieces) == 1 or {*pieces} == {"null"}:
+        return pieces[0]
+    return " || char(30) || ".join("''" if piece == "null" else piece for piece in pieces)
 
 
 def _array(row: str, columns: Sequence[str]) -> str:
@@ -189,9 +237,11 @@ def _value(row: str, column: str) -> str:
     return f"({_VALUE.format(_bare(row, column))})"
 
 
-def lost(number: int) -> str:
-    """Tells the reader of an interest that changes may have been missed."""
-    return f"{_APPEND} values ({number}, {_NOW}, 'lost', null, null, null)"
+def lost(numbers: Sequence[int]) -> str:
+    """Tells the readers of interests that changes may have been missed."""
+    return (
+        f"{_APPEND} values ({_NOW}, '{json.dumps(numbers)}', '{json.dumps(['lost'] * len(numbers))}', null, null, null)"
+    )
 
 
 def literal(text: str) -> str:

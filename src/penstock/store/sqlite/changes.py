@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.changes.change import CapturedChange
+from penstock.changes.change import changes_told
 from penstock.changes.position import Position
 from penstock.store.changes import Batch, Lag, ReaderRow, Rotation
 from penstock.store.contract import OpenTransaction, Row, Session
@@ -55,8 +55,8 @@ class SqliteChanges:
                 return await self.read(position, limit, interests, own)
         ((end,),) = await self._fetch(session, "moment")
         values = {"high": position.high, "interests": _wanted(interests), "limit": limit}
-        changes = [_change(row) for row in await self._fetch(session, "begin", **values)]
-        complete = len(changes) < limit
+        rows = await self._fetch(session, "begin", **values)
+        changes, complete = changes_told(map(_told, rows), interests), len(rows) < limit
         high = max(end, position.high) if complete else changes[-1].seq
         return Batch(changes, Position(high=high), complete, position)
 
@@ -154,7 +154,7 @@ def _wanted(interests: Sequence[int] | None) -> str | None:
     return None if interests is None else json.dumps(list(interests))
 
 
-def _change(row: Row) -> CapturedChange:
-    seq, interest, kind, *texts, changed_at = row
+def _told(row: Row) -> Sequence[Any]:
+    seq, interests, kinds, *texts, changed_at = row
     key, before, after = (None if text is None else text.decode(errors="replace") for text in texts)
-    return CapturedChange(seq, interest, kind, key, before, after, datetime.fromisoformat(changed_at))
+    return seq, json.loads(interests), json.loads(kinds), key, before, after, datetime.fromisoformat(changed_at)

@@ -19,7 +19,18 @@ from penstock.errors import DeclarationError
 from penstock.store.changes import InterestRow, Source, State
 from penstock.store.conditions import ConditionSql
 from penstock.store.contract import OpenTransaction, Session, Statement
-from penstock.store.interestrows import Identity, Known, check_columns, gone, identity_of, known_state, others
+from penstock.store.interestrows import (
+    Identity,
+    Known,
+    captures,
+    check_columns,
+    columns_read,
+    gone,
+    identity_of,
+    known_by,
+    known_state,
+    others,
+)
 from penstock.store.queries import load_queries
 from penstock.store.sqlite.capture import lost, source, triggers
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
@@ -28,7 +39,7 @@ from penstock.store.sqlite.session import Begin, reading, writing
 from penstock.store.sqlite.tabletext import read_collations, read_table, read_type
 
 _COLLATION = "penstock_decimal"
-_TRIAL = "create table penstock_change (interest, changed_at, kind, key, before, after)"
+_TRIAL = "create table penstock_change (changed_at, interests, kinds, key, before, after)"
 
 
 class SqliteInterests:
@@ -101,7 +112,7 @@ class SqliteInterests:
             one = next((one for one in (await self._known(session)).values() if one.id == id_), None)
             if one is None or one.installed is None or _state(one) == "ok":  # whoever has added it declares it
                 return False
-            await self._install(session, one)
+            await self._make(session, one)
         return True
 
     async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
@@ -138,12 +149,12 @@ class SqliteInterests:
     async def _declare(self, session: Session, interests: Sequence[Interest], now: datetime) -> dict[Identity, Known]:
         for interest in interests:
             await self._fetch(session, "add", **_added(interest, now))
-        known, declared = await self._known(session), await self._declared(session, interests)
+        declared = await self._declared(session, interests)
         for interest in interests:
-            one = known[identity_of(interest)]
+            one = (await self._known(session))[identity_of(interest)]
             if _state(one) != "ok":
-                await self._install(session, one, missed=identity_of(interest) in declared)
-        return known
+                await self._make(session, one, missed=identity_of(interest) in declared)
+        return await self._known(session)
 
     async def _declare_alone(
         self, session: Session, interests: Sequence[Interest], known: Mapping[Identity, Known], now: datetime
@@ -154,35 +165,52 @@ class SqliteInterests:
 
     async def _drop(self, session: Session, numbers: Iterable[int]) -> None:
         for number in numbers:
-            await _drop_triggers(session, number)
+            await self._make(session, None, [one for one in (await self._known(session)).values() if one.id == number])
             await self._fetch(session, "remove", id=number)
 
-    async def _install(self, session: Session, one: Known, *, missed: bool = False) -> None:
-        """Make triggers; if there were some before, changes may have been missed since, and readers are told."""
-        interest = one.interest
-        found = _checked(one)
-        made = triggers(one.id, interest, found["columns"])
-        _try_out(interest, found, made.values())
-        await _drop_triggers(session, one.id)
-        for statement in made.values():
-            await session.execute(Statement(statement))
-        if missed or one.installed is not None:
-            await session.execute(Statement(lost(one.id)))
-        (one,) = (await self._known(session, one.id)).values()
-        installed = json.dumps(_installed(one))
-        await self._fetch(session, "installed", id=one.id, installed=installed)
+    async def _make(
+        self, session: Session, asked: Known | None, dropped: Sequence[Known] = (), *, missed: bool = False
+    ) -> None:
+        """Make triggers for an interest, and none for others any more; tell who may have missed something."""
+        known = await self._known(session)
+        for capture in captures(known, _state, asked, dropped, missed=missed):
+            number, interests = capture.number, capture.members
+            for event in ("insert", "update", "delete"):
+                await session.execute(Statement(f"drop trigger if exists penstock_change_{number}_{event}"))
+            await self._fetch(session, "uncaptured", capture=number)
+            mine = asked if asked is not None and asked.id in interests else None
+            there = [one.found for one in known.values() if one.id in interests and one.found is not None]
+            if mine is None and not there:
+                continue
+            found = there[0] if mine is None else _checked(mine)
+            made = triggers(number, interests, found["columns"])
+            if mine is not None:
+                _try_out(mine.interest, found, made.values())
+            for statement in made.values():
+                await session.execute(Statement(statement))
+            if capture.lost:
+                await session.execute(Statement(lost(capture.lost)))
+            installed = json.dumps({**found, "triggers": made})
+            for id_ in interests:
+                await self._fetch(session, "captured", id=id_, capture=number, installed=installed)
 
     async def _declared(self, session: OpenTransaction, interests: Sequence[Interest]) -> set[Identity]:
         """What the tasks of these interests are declared with now."""
         rows = await self._fetch(session, "declared", names=json.dumps([one.name for one in interests]))
         return {(row[0], row[1]) for row in rows}
 
-    async def _known(self, session: OpenTransaction, id_: int | None = None) -> dict[Identity, Known]:
-        found = [
-            Known(number, Interest.parse(spec), datetime.fromisoformat(declared_at), _json(installed), _there(there))
-            for number, spec, declared_at, installed, there in await self._fetch(session, "list", id=id_)
-        ]
-        return {identity_of(one.interest): one for one in found}
+    async def _known(self, session: OpenTransaction) -> dict[Identity, Known]:
+        return known_by(
+            Known(
+                number,
+                Interest.parse(spec),
+                datetime.fromisoformat(declared_at),
+                capture,
+                _json(installed),
+                _there(there),
+            )
+            for number, spec, declared_at, capture, installed, there in await self._fetch(session, "list")
+        )
 
     async def _fetch(self, session: OpenTransaction, query_name: str, /, **values: Any) -> Sequence[Any]:
         return await fetch(session, self._queries[query_name], values)
@@ -193,11 +221,6 @@ def _added(interest: Interest, now: datetime) -> dict[str, Any]:
         "name": interest.name, "digest": interest.digest, "source": interest.table, "spec": interest.text(),
         "now": encode_datetime(now),
     }  # fmt: skip
-
-
-async def _drop_triggers(session: Session, number: int) -> None:
-    for event in ("insert", "update", "delete"):
-        await session.execute(Statement(f"drop trigger if exists penstock_change_{number}_{event}"))
 
 
 def _json(text: str | None) -> Any:
@@ -259,12 +282,10 @@ def _trial_columns(found: Mapping[str, Any]) -> dict[str, str]:
     return {sql: f"{sql} collate {_COLLATION}" if name.lower() in collated else sql for name, sql in quoted.items()}
 
 
-def _installed(one: Known) -> dict[str, Any]:
-    """How an interest's triggers are, and what they read."""
-    found = one.found or {}
-    # Those that watch any column name each one.
-    columns = found["columns"] if one.interest.watches is None else dict.fromkeys(one.interest.columns, 0)
-    return {"triggers": found["triggers"], "columns": {name: found["columns"].get(name) for name in columns}}
+def _seen(one: Known, found: Mapping[str, Any]) -> dict[str, Any]:
+    """How an interest's triggers are, and what they read: those that watch any column name each one."""
+    columns = found["columns"] if one.interest.watches is None else columns_read(one, found)
+    return {"triggers": [*found["triggers"]], "columns": columns}
 
 
 def _is_alone(interest: Interest, known: Mapping[Identity, Known]) -> bool:
@@ -275,4 +296,6 @@ def _is_alone(interest: Interest, known: Mapping[Identity, Known]) -> bool:
 def _state(one: Known | None) -> State:
     if one is None or one.found is None:
         return "gone" if one is not None else "missing"
-    return "missing" if one.installed is None else known_state(one.installed, _installed(one))
+    if one.installed is None or one.capture is None:
+        return "missing"
+    return known_state(_seen(one, one.installed), _seen(one, one.found))

@@ -394,21 +394,52 @@ left join penstock.scheduled_job s on s.id = r.id
 left join penstock.running_job u on u.id = r.id
 left join penstock.finished_job f on f.id = r.id and f.slot = -1;
 
--- What readers want to hear of which tables. Written by backends that start; read by these. The number of an interest is in
--- the names of its triggers; `installed` is how they and the columns they read were when they were made, as JSON.
+-- What readers want to hear of which tables. Written by backends that start; read by these. Interests in one table share its
+-- triggers: `capture` is the number in their names, and `installed` is how they and the table were when they were made.
 create table penstock.interest (
     id integer generated always as identity primary key,
     name text not null,
     digest text not null,
     source text not null,
     spec text not null,
+    capture integer,
     installed text,
     declared_at timestamptz not null,
     unique (name, digest)
 );
 
+-- What is there of each interest's table, as JSON: its triggers, columns and partitions.
+-- A name with a schema is looked up in the catalog, as `to_regclass` raises where a role may not use the schema.
+create view penstock.interest_found as
+select i.id, (select jsonb_build_object(
+        'kind', c.relkind,
+        'each', 'each_' || md5((pg_identify_object('pg_class'::regclass, c.oid, 0)).identity),
+        'alone', c.relkind = 'r' and not c.relispartition,
+        'heirs', c.relkind = 'r' and exists (select from pg_inherits h where h.inhparent = c.oid),
+        'columns', (select jsonb_object_agg(a.attname, format_type(a.atttypid, a.atttypmod)) from pg_attribute a
+            where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
+        'partitions', (select jsonb_agg(p.relid::text order by p.relid::text)
+            from pg_partition_tree(c.oid) p where p.level > 0),
+        'triggers', (select jsonb_agg(jsonb_build_object(
+                'name', t.tgname, 'table', t.tgrelid::regclass::text, 'enabled', t.tgenabled, 'here', t.tgrelid = c.oid)
+                order by t.tgrelid, t.tgname)
+            from pg_trigger t where t.tgparentid = 0 and t.tgfoid = any(own.oids)),
+        'bodies', (select jsonb_object_agg(f.proname, md5(f.prosrc)) from pg_proc f where f.oid = any(own.oids)))
+    from parse_ident(i.source) as p (named) join pg_class c on c.oid = case
+        when cardinality(p.named) = 1 then to_regclass(i.source)
+        else (select q.oid from pg_class q join pg_namespace s on s.oid = q.relnamespace
+            where s.nspname = p.named[cardinality(p.named) - 1]::name
+                and q.relname = p.named[cardinality(p.named)]::name) end) as found
+from penstock.interest i cross join lateral (
+    select array_agg(f.oid) as oids from pg_proc f where f.pronamespace = 'penstock'::regnamespace and f.proname = any(array(
+        select 'change_' || i.capture || '_' || event from unnest('{insert,update,delete,truncate}'::text[]) event
+    ))
+) own;
+
 -- The change feed. Written by the triggers of interests, in the transactions that change the rows, and by whoever sends
--- messages (insert only); read by readers. Numbers are given one by one, so that who has seen a change has a greater one; xid is the transaction.
+-- messages (insert only); read by readers. One row tells all interests of a write, each with its kind; where they capture
+-- other columns, `before` and `after` hold a piece for each form, and a kind names its own: `enter 1`.
+-- Numbers are given one by one, so that who has seen a change has a greater one; xid is the transaction.
 -- Slots are used in a ring, and truncated once all readers have passed what is in them.
 create sequence penstock.change_seq cache 1;
 grant usage on sequence penstock.change_seq to public; -- who sends messages inserts into the feed as themselves
@@ -416,8 +447,8 @@ create table penstock.change (
     slot smallint not null,
     seq bigint not null default nextval('penstock.change_seq'),
     xid bigint not null,
-    interest integer not null,
-    kind text not null,
+    interests integer[] not null,
+    kinds text[] not null,
     key text,
     before text,
     after text,
@@ -649,8 +680,9 @@ begin
     elsif length(key) not between 1 and 200 then
         perform penstock.refuse('key has not 1 to 200 characters', 'Leave it away for none.');
     end if;
-    insert into penstock.change (slot, xid, interest, changed_at, kind, key, after)
-    select penstock.current_slot(), pg_current_xact_id()::text::bigint, -t.id, clock_timestamp(), 'message', key, payload::text
+    insert into penstock.change (slot, xid, interests, changed_at, kinds, key, after)
+    select penstock.current_slot(), pg_current_xact_id()::text::bigint, array[-t.id], clock_timestamp(), '{message}', key,
+        payload::text
     from penstock.topic t where t.name = topic;
     if not found then
         perform penstock.refuse(

@@ -8,49 +8,14 @@ insert into penstock.interest (id, name, digest, source, spec, declared_at) over
 values (0, :name, :digest, :source, :spec, :now)
 on conflict (name, digest) do nothing returning id;
 
--- installed: remember the triggers of an interest, and the columns that they read, as they are now.
-update penstock.interest set installed = :installed where id = :id;
-
--- hold: keep an interest from being dropped until the transaction ends (PostgreSQL only: SQLite has one writer).
-select id from penstock.interest where id = :id for update;
-
 -- remove: forget an interest.
 delete from penstock.interest where id = :id;
 
--- list: all interests, or one, with what is there of each, as JSON: its table, triggers, columns and partitions.
--- A name with a schema is looked up in the catalog, as `to_regclass` raises where a role may not use the schema.
+-- list: all interests, with what is there of each, as JSON: its table, triggers, columns and partitions.
 -- Differs: SQLite has no partitions, and its triggers cannot be switched off.
 -- Unbounded: it reads them all.
-select i.id, i.spec, i.declared_at, i.installed,
-    (select jsonb_build_object(
-        'kind', c.relkind,
-        'each', 'each_' || md5((pg_identify_object('pg_class'::regclass, c.oid, 0)).identity),
-        'alone', c.relkind = 'r' and not c.relispartition,
-        'heirs', c.relkind = 'r' and exists (select from pg_inherits h where h.inhparent = c.oid),
-        'columns', (select jsonb_object_agg(a.attname, format_type(a.atttypid, a.atttypmod)) from pg_attribute a
-            where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
-        'partitions', (select jsonb_agg(p.relid::text order by p.relid::text)
-            from pg_partition_tree(c.oid) p where p.level > 0),
-        'triggers', (select jsonb_agg(jsonb_build_object(
-                'name', t.tgname, 'table', t.tgrelid::regclass::text, 'enabled', t.tgenabled,
-                'sql', pg_get_triggerdef(t.oid), 'here', t.tgrelid = c.oid) order by t.tgrelid, t.tgname)
-            from pg_trigger t join pg_proc f on f.oid = t.tgfoid join pg_namespace n on n.oid = f.pronamespace
-            where n.nspname = 'penstock' and t.tgparentid = 0
-                and f.proname in (
-                    'change_' || i.id || '_insert', 'change_' || i.id || '_update', 'change_' || i.id || '_delete',
-                    'change_' || i.id || '_truncate'
-                )),
-        'bodies', (select jsonb_object_agg(f.proname, md5(f.prosrc)) from pg_proc f join pg_namespace n on n.oid = f.pronamespace
-            where n.nspname = 'penstock' and f.proname in (
-                'change_' || i.id || '_insert', 'change_' || i.id || '_update', 'change_' || i.id || '_delete',
-                'change_' || i.id || '_truncate'
-            )))
-        from parse_ident(i.source) as p (named) join pg_class c on c.oid = case
-            when cardinality(p.named) = 1 then to_regclass(i.source)
-            else (select q.oid from pg_class q join pg_namespace s on s.oid = q.relnamespace
-                where s.nspname = p.named[cardinality(p.named) - 1]::name
-                    and q.relname = p.named[cardinality(p.named)]::name) end) as found
-from penstock.interest i where :id::integer is null or i.id = :id order by i.id;
+select i.id, i.spec, i.declared_at, i.capture, i.installed, f.found
+from penstock.interest i join penstock.interest_found f on f.id = i.id order by i.id;
 
 -- declared: what tasks are declared with now: the names and the digests of their interests.
 -- Unbounded: it reads all tasks.

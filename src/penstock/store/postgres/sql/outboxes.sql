@@ -30,15 +30,16 @@ select id from penstock.topic where name = :topic;
 
 -- send: append a message to the change feed.
 -- Differs: the feed has slots, and numbers of transactions.
-insert into penstock.change (slot, xid, interest, changed_at, kind, key, after)
-select penstock.current_slot(), pg_current_xact_id()::text::bigint, -t.id, clock_timestamp(), 'message', :key, :payload
+insert into penstock.change (slot, xid, interests, changed_at, kinds, key, after)
+select penstock.current_slot(), pg_current_xact_id()::text::bigint, array[-t.id], clock_timestamp(), '{message}', :key, :payload
 from penstock.topic t where t.name = :topic
 returning seq;
 
 -- resend: append rows to the change feed as they are.
 -- Differs: see send. Keys and rows are arrays.
-insert into penstock.change (slot, xid, interest, changed_at, kind, key, after)
-select penstock.current_slot(), pg_current_xact_id()::text::bigint, :interest, clock_timestamp(), 'resent', t.key, t.after
+insert into penstock.change (slot, xid, interests, changed_at, kinds, key, after)
+select penstock.current_slot(), pg_current_xact_id()::text::bigint, array[:interest::integer], clock_timestamp(), '{resent}',
+       t.key, t.after
 from unnest(:keys::text[], :afters::text[]) with ordinality as t (key, after, place) order by t.place;
 
 -- list: all outboxes by name, or the one that has it.
@@ -247,7 +248,7 @@ update penstock.change_reader set position = :position, lease = null, moved_at =
 -- Differs: on SQLite numbers say it all.
 delete from penstock.outbox_message m where m.outbox = :outbox and ((m.seq < 0 and :older::boolean) or not m.turned and m.seq in (
     select c.seq from penstock.change c
-    where c.interest = any(:interests::integer[]) and (c.xid >= :seen_end or c.xid = any(:seen_open::bigint[]))
+    where c.interests && :interests::integer[] and (c.xid >= :seen_end or c.xid = any(:seen_open::bigint[]))
       and (c.seq > :last or c.xid >= :batch_end or c.xid = any(:batch_open::bigint[]))
 ));
 

@@ -359,26 +359,28 @@ left join penstock_scheduled_job s on s.id = r.id
 left join penstock_running_job u on u.id = r.id
 left join penstock_finished_job f on f.id = r.id;
 
--- What readers want to hear of which tables. Written by backends that start; read by these. The number of an interest is in
--- the names of its triggers; `installed` is how they and the columns they read were when they were made, as JSON.
+-- What readers want to hear of which tables. Written by backends that start; read by these. Interests in one table share its
+-- triggers: `capture` is the number in their names, and `installed` is how they and the table were when they were made.
 create table penstock_interest (
     id integer primary key autoincrement,
     name text not null,
     digest text not null,
     source text not null,
     spec text not null,
+    capture integer,
     installed text,
     declared_at text not null,
     unique (name, digest)
 ) strict;
 
 -- The change feed. Written by the triggers of interests, in the transactions that change the rows, and by whoever sends
--- messages (insert only); read by readers, and cleared by the pruner once all of them have passed. As one writes at a time, numbers follow the commits; none
--- is ever given twice.
+-- messages (insert only); read by readers, and cleared by the pruner once all of them have passed. One row tells all interests
+-- of a write, each with its kind, as JSON; where they capture other columns, `before` and `after` hold a piece for each form,
+-- and a kind names its own: `enter 1`. As one writes at a time, numbers follow the commits; none is ever given twice.
 create table penstock_change (
     seq integer primary key autoincrement,
-    interest integer not null,
-    kind text not null,
+    interests text not null,
+    kinds text not null,
     key text,
     before text,
     after text,
@@ -592,7 +594,7 @@ create trigger penstock_send_insert instead of insert on penstock_send begin
     select raise(abort, 'penstock: key is no text of 1 to 200 characters. Leave it away for none.')
     where new.key is not null
       and not (typeof(new.key) = 'text' and length(new.key) between 1 and 200 and instr(new.key, char(0)) = 0);
-    insert into penstock_change (interest, changed_at, kind, key, after)
-    select -t.id, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'message', new.key, new.payload
+    insert into penstock_change (interests, changed_at, kinds, key, after)
+    select json_array(-t.id), strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), '["message"]', new.key, new.payload
     from penstock_topic t where t.name = new.topic;
 end;

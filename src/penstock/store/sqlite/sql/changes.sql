@@ -23,8 +23,11 @@ update penstock_change_reader set lease = null where name = :name and lease = :l
 -- begin: what is unread, in the order of commits.
 -- Differs: the order of commits is that of numbers, so there are no batches to be kept together. Captured text may be no
 -- Unicode, which other programs can store.
-select seq, interest, kind, cast(key as blob), cast(before as blob), cast(after as blob), changed_at from penstock_change
-where seq > :high and (:interests is null or interest in (select value from json_each(:interests)))
+select seq, interests, kinds, cast(key as blob), cast(before as blob), cast(after as blob), changed_at
+from penstock_change
+where seq > :high and (:interests is null or exists (
+    select 1 from json_each(penstock_change.interests) i where i.value in (select value from json_each(:interests))
+))
 order by seq limit :limit;
 
 -- move: move a reader on, if it is under this lease and where it was.
@@ -39,13 +42,16 @@ select name, position, lease, registered_at, moved_at from penstock_change_reade
 -- Differs: see begin.
 select count(*), min(changed_at) from (
     select changed_at from penstock_change
-    where seq > :high and (:interests is null or interest in (select value from json_each(:interests)))
+    where seq > :high and (:interests is null or exists (
+    select 1 from json_each(penstock_change.interests) i where i.value in (select value from json_each(:interests))
+))
     order by seq limit :most
 );
 
 -- unread: the keys of rows with unread changes.
 -- Differs: see begin.
-select key from penstock_change where seq > :high and interest = :interest limit :limit;
+select key from penstock_change
+where seq > :high and exists (select 1 from json_each(penstock_change.interests) i where i.value = :interest) limit :limit;
 
 -- first_since: the number before the lowest of those that were written at a time or later, or the greatest given.
 -- Differs: see begin.

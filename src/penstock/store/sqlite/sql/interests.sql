@@ -3,8 +3,12 @@ insert into penstock_interest (name, digest, source, spec, declared_at)
 values (:name, :digest, :source, :spec, :now)
 on conflict (name, digest) do nothing returning id;
 
--- installed: remember the triggers of an interest, and the columns that they read, as they are now.
-update penstock_interest set installed = :installed where id = :id;
+-- captured: say which triggers capture an interest, and how they and the table are now (SQLite only: PostgreSQL
+-- does so where it makes triggers).
+update penstock_interest set capture = :capture, installed = :installed where id = :id;
+
+-- uncaptured: no triggers capture those any more that these have captured (SQLite only: see captured).
+update penstock_interest set capture = null where capture = :capture;
 
 -- remove: forget an interest.
 delete from penstock_interest where id = :id;
@@ -19,10 +23,10 @@ select 'task:' || t.name, t.spec ->> 'interest' from penstock_task t where 'task
 select t.value from penstock_interest i cross join json_each(:tables) t on t.value = i.source collate nocase
 where i.installed is not null and i.spec ->> 'each';
 
--- list: all interests, or one, with what is there of each, as JSON: its table, triggers and columns.
+-- list: all interests, with what is there of each, as JSON: its table, triggers and columns.
 -- Differs: SQLite has no partitions, and its triggers cannot be switched off.
 -- Unbounded: it reads them all.
-select i.id, i.spec, i.declared_at, i.installed,
+select i.id, i.spec, i.declared_at, i.capture, i.installed,
     (select json_object(
         'kind', s.type,
         'text', s.sql,
@@ -30,8 +34,8 @@ select i.id, i.spec, i.declared_at, i.installed,
         'triggers', (select json_group_array(json_object('name', t.name, 'sql', t.sql)) from sqlite_schema t
             where t.type = 'trigger' and t.tbl_name = s.name collate nocase
                 and t.name in (
-                    'penstock_change_' || i.id || '_insert', 'penstock_change_' || i.id || '_update',
-                    'penstock_change_' || i.id || '_delete'
+                    'penstock_change_' || i.capture || '_insert', 'penstock_change_' || i.capture || '_update',
+                    'penstock_change_' || i.capture || '_delete'
                 )))
         from sqlite_schema s where s.name = i.source collate nocase and s.type in ('table', 'view')) as found
-from penstock_interest i where :id is null or i.id = :id order by i.id;
+from penstock_interest i order by i.id;

@@ -34,15 +34,16 @@ select id from penstock_topic where name = :topic;
 
 -- send: append a message to the change feed.
 -- Differs: the feed has slots on PostgreSQL, and numbers of transactions.
-insert into penstock_change (interest, changed_at, kind, key, after)
-select -t.id, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'message', :key, :payload
+insert into penstock_change (interests, changed_at, kinds, key, after)
+select json_array(-t.id), strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), '["message"]', :key, :payload
 from penstock_topic t where t.name = :topic
 returning seq;
 
 -- resend: append rows to the change feed as they are.
 -- Differs: keys and rows are JSON.
-insert into penstock_change (interest, changed_at, kind, key, after)
-select :interest, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'resent', value ->> 0, value ->> 1 from json_each(:rows) order by key;
+insert into penstock_change (interests, changed_at, kinds, key, after)
+select json_array(:interest), strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), '["resent"]', value ->> 0, value ->> 1
+from json_each(:rows) order by key;
 
 -- list: all outboxes by name, or the one that has it.
 -- Unbounded: it reads them all.
@@ -238,7 +239,9 @@ update penstock_change_reader set position = :position, lease = null, moved_at =
 -- Differs: numbers say it all.
 delete from penstock_outbox_message where outbox = :outbox and (seq < 0 and :older or not turned and seq in (
     select c.seq from penstock_change c
-    where c.seq > :high and c.interest in (select value from json_each(:interests))
+    where c.seq > :high and exists (
+        select 1 from json_each(c.interests) i where i.value in (select value from json_each(:interests))
+    )
 ));
 
 -- forget_aside: forget messages aside, those parked too if they are meant.

@@ -1,0 +1,57 @@
+"""How the rows are read that an interest is about, spelled as its triggers spell them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.changes.interest import Interest
+from penstock.store.changes import Source
+from penstock.store.contract import Statement
+from penstock.store.dialect import row_of
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.postgres.spelling import array, literal, object_
+from penstock.store.postgres.triggerbodies import conditions_of
+
+_INTEGERS = frozenset({"smallint", "integer", "bigint"})
+
+
+def source(interest: Interest, types: Mapping[str, str], held: str = "") -> Source:
+    """How the rows are read that an interest is about. Of a session with other settings they are spelled alike."""
+    asked = conditions_of(interest).matches("r")
+    table, spelled = POSTGRES.table(interest.table), array("r", interest.key, types)
+    key = row_of([f"r.{POSTGRES.quote(name)}" for name in interest.key])
+    columns = [f"r.{POSTGRES.quote(name)}" for name in interest.place]
+    place, known = row_of(columns), " and ".join(f"{column} is not null" for column in columns)
+    after = [f"($1::json ->> {number})::{types[name]}" for number, name in enumerate(interest.place)]
+    each = [_given(number, types[name]) for number, name in enumerate(interest.key)]
+    values = [spelled, *(object_("r", side, types) or "null" for side in (interest.after, interest.before))]
+    select = f"select {', '.join(values)} from {table} r where "
+    of_place = f"select {', '.join(values)}, {array('r', interest.place, types)} from {table} r where "
+    order, also = f"order by {', '.join(columns)} limit", f"{asked} and " if asked else ""
+    among = f"{key} in (select {', '.join(each)} from json_array_elements($1::json) as k (value))"
+    return Source(
+        first=Statement(f"{of_place}{also}{known} {order} $1{held}"),
+        following=Statement(f"{of_place}{also}{known} and {place} > {row_of(after)} {order} $2{held}"),
+        among=Statement(f"{select}{also}{among}"),
+        keys=Statement(f"select {spelled} from {table} r where {among}"),
+        passed=Statement(_passed(interest, types)),
+    )
+
+
+def _passed(interest: Interest, types: Mapping[str, str]) -> str:
+    """Which captured rows are not behind a place, compared as the columns of the table are, with their collations."""
+    named = [f"c{number}" for number in range(len(interest.place))]
+    columns = ", ".join(f"r.{POSTGRES.quote(name)}" for name in interest.place)
+    given = ", ".join(f"(g.value ->> {literal(name)})::{types[name]}" for name in interest.place)
+    place = [f"($2::json ->> {number})::{types[name]}" for number, name in enumerate(interest.place)]
+    return (
+        f"select o.number - 1 from (select null::bigint, {columns} from {POSTGRES.table(interest.table)} r where false "
+        f"union all select g.number, {given} from json_array_elements($1::json) with ordinality as g (value, number)) "
+        f"as o (number, {', '.join(named)}) where {row_of([f'o.{name}' for name in named])} <= {row_of(place)}"
+    )
+
+
+def _given(place: int, kind: str) -> str:
+    """A value of one of many keys. Records of a table that was declared with another key may hold no such value."""
+    value = f"(k.value ->> {place})::{kind}"
+    return f"case when json_typeof(k.value -> {place}) = 'number' then {value} end" if kind in _INTEGERS else value

@@ -1,0 +1,204 @@
+"""Interests in one table share its triggers: one row of the feed tells all of them, each as if it were alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from stage.feed import NOW, opened, write
+from stage.outboxes import run_sql
+
+from penstock.changes.change import CapturedChange
+from penstock.changes.interest import Interest
+from penstock.changes.position import BEGINNING, Position
+from penstock.errors import DeclarationError
+from penstock.store.contract import Statement, Store
+
+ORDERS = "create table orders (id integer primary key, status text, amount integer, note text)"
+ALL = Interest(name="all", table="orders", key=["id"], before=["note", "id"], after=["note", "id"], each=True)
+PAID = Interest(
+    name="paid", table="orders", key=["id"], matches="{row}.status = 'paid'", watches=["{row}.amount"], after=["amount"]
+)
+BIG = Interest(name="big", table="orders", key=["id"], matches="{row}.amount > 10", after=["status"])
+WRITES = (
+    "insert into orders values (1, 'open', 1, 'a')",
+    "insert into orders values (2, 'paid', 20, 'b')",
+    "update orders set status = 'paid', amount = 11 where id = 1",
+    "update orders set amount = 2, note = 'é\"\u001f' where id = 2",
+    "update orders set note = null",
+    "update orders set id = 3 where id = 2",
+    "delete from orders",
+)
+KINDS = [
+    [("all", "enter")],
+    [("all", "enter"), ("big", "enter"), ("paid", "enter")],
+    [("all", "change"), ("big", "enter"), ("paid", "enter")],
+    [("all", "change"), ("big", "leave"), ("paid", "change")],
+]
+
+
+@pytest.fixture
+def postgres_url(migrated_postgres_url: str) -> str:
+    """URL of a database with penstock's own tables."""
+    return migrated_postgres_url
+
+
+@pytest.fixture
+def sqlite_url(migrated_sqlite_url: str) -> str:
+    """The same, of a SQLite file."""
+    return migrated_sqlite_url
+
+
+async def rows(store: Store, sql: str) -> list[Sequence[Any]]:
+    session = await store.begin_read()
+    try:
+        return list(await session.fetch(Statement(sql)))
+    finally:
+        await session.rollback()
+
+
+async def feed_rows(store: Store) -> int:
+    feed = "penstock.change" if store.dialect.schemas else "penstock_change"
+    return int((await rows(store, f"select count(*) from {feed}"))[0][0])
+
+
+async def changes(store: Store, *interests: int) -> list[CapturedChange]:
+    return (await store.changes.read(BEGINNING, 1000, interests or None)).changes
+
+
+async def triggers(store: Store) -> list[str]:
+    """The names of the triggers that one statement fires, for the usual sessions."""
+    found = (
+        "select tgname from pg_trigger where tgname like 'penstock%' and tgenabled <> 'R'"
+        if store.dialect.schemas
+        else "select name from sqlite_schema where type = 'trigger' and name like 'penstock_change_%'"
+    )
+    return sorted(row[0].rpartition("_")[2] for row in await rows(store, found))
+
+
+async def states(store: Store) -> list[str]:
+    return [row.state for row in await store.interests.list()]
+
+
+async def test_a_write_fires_one_trigger_and_appends_one_row_for_all(database_url: str) -> None:
+    await run_sql(database_url, ORDERS)
+    async with opened(database_url) as store:
+        numbers = await store.interests.declare([ALL, BIG, PAID], NOW)
+        names = dict(zip(numbers, ("all", "big", "paid"), strict=True))
+        events = ["delete", "insert", *["truncate"] * store.dialect.schemas, "update"]
+        assert await triggers(store) == events
+        told = list[list[tuple[str, str]]]()
+        for statement in WRITES[:4]:
+            before, seen = await feed_rows(store), len(await changes(store))
+            await write(store, statement)
+            assert await feed_rows(store) == before + 1, statement
+            told.append([(names[one.interest], one.kind) for one in (await changes(store))[seen:]])
+        assert told == KINDS
+        await write(store, *WRITES[4:])
+        assert await states(store) == ["ok"] * 3
+        await write(store, "insert into orders select 9, 'open', 1, 'x' union all select 8, 'paid', 1, 'y'")
+        assert [(names[one.interest], one.key) for one in await changes(store)][-3:] == [
+            ("all", "[9]"),
+            ("all", "[8]"),
+            ("paid", "[8]"),
+        ]
+
+
+@pytest.mark.parametrize("only", [ALL, BIG, PAID], ids=lambda one: one.name)
+async def test_each_is_told_what_it_would_be_told_alone_letter_by_letter(database_url: str, only: Interest) -> None:
+    """Records compare the text of a row with what its source reads."""
+    await run_sql(database_url, ORDERS)
+    async with opened(database_url) as store:
+        (alone,) = await store.interests.declare([only], NOW)
+        await write(store, *WRITES)
+        apart = [(one.kind, one.key, one.before, one.after) for one in await changes(store, alone)]
+        await store.interests.declare([ALL, BIG, PAID], NOW)
+        position = (await store.changes.read(BEGINNING, 1000)).position
+        await write(store, *WRITES)
+        together = (await store.changes.read(position, 1000, [alone])).changes
+        assert [(one.kind, one.key, one.before, one.after) for one in together] == apart
+        assert len(apart) > 3
+
+
+async def test_a_batch_does_not_end_between_those_that_one_write_tells(database_url: str) -> None:
+    await run_sql(database_url, ORDERS)
+    async with opened(database_url) as store:
+        await store.interests.declare([ALL, PAID], NOW)
+        await write(store, *(f"insert into orders values ({n}, 'paid', 1, 'a')" for n in range(5)))
+        found, position = list[tuple[int, int]](), BEGINNING
+        while True:
+            batch = await store.changes.read(position, 2)
+            done = min(3, len(batch.changes))  # in the middle of a write
+            after = batch.at(done)
+            found += [(one.seq, one.interest) for one in batch.changes[:done] if after == batch.position or done > 2]
+            assert Position.parse(str(after)) == after
+            if batch.complete and done == len(batch.changes):
+                break
+            position = after
+        assert len({seq for seq, _ in found}) == 5
+        assert all({interest for seq, interest in found if seq == one} == {1, 2} for one, _ in found)
+
+
+async def test_one_is_dropped_and_the_others_go_on(database_url: str) -> None:
+    await run_sql(database_url, ORDERS)
+    async with opened(database_url) as store:
+        first, second, third = await store.interests.declare([ALL, BIG, PAID], NOW)
+        await store.interests.drop([first])
+        assert await states(store) == ["ok", "ok"]
+        await write(store, WRITES[1])
+        assert [(one.interest, one.kind) for one in await changes(store)] == [(second, "enter"), (third, "enter")]
+        (again,) = await store.interests.declare([replace(ALL, after=["amount"])], NOW)
+        await store.interests.drop([second, third])
+        assert await states(store) == ["ok"]
+        await write(store, WRITES[0])
+        assert [(one.interest, one.kind) for one in await changes(store)][2:] == [(again, "enter")], "nothing was lost"
+        await store.interests.drop([again])
+        assert await triggers(store) == []
+
+
+async def test_rows_told_apart_by_another_key_are_captured_apart(database_url: str) -> None:
+    await run_sql(database_url, ORDERS)
+    async with opened(database_url) as store:
+        one, other = await store.interests.declare([ALL, replace(ALL, name="notes", key=["note"])], NOW)
+        await write(store, WRITES[0])
+        told = sorted((each.interest, each.key) for each in await changes(store))
+        assert told == [(one, "[1]"), (other, '["a"]')]
+
+
+async def test_one_that_does_not_fit_the_table_any_more_keeps_no_other_from_being_captured(database_url: str) -> None:
+    await run_sql(database_url, ORDERS)
+    async with opened(database_url) as store:
+        fine, broken = await store.interests.declare([PAID, replace(ALL, watches=["{row}.note"])], NOW)
+        await write(store, "alter table orders rename column note to remark")
+        assert await states(store) == ["ok", "altered"]
+        await write(store, "insert into orders values (1, 'paid', 1, 'a')", "update orders set amount = 2")
+        assert [one.kind for one in await changes(store, fine)] == ["enter", "change"]
+        if store.dialect.schemas:
+            assert {one.kind for one in await changes(store, broken)} == {"lost"}
+        with pytest.raises(DeclarationError, match="no column note"):
+            await store.interests.mend(broken)
+        await store.interests.declare([BIG], NOW)
+        assert await states(store) == ["ok", "missing", "ok"], "it is left out where triggers are made anew"
+        await write(store, "update orders set amount = 30")
+        assert [one.kind for one in await changes(store, fine)] == ["enter", "change", "change"]
+        await write(store, "alter table orders rename column remark to note")
+        assert await store.interests.mend(broken)
+        assert (await changes(store, broken))[-1].kind == "lost"
+        assert await states(store) == ["ok"] * 3
+        assert "lost" not in [one.kind for one in await changes(store, fine)]
+
+
+async def test_a_trigger_that_is_dropped_with_a_column_is_mended_for_the_others(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        await run_sql(postgres_url, ORDERS)
+        broken, fine = await store.interests.declare([PAID, ALL], NOW)
+        await run_sql(postgres_url, "alter table orders drop column status cascade", "insert into orders values (1)")
+        assert await states(store) == ["missing", "missing"]
+        with pytest.raises(DeclarationError):
+            await store.interests.mend(broken)
+        assert await store.interests.mend(fine)
+        assert await states(store) == ["missing", "ok"]
+        await run_sql(postgres_url, "insert into orders values (2)")
+        assert [one.kind for one in await changes(store, fine)] == ["enter", "lost", "enter"]
