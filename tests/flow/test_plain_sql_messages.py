@@ -117,7 +117,7 @@ def test_a_message_is_stored_as_a_program_stores_it(url: str) -> None:
         program.send("greetings", '[1,"a"]', "k")
         lite = url.startswith("sqlite")
         rows = program.connection.execute(
-            f"select interest, kind, key, before, after, length(cast(changed_at as text)) "
+            f"select interests, kinds, key, before, after, length(cast(changed_at as text)) "
             f"from {'penstock_' if lite else 'penstock.'}change order by seq"
         ).fetchall()
         program.connection.rollback()
