@@ -71,8 +71,8 @@ async def states(test: TestApp) -> list[str]:
 
 async def told(test: TestApp) -> list[str]:
     """The kinds of change that the feed tells of."""
-    kind = "kinds[1] from penstock.change" if test.engine.store.dialect.schemas else "kinds ->> 0 from penstock_change"
-    return [row[0] for row in await sql(test, f"select {kind} order by seq")]
+    feed = "penstock.change" if test.engine.store.dialect.schemas else "penstock_change"
+    return [row[0] for row in await sql(test, f"select kinds from {feed} order by seq")]
 
 
 async def lost(test: TestApp) -> bool:

@@ -175,11 +175,11 @@ async def lose(test: TestApp, number: int) -> None:
         await write(
             test.engine.store,
             "insert into penstock.change (slot, xid, interests, changed_at, kinds) values (penstock.current_slot(), "
-            f"pg_current_xact_id()::text::int8, array[{number}], clock_timestamp(), '{{lost}}')",
+            f"pg_current_xact_id()::text::int8, array[{number}], clock_timestamp(), 'lost')",
         )
     else:
         await write(
             test.engine.store,
             "insert into penstock_change (interests, changed_at, kinds) "
-            f"values ('[{number}]', '2030-01-01 00:00:00.000000+00:00', '[\"lost\"]')",
+            f"values ('[{number}]', '2030-01-01 00:00:00.000000+00:00', 'lost')",
         )

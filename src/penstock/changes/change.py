@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 KINDS = ("enter", "change", "leave", "delete", "truncate")
@@ -56,18 +57,22 @@ class CapturedChange:
 
 
 def changes_told(rows: Iterable[Sequence[Any]], interests: Collection[int] | None = None) -> list[CapturedChange]:
-    """The changes that rows of the feed tell of: one for each interest, or for each of these.
-
-    A kind may name the piece of what is captured that is its own, counted from 0.
-    """
+    """The changes that rows of the feed tell of: one for each interest, or for each of these."""
     told = []
     for seq, numbers, kinds, key, before, after, changed_at in rows:
-        for number, kind in zip(numbers, kinds, strict=True):
+        for number, kind, piece in _listed(numbers, kinds):
             if interests is None or number in interests:
-                name, _, piece = kind.partition(" ")
-                own = (before, after) if not piece else (_piece(before, int(piece)), _piece(after, int(piece)))
-                told.append(CapturedChange(seq, number, name, key, own[0], own[1], changed_at))
+                own = (before, after) if piece is None else (_piece(before, piece), _piece(after, piece))
+                told.append(CapturedChange(seq, number, kind, key, own[0], own[1], changed_at))
     return told
+
+
+@lru_cache(maxsize=1024)
+def _listed(numbers: str, kinds: str) -> list[tuple[int, str, int | None]]:
+    """The interests that a row tells, what each is told, and which piece of what is captured is its own if not all."""
+    names = [kind.partition(" ") for kind in kinds.split(",")]
+    each = zip(map(int, numbers.strip("{[]}").split(",")), names, strict=True)
+    return [(number, name, int(piece) if piece else None) for number, (name, _, piece) in each]
 
 
 def _piece(text: str | None, number: int) -> str | None:

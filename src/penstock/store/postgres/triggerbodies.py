@@ -51,7 +51,7 @@ def conditions_of(interest: Interest, types: Mapping[str, str] | None = None) ->
 def appended(numbers: Iterable[int], kind: str) -> str:
     """Tells interests of what has neither a key nor values."""
     told = dict.fromkeys(numbers, "")
-    return _append(_listed("int4", told, str), _listed("text", told, lambda _: f"'{kind}'"), "null", "null", "null")
+    return _append(_numbers(told), f"'{','.join([kind] * len(told))}'", "null", "null", "null")
 
 
 def variable(number: int) -> str:
@@ -164,7 +164,8 @@ class Telling:
                 return f"'{kind}{form}'"
             return f"{variable(number)} operator(pg_catalog.||) '{form}'" if form else variable(number)
 
-        return _listed("int4", tests, str), _listed("text", tests, told)
+        kinds = [_if(test, told(number)) for number, test in tests.items()]
+        return _numbers(tests), kinds[0] if len(kinds) == 1 else f"pg_catalog.concat_ws(',', {', '.join(kinds)})"
 
     def _key(self, row: str) -> str:
         return array(row, next(iter(self._interests.values())).key, self._types)
@@ -191,8 +192,11 @@ def _append(by: str, kinds: str, *values: str) -> str:
     return f"{_INTO}values (penstock.current_slot(), {_XID}, {_NOW}, {by}, {kinds}, {', '.join(values)});"
 
 
-def _listed(type_name: str, tests: Mapping[int, str], value: Callable[[int], str]) -> str:
-    """An array of values, without those whose test fails."""
-    items = (f"case when {test} then {value(number)} end" if test else value(number) for number, test in tests.items())
-    listed = f"array[{', '.join(items)}]::pg_catalog.{type_name}[]"
+def _numbers(tests: Mapping[int, str]) -> str:
+    """The numbers of interests, without those whose test fails."""
+    listed = f"array[{', '.join(_if(test, str(number)) for number, test in tests.items())}]::pg_catalog.int4[]"
     return f"pg_catalog.array_remove({listed}, null)" if any(tests.values()) else listed
+
+
+def _if(test: str, value: str) -> str:
+    return f"case when {test} then {value} end" if test else value

@@ -148,11 +148,11 @@ def _told(asked: Mapping[int, Conditions], kind: str, row: str, moved: str = "")
     sure = len(asked) == 1 and not moved  # the trigger has asked
     tests = {number: "" if sure else one.matches(row) for number, one in asked.items()}
     form = _forms(asked)
-    told = {number: f"'\"{kind}{form[number]}\"'" for number in asked}
+    told = {number: f"'{kind}{form[number]}'" for number in asked}
     before, after = (_pieces(asked, side, row, tests) if row == of else "null" for side, of in ((0, "old"), (1, "new")))
-    where = [f"({moved})"] * bool(moved) + [f"({_any(tests.values())})"] * all(tests.values())
+    where = [f"({moved})", *[f"({_any(tests.values())})"] * all(tests.values())] if moved else []
     return (
-        f"{_APPEND} select {_NOW}, {_listed(tests, str)}, {_listed(tests, told.__getitem__)}, "
+        f"{_APPEND} select {_NOW}, '[' || {_listed(tests, str)} || ']', {_listed(tests, told.__getitem__)}, "
         f"{_array(row, _key(asked))}, {before}, {after}{' where ' if where else ''}{' and '.join(where)}"
     )
 
@@ -163,11 +163,11 @@ def _updated(asked: Mapping[int, Conditions], leaving: Mapping[int, Conditions])
         return []
     kinds, form = {number: f"kind_{number}" for number in asked}, _forms(asked)
     tests = {number: f"{kind} is not null" if len(kinds) > 1 else "" for number, kind in kinds.items()}
-    told = {number: f"'\"' || {kind} || '{form[number]}\"'" for number, kind in kinds.items()}
+    told = {number: f"{kind} || '{form[number]}'" for number, kind in kinds.items()}
     found = ", ".join(f"{one.kind(_came(one))} as {kinds[number]}" for number, one in asked.items())
     gone = [_told(leaving, "delete", "old", next(iter(asked.values())).moved)] if leaving else []
     told_all = (
-        f"{_APPEND} select {_NOW}, {_listed(tests, str)}, {_listed(tests, told.__getitem__)}, "
+        f"{_APPEND} select {_NOW}, '[' || {_listed(tests, str)} || ']', {_listed(tests, told.__getitem__)}, "
         f"{_array('new', _key(asked))}, {_pieces(asked, 0, 'old', tests)}, {_pieces(asked, 1, 'new', tests)} "
         f"from (select {found}) where {' or '.join(f'{kind} is not null' for kind in kinds.values())}"
     )
@@ -187,11 +187,11 @@ def _any(tests: Iterable[str]) -> str:
 
 
 def _listed(tests: Mapping[int, str], value: Callable[[int], str]) -> str:
-    """A JSON list of values, without those whose test fails."""
-    if not any(tests.values()):
-        return "'[' || " + " || ',' || ".join(map(value, tests)) + " || ']'"
+    """A list of values with commas between, without those whose test fails."""
+    if len(tests) == 1 and not any(tests.values()):
+        return value(next(iter(tests)))
     items = (f"iif({test}, ',' || {value(n)}, '')" if test else f"',' || {value(n)}" for n, test in tests.items())
-    return f"'[' || substr({' || '.join(items)}, 2) || ']'"
+    return f"substr({' || '.join(items)}, 2)"
 
 
 def _key(asked: Mapping[int, Conditions]) -> Sequence[str]:
@@ -239,9 +239,8 @@ def _value(row: str, column: str) -> str:
 
 def lost(numbers: Sequence[int]) -> str:
     """Tells the readers of interests that changes may have been missed."""
-    return (
-        f"{_APPEND} values ({_NOW}, '{json.dumps(numbers)}', '{json.dumps(['lost'] * len(numbers))}', null, null, null)"
-    )
+    kinds = ",".join(["lost"] * len(numbers))
+    return f"{_APPEND} values ({_NOW}, '{json.dumps(numbers)}', '{kinds}', null, null, null)"
 
 
 def literal(text: str) -> str:

@@ -157,4 +157,4 @@ def _wanted(interests: Sequence[int] | None) -> str | None:
 def _told(row: Row) -> Sequence[Any]:
     seq, interests, kinds, *texts, changed_at = row
     key, before, after = (None if text is None else text.decode(errors="replace") for text in texts)
-    return seq, json.loads(interests), json.loads(kinds), key, before, after, datetime.fromisoformat(changed_at)
+    return seq, interests, kinds, key, before, after, datetime.fromisoformat(changed_at)

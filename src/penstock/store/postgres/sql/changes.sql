@@ -26,7 +26,7 @@ update penstock.change_reader set lease = null where name = :name and lease = :l
 -- Differs: on SQLite the order of commits is that of numbers.
 -- There are two ranges of the index, and nothing between them is looked at.
 with moment as materialized (select pg_current_snapshot()::text as snapshot)
-select m.snapshot, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
+select m.snapshot, c.seq, c.interests::text, c.kinds, c.key, c.before, c.after, c.changed_at
 from moment m left join lateral (
     select * from (
         select seq, interests, kinds, key, before, after, changed_at from penstock.change
@@ -41,7 +41,7 @@ order by c.seq;
 -- begin_far: the same for a reader that is so far behind that `begin` takes too long: it reads along the order of numbers,
 -- passing by what is seen, of which little is kept for the slowest reader (PostgreSQL only: see begin).
 with moment as materialized (select pg_current_snapshot()::text as snapshot)
-select m.snapshot, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
+select m.snapshot, c.seq, c.interests::text, c.kinds, c.key, c.before, c.after, c.changed_at
 from moment m left join lateral (
     select seq, interests, kinds, key, before, after, changed_at from penstock.change
     where (xid + 0 >= :seen_end or xid + 0 = any(:seen_open::bigint[]))
@@ -52,7 +52,7 @@ order by c.seq;
 
 -- go_on: the next of a batch that is under way, by the snapshot it began with (PostgreSQL only: see begin).
 -- The index of xid, which `+ 0` hides, would lead to all of the batch again for each piece.
-select seq, interests, kinds, key, before, after, changed_at from penstock.change
+select seq, interests::text, kinds, key, before, after, changed_at from penstock.change
 where seq > :last
   and (xid + 0 >= :seen_end or xid + 0 = any(:seen_open::bigint[]))
   and xid + 0 < :batch_end and xid + 0 <> all(:batch_open::bigint[])

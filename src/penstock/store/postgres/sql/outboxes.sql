@@ -31,14 +31,14 @@ select id from penstock.topic where name = :topic;
 -- send: append a message to the change feed.
 -- Differs: the feed has slots, and numbers of transactions.
 insert into penstock.change (slot, xid, interests, changed_at, kinds, key, after)
-select penstock.current_slot(), pg_current_xact_id()::text::bigint, array[-t.id], clock_timestamp(), '{message}', :key, :payload
+select penstock.current_slot(), pg_current_xact_id()::text::bigint, array[-t.id], clock_timestamp(), 'message', :key, :payload
 from penstock.topic t where t.name = :topic
 returning seq;
 
 -- resend: append rows to the change feed as they are.
 -- Differs: see send. Keys and rows are arrays.
 insert into penstock.change (slot, xid, interests, changed_at, kinds, key, after)
-select penstock.current_slot(), pg_current_xact_id()::text::bigint, array[:interest::integer], clock_timestamp(), '{resent}',
+select penstock.current_slot(), pg_current_xact_id()::text::bigint, array[:interest::integer], clock_timestamp(), 'resent',
        t.key, t.after
 from unnest(:keys::text[], :afters::text[]) with ordinality as t (key, after, place) order by t.place;
 

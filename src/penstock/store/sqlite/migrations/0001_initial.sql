@@ -375,8 +375,8 @@ create table penstock_interest (
 
 -- The change feed. Written by the triggers of interests, in the transactions that change the rows, and by whoever sends
 -- messages (insert only); read by readers, and cleared by the pruner once all of them have passed. One row tells all interests
--- of a write, each with its kind, as JSON; where they capture other columns, `before` and `after` hold a piece for each form,
--- and a kind names its own: `enter 1`. As one writes at a time, numbers follow the commits; none is ever given twice.
+-- of a write, each with its kind, as in `[1,2]` and `enter,leave`; where they capture other columns, `before` and `after` hold
+-- a piece for each choice, and a kind names its own: `enter 1`. As one writes at a time, numbers follow the commits; none is ever given twice.
 create table penstock_change (
     seq integer primary key autoincrement,
     interests text not null,
@@ -595,6 +595,6 @@ create trigger penstock_send_insert instead of insert on penstock_send begin
     where new.key is not null
       and not (typeof(new.key) = 'text' and length(new.key) between 1 and 200 and instr(new.key, char(0)) = 0);
     insert into penstock_change (interests, changed_at, kinds, key, after)
-    select json_array(-t.id), strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), '["message"]', new.key, new.payload
+    select json_array(-t.id), strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'message', new.key, new.payload
     from penstock_topic t where t.name = new.topic;
 end;

@@ -35,14 +35,14 @@ select id from penstock_topic where name = :topic;
 -- send: append a message to the change feed.
 -- Differs: the feed has slots on PostgreSQL, and numbers of transactions.
 insert into penstock_change (interests, changed_at, kinds, key, after)
-select json_array(-t.id), strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), '["message"]', :key, :payload
+select json_array(-t.id), strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'message', :key, :payload
 from penstock_topic t where t.name = :topic
 returning seq;
 
 -- resend: append rows to the change feed as they are.
 -- Differs: keys and rows are JSON.
 insert into penstock_change (interests, changed_at, kinds, key, after)
-select json_array(:interest), strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), '["resent"]', value ->> 0, value ->> 1
+select json_array(:interest), strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'resent', value ->> 0, value ->> 1
 from json_each(:rows) order by key;
 
 -- list: all outboxes by name, or the one that has it.
