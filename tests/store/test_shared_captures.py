@@ -12,7 +12,7 @@ from stage.outboxes import run_sql
 
 from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
-from penstock.changes.position import BEGINNING, Position
+from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
 from penstock.store.contract import Statement, Store
 
@@ -122,23 +122,17 @@ async def test_each_is_told_what_it_would_be_told_alone_letter_by_letter(databas
         assert len(apart) > 3
 
 
-async def test_a_batch_does_not_end_between_those_that_one_write_tells(database_url: str) -> None:
+async def test_what_one_write_tells_is_handed_over_together(database_url: str) -> None:
     await run_sql(database_url, ORDERS)
     async with opened(database_url) as store:
         await store.interests.declare([ALL, PAID], NOW)
-        await write(store, *(f"insert into orders values ({n}, 'paid', 1, 'a')" for n in range(5)))
-        found, position = list[tuple[int, int]](), BEGINNING
-        while True:
-            batch = await store.changes.read(position, 2)
-            done = min(3, len(batch.changes))  # in the middle of a write
-            after = batch.at(done)
-            found += [(one.seq, one.interest) for one in batch.changes[:done] if after == batch.position or done > 2]
-            assert Position.parse(str(after)) == after
-            if batch.complete and done == len(batch.changes):
-                break
-            position = after
-        assert len({seq for seq, _ in found}) == 5
-        assert all({interest for seq, interest in found if seq == one} == {1, 2} for one, _ in found)
+        await write(store, *(f"insert into orders values ({n}, 'paid', 1, 'a')" for n in range(3)))
+        batch = await store.changes.read(BEGINNING, 2)
+        assert ([one.key for one in batch.changes], batch.complete) == (["[0]", "[0]", "[1]", "[1]"], False)
+        assert (batch.at(1), batch.at(3), batch.at(4)) == (BEGINNING, batch.at(2), batch.position)
+        following = await store.changes.read(batch.at(3), 10)
+        assert [one.key for one in following.changes] == ["[1]", "[1]", "[2]", "[2]"]
+        assert (await store.changes.lag(batch.at(2), 10)).rows == 2
 
 
 async def test_one_is_dropped_and_the_others_go_on(database_url: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ class Known:
         capture: The number of the triggers that capture it; None if none do.
         installed: How these and the table were when they were made; None if they were not.
         found: What is there of its table; None if there is no such table.
-        together: All interests that these triggers capture, by number; itself alone if none do.
+        together: All interests that these triggers capture, by number.
     """
 
     id: int
@@ -34,16 +34,13 @@ class Known:
     together: dict[int, Interest] = field(default_factory=dict)
 
 
-def known_by(all_: Iterable[Known]) -> dict[Identity, Known]:
+def known_by(known: Iterable[Known]) -> dict[Identity, Known]:
     """Interests by what tells them apart, each with those that share its triggers."""
-    known = list(all_)
-    shared: dict[int, dict[int, Interest]] = {}
-    for one in known:
-        if one.capture is not None:
-            shared.setdefault(one.capture, {})[one.id] = one.interest
-    for one in known:
-        one.together.update({one.id: one.interest} if one.capture is None else shared[one.capture])
-    return {identity_of(one.interest): one for one in known}
+    shared: dict[int | None, dict[int, Interest]] = {}
+    found = [replace(one, together=shared.setdefault(one.capture, {})) for one in known]
+    for one in found:
+        one.together[one.id] = one.interest
+    return {identity_of(one.interest): one for one in found}
 
 
 class Capture(NamedTuple):

@@ -48,8 +48,6 @@ EACH = "create or replace function penstock.{0}() returns void language sql as '
 EVENTS = ("insert", "update", "delete", "truncate")
 _ENABLED = {"A": "always", "R": "replica", "O": ""}
 
-Place = tuple[str, str]  # table and name of a trigger
-
 
 class Trigger(NamedTuple):
     """A trigger: what follows its name, and for which sessions it fires, as the catalog says it."""
@@ -58,7 +56,7 @@ class Trigger(NamedTuple):
     enabled: str = "A"  # also for sessions that apply what others have written, and would fire no trigger
 
 
-def triggers(capture: int, interests: Interests, found: Mapping[str, Any]) -> dict[Place, Trigger]:
+def triggers(capture: int, interests: Interests, found: Mapping[str, Any]) -> dict[tuple[str, str], Trigger]:
     """The triggers of all interests in a table, by table and name."""
     table = POSTGRES.table(next(iter(interests.values())).table)
     when = {event: _when(interests, event) for event in EVENTS}
@@ -110,7 +108,7 @@ def install(
     everywhere = {name: trigger for (relation, name), trigger in made.items() if relation == table}
     fires = [*made.items(), *(((part, name), one) for name, one in everywhere.items() for part in partitions)]
     return (
-        *functions(capture, interests, found["columns"], path),
+        *(_function(capture, event, interests, found["columns"], path) for event in EVENTS),
         *(f"drop trigger if exists {one['name']} on {one['table']}" for one in left),
         # What a function says is looked at when it runs, what a trigger says when it is made.
         *((f"create trigger {trial} after update on {table} for each row when ({tried}) {call}",) if tried else ()),
@@ -120,11 +118,6 @@ def install(
         *((EACH.format(found["each"]),) if any(one.each for one in interests.values()) else ()),
         *(f"alter table {relation} enable {_ENABLED[one.enabled]} trigger {name}" for (relation, name), one in fires),
     )
-
-
-def functions(capture: int, interests: Interests, types: Mapping[str, str], path: str) -> list[str]:
-    """The statements that make the functions which the triggers call."""
-    return [_function(capture, event, interests, types, path) for event in EVENTS]
 
 
 def _function(capture: int, event: str, interests: Interests, types: Mapping[str, str], path: str) -> str:
@@ -147,11 +140,6 @@ def _function(capture: int, event: str, interests: Interests, types: Mapping[str
 def function_name(capture: int, event: str) -> str:
     """The function that a trigger calls."""
     return f"penstock.change_{capture}_{event}"
-
-
-def lost(numbers: Iterable[int]) -> str:
-    """Tells the readers of interests that changes may have been missed."""
-    return appended(numbers, "lost")
 
 
 def _condition(interest: Interest, event: str) -> str | None:

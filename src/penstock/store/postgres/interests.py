@@ -25,13 +25,14 @@ from penstock.store.interestrows import (
     known_state,
     others,
 )
-from penstock.store.postgres.capture import EVENTS, function_name, install, lost, triggers
+from penstock.store.postgres.capture import EVENTS, function_name, install, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.rowsource import source
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
+from penstock.store.postgres.triggerbodies import appended
 from penstock.store.queries import load_queries
 
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
@@ -214,7 +215,7 @@ class PostgresInterests:
                 made += install(number, interests, found, path, mine.interest if mine else None)
                 ids = f"{{{','.join(map(str, interests))}}}"
                 made += (text.format(number=number, ids=ids) for text in (_CAPTURED, _INSTALLED))
-                made += (lost(capture.lost),) if capture.lost else ()
+                made += (appended(capture.lost, "lost"),) if capture.lost else ()
         made += (_FORGOTTEN.format(one.id) for one in dropped)
         return (*made, *_each_dropped(dropped, known))
 
