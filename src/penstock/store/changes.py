@@ -203,7 +203,7 @@ class Lag:
     """How far a reader is behind.
 
     Attributes:
-        rows: How many changes it has still to read, as far as they were counted.
+        rows: How many writes it has still to read of, as far as they were counted.
         oldest_at: When the oldest of these was written; None if there are none.
     """
 
@@ -254,7 +254,9 @@ class Changes(Protocol):
         interests: Sequence[int] | None = None,
         session: OpenTransaction | None = None,
     ) -> Batch:
-        """What comes after a position: up to `limit` changes of these interests, or of all.
+        """What comes after a position: the changes of up to `limit` writes, of these interests or of all.
+
+        All that one write tells is handed over together.
 
         With a session, it is what that sees: of rows that are read in it, no change before is missed or comes twice.
 
@@ -274,7 +276,7 @@ class Changes(Protocol):
         """All readers by name."""
 
     async def lag(self, position: Position, most: int, interests: Sequence[int] | None = None) -> Lag:
-        """How far behind a position is; no more than `most` changes are counted."""
+        """How far behind a position is; no more than `most` writes are counted."""
 
     async def forget(self, name: str) -> bool:
         """Drop a reader, so that nothing is kept for it; False if there is none."""

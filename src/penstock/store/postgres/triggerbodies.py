@@ -165,7 +165,8 @@ class Telling:
             return f"{variable(number)} operator(pg_catalog.||) '{form}'" if form else variable(number)
 
         kinds = [_if(test, told(number)) for number, test in tests.items()]
-        return _numbers(tests), kinds[0] if len(kinds) == 1 else f"pg_catalog.concat_ws(',', {', '.join(kinds)})"
+        joined = f"pg_catalog.array_to_string(array[{', '.join(kinds)}]::pg_catalog.text[], ',')"
+        return _numbers(tests), kinds[0] if len(kinds) == 1 else joined
 
     def _key(self, row: str) -> str:
         return array(row, next(iter(self._interests.values())).key, self._types)
