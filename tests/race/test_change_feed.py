@@ -25,7 +25,7 @@ from penstock.store.queries import Query
 WRITERS, TRANSACTIONS = 24, 40
 INTO_SLOT_0 = (
     "insert into penstock.change (slot, xid, interests, kinds, key, changed_at) "
-    "values (0, pg_current_xact_id()::text::bigint, '{1}', 'enter', '[2, 1]', now())"
+    "values (0, pg_current_xact_id()::text::bigint, '1', 'enter', '[2, 1]', now())"
 )
 TTL = timedelta(seconds=30)
 

@@ -175,7 +175,7 @@ async def lose(test: TestApp, number: int) -> None:
         await write(
             test.engine.store,
             "insert into penstock.change (slot, xid, interests, changed_at, kinds) values (penstock.current_slot(), "
-            f"pg_current_xact_id()::text::int8, array[{number}], clock_timestamp(), 'lost')",
+            f"pg_current_xact_id()::text::int8, '{number}', clock_timestamp(), 'lost')",
         )
     else:
         await write(

@@ -28,7 +28,7 @@ from penstock.store.postgres.triggerbodies import Telling, appended, conditions_
 _FUNCTION = """
 create or replace function {function}() returns trigger language plpgsql security definer {settings}as $penstock$
 declare
-    told_by pg_catalog.int4[]; told_as pg_catalog.text;
+    told_by pg_catalog.text; told_as pg_catalog.text;
     row_key pg_catalog.text; row_before pg_catalog.text; row_after pg_catalog.text;{kinds}
 begin
 {body}

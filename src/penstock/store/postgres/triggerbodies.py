@@ -128,7 +128,7 @@ class Telling:
             by, kinds = "told_by", "told_as"
         append = _append(by, kinds, "row_key", "row_before" if before else "null", "row_after" if after else "null")
         if all(tests.values()):
-            append = f"if told_by operator(pg_catalog.<>) '{{}}' then {append} end if;"
+            append = f"if told_by operator(pg_catalog.<>) '' then {append} end if;"
         return self._told(label, read, append, again)
 
     def _told(self, label: str, read: str, append: str, again: Callable[[Telling, str], str]) -> str:
@@ -165,8 +165,7 @@ class Telling:
             return f"{variable(number)} operator(pg_catalog.||) '{form}'" if form else variable(number)
 
         kinds = [_if(test, told(number)) for number, test in tests.items()]
-        joined = f"pg_catalog.array_to_string(array[{', '.join(kinds)}]::pg_catalog.text[], ',')"
-        return _numbers(tests), kinds[0] if len(kinds) == 1 else joined
+        return _numbers(tests), kinds[0] if len(kinds) == 1 else _joined(kinds)
 
     def _key(self, row: str) -> str:
         return array(row, next(iter(self._interests.values())).key, self._types)
@@ -195,8 +194,13 @@ def _append(by: str, kinds: str, *values: str) -> str:
 
 def _numbers(tests: Mapping[int, str]) -> str:
     """The numbers of interests, without those whose test fails."""
-    listed = f"array[{', '.join(_if(test, str(number)) for number, test in tests.items())}]::pg_catalog.int4[]"
-    return f"pg_catalog.array_remove({listed}, null)" if any(tests.values()) else listed
+    if not any(tests.values()):
+        return f"'{','.join(map(str, tests))}'"
+    return _joined(_if(test, f"'{number}'") for number, test in tests.items())
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return f"pg_catalog.array_to_string(array[{', '.join(texts)}]::pg_catalog.text[], ',')"
 
 
 def _if(test: str, value: str) -> str:

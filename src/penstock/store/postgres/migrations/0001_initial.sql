@@ -437,9 +437,9 @@ from penstock.interest i cross join lateral (
 ) own;
 
 -- The change feed. Written by the triggers of interests, in the transactions that change the rows, and by whoever sends
--- messages (insert only); read by readers. One row tells all interests of a write, each with its kind, as in `enter,leave`;
--- where they capture other columns, `before` and `after` hold a piece for each choice, and a kind names its own: `enter 1`.
--- Numbers are given one by one, so that who has seen a change has a greater one; xid is the transaction.
+-- messages (insert only); read by readers. One row tells all interests of a write, each with its kind, as in `1,2` and
+-- `enter,leave`; where they capture other columns, `before` and `after` hold a piece for each choice, and a kind names its
+-- own: `enter 1`. Numbers are given one by one, so that who has seen a change has a greater one; xid is the transaction.
 -- Slots are used in a ring, and truncated once all readers have passed what is in them.
 create sequence penstock.change_seq cache 1;
 grant usage on sequence penstock.change_seq to public; -- who sends messages inserts into the feed as themselves
@@ -447,7 +447,7 @@ create table penstock.change (
     slot smallint not null,
     seq bigint not null default nextval('penstock.change_seq'),
     xid bigint not null,
-    interests integer[] not null,
+    interests text not null,
     kinds text not null,
     key text,
     before text,
@@ -681,7 +681,7 @@ begin
         perform penstock.refuse('key has not 1 to 200 characters', 'Leave it away for none.');
     end if;
     insert into penstock.change (slot, xid, interests, changed_at, kinds, key, after)
-    select penstock.current_slot(), pg_current_xact_id()::text::bigint, array[-t.id], clock_timestamp(), 'message', key,
+    select penstock.current_slot(), pg_current_xact_id()::text::bigint, (-t.id)::text, clock_timestamp(), 'message', key,
         payload::text
     from penstock.topic t where t.name = topic;
     if not found then

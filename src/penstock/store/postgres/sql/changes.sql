@@ -26,14 +26,16 @@ update penstock.change_reader set lease = null where name = :name and lease = :l
 -- Differs: on SQLite the order of commits is that of numbers.
 -- There are two ranges of the index, and nothing between them is looked at.
 with moment as materialized (select pg_current_snapshot()::text as snapshot)
-select m.snapshot, c.seq, c.interests::text, c.kinds, c.key, c.before, c.after, c.changed_at
+select m.snapshot, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
 from moment m left join lateral (
     select * from (
         select seq, interests, kinds, key, before, after, changed_at from penstock.change
-        where xid >= :seen_end and (:interests::integer[] is null or interests && :interests)
+        where xid >= :seen_end
+          and (:interests::integer[] is null or string_to_array(interests, ',') && :interests::integer[]::text[])
         union all
         select seq, interests, kinds, key, before, after, changed_at from penstock.change
-        where xid = any(:seen_open::bigint[]) and (:interests is null or interests && :interests)
+        where xid = any(:seen_open::bigint[])
+          and (:interests is null or string_to_array(interests, ',') && :interests::integer[]::text[])
     ) unread order by seq limit :limit
 ) c on true
 order by c.seq;
@@ -41,22 +43,22 @@ order by c.seq;
 -- begin_far: the same for a reader that is so far behind that `begin` takes too long: it reads along the order of numbers,
 -- passing by what is seen, of which little is kept for the slowest reader (PostgreSQL only: see begin).
 with moment as materialized (select pg_current_snapshot()::text as snapshot)
-select m.snapshot, c.seq, c.interests::text, c.kinds, c.key, c.before, c.after, c.changed_at
+select m.snapshot, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
 from moment m left join lateral (
     select seq, interests, kinds, key, before, after, changed_at from penstock.change
     where (xid + 0 >= :seen_end or xid + 0 = any(:seen_open::bigint[]))
-      and (:interests::integer[] is null or interests && :interests)
+      and (:interests::integer[] is null or string_to_array(interests, ',') && :interests::integer[]::text[])
     order by seq limit :limit
 ) c on true
 order by c.seq;
 
 -- go_on: the next of a batch that is under way, by the snapshot it began with (PostgreSQL only: see begin).
 -- The index of xid, which `+ 0` hides, would lead to all of the batch again for each piece.
-select seq, interests::text, kinds, key, before, after, changed_at from penstock.change
+select seq, interests, kinds, key, before, after, changed_at from penstock.change
 where seq > :last
   and (xid + 0 >= :seen_end or xid + 0 = any(:seen_open::bigint[]))
   and xid + 0 < :batch_end and xid + 0 <> all(:batch_open::bigint[])
-  and (:interests::integer[] is null or interests && :interests)
+  and (:interests::integer[] is null or string_to_array(interests, ',') && :interests::integer[]::text[])
 order by seq limit :limit;
 
 -- move: move a reader on, if it is under this lease and where it was.
@@ -72,19 +74,23 @@ select name, position, lease, registered_at, moved_at from penstock.change_reade
 select count(*), min(changed_at) from (
     select changed_at from (
         select seq, xid, changed_at from penstock.change
-        where xid >= :seen_end and (:interests::integer[] is null or interests && :interests)
+        where xid >= :seen_end
+          and (:interests::integer[] is null or string_to_array(interests, ',') && :interests::integer[]::text[])
         union all
         select seq, xid, changed_at from penstock.change
-        where xid = any(:seen_open::bigint[]) and (:interests is null or interests && :interests)
+        where xid = any(:seen_open::bigint[])
+          and (:interests is null or string_to_array(interests, ',') && :interests::integer[]::text[])
     ) unread where seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[]) limit :most
 ) counted;
 
 -- unread: the keys of rows with unread changes.
 -- Differs: see begin.
 select key from (
-    select seq, xid, key from penstock.change where xid >= :seen_end and interests @> array[:interest::integer]
+    select seq, xid, key from penstock.change
+    where xid >= :seen_end and :interest::integer::text = any(string_to_array(interests, ','))
     union all
-    select seq, xid, key from penstock.change where xid = any(:seen_open::bigint[]) and interests @> array[:interest::integer]
+    select seq, xid, key from penstock.change
+    where xid = any(:seen_open::bigint[]) and :interest::integer::text = any(string_to_array(interests, ','))
 ) unread where (seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[]))
 limit :limit;
 

@@ -31,14 +31,14 @@ select id from penstock.topic where name = :topic;
 -- send: append a message to the change feed.
 -- Differs: the feed has slots, and numbers of transactions.
 insert into penstock.change (slot, xid, interests, changed_at, kinds, key, after)
-select penstock.current_slot(), pg_current_xact_id()::text::bigint, array[-t.id], clock_timestamp(), 'message', :key, :payload
+select penstock.current_slot(), pg_current_xact_id()::text::bigint, (-t.id)::text, clock_timestamp(), 'message', :key, :payload
 from penstock.topic t where t.name = :topic
 returning seq;
 
 -- resend: append rows to the change feed as they are.
 -- Differs: see send. Keys and rows are arrays.
 insert into penstock.change (slot, xid, interests, changed_at, kinds, key, after)
-select penstock.current_slot(), pg_current_xact_id()::text::bigint, array[:interest::integer], clock_timestamp(), 'resent',
+select penstock.current_slot(), pg_current_xact_id()::text::bigint, :interest::integer::text, clock_timestamp(), 'resent',
        t.key, t.after
 from unnest(:keys::text[], :afters::text[]) with ordinality as t (key, after, place) order by t.place;
 
@@ -248,7 +248,8 @@ update penstock.change_reader set position = :position, lease = null, moved_at =
 -- Differs: on SQLite numbers say it all.
 delete from penstock.outbox_message m where m.outbox = :outbox and ((m.seq < 0 and :older::boolean) or not m.turned and m.seq in (
     select c.seq from penstock.change c
-    where c.interests && :interests::integer[] and (c.xid >= :seen_end or c.xid = any(:seen_open::bigint[]))
+    where string_to_array(c.interests, ',') && :interests::integer[]::text[]
+      and (c.xid >= :seen_end or c.xid = any(:seen_open::bigint[]))
       and (c.seq > :last or c.xid >= :batch_end or c.xid = any(:batch_open::bigint[]))
 ));
 
