@@ -22,11 +22,11 @@ from benchmarks import program
 from benchmarks.databases import Connection
 from benchmarks.harness import Bar, Bench, Benchmark, spread
 from penstock import Backend, Config
-from penstock.calls.workpool import Workpool
+from penstock.api.pools.workpool import Workpool
 from penstock.jobs.job import Job
 from penstock.services.group import Group
-from penstock.services.worker import Worker
-from penstock.store.jobrows import slot_of
+from penstock.services.worker.worker import Worker
+from penstock.store.rows.jobs import slot_of
 
 _WORKERS, _JOBS = 4, 10
 _TURNS = 5

@@ -10,17 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.api.crons.crons import CronStatus
+    from penstock.api.outbox.views import OutboxMessage, OutboxPage, OutboxStatus
+    from penstock.api.pools.workpool import Workpool
+    from penstock.api.tasks.views import TaskExplanation, TaskPage, TaskRecord, TaskStatus
     from penstock.app import App, Backend
-    from penstock.calls.context import ActionCtx, MutationCtx, QueryCtx
-    from penstock.calls.crons import CronStatus
-    from penstock.calls.lockblocks import Lock
-    from penstock.calls.outboxviews import OutboxMessage, OutboxPage, OutboxStatus
-    from penstock.calls.ratelimits import RateLimiter, RateStatus
-    from penstock.calls.taskbatch import SyncTaskBatchCtx, SyncTaskBatchRun, TaskBatchCtx, TaskBatchRun
-    from penstock.calls.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
-    from penstock.calls.taskviews import TaskExplanation, TaskPage, TaskRecord, TaskStatus
-    from penstock.calls.work import ActionWork
-    from penstock.calls.workpool import Workpool
+    from penstock.calls.handlers.taskbatch import SyncTaskBatchCtx, SyncTaskBatchRun, TaskBatchCtx, TaskBatchRun
+    from penstock.calls.handlers.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
+    from penstock.calls.locks.blocks import Lock
+    from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
+    from penstock.calls.run.ratelimits import RateLimiter, RateStatus
+    from penstock.calls.run.work import ActionWork
     from penstock.config import Config
     from penstock.crons.every import daily, hourly, interval, monthly, weekly
     from penstock.crons.expression import CronExpression
@@ -102,16 +102,16 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "penstock.app": ("App", "Backend"),
-    "penstock.calls.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
-    "penstock.calls.taskbatch": ("SyncTaskBatchCtx", "SyncTaskBatchRun", "TaskBatchCtx", "TaskBatchRun"),
-    "penstock.calls.taskctx": ("MutationTaskCtx", "SyncMutationTaskCtx", "SyncTaskCtx", "TaskCtx"),
-    "penstock.calls.outboxviews": ("OutboxMessage", "OutboxPage", "OutboxStatus"),
-    "penstock.calls.taskviews": ("TaskExplanation", "TaskPage", "TaskRecord", "TaskStatus"),
-    "penstock.calls.crons": ("CronStatus",),
-    "penstock.calls.lockblocks": ("Lock",),
-    "penstock.calls.work": ("ActionWork",),
-    "penstock.calls.ratelimits": ("RateLimiter", "RateStatus"),
-    "penstock.calls.workpool": ("Workpool",),
+    "penstock.calls.run.context": ("ActionCtx", "MutationCtx", "QueryCtx"),
+    "penstock.calls.handlers.taskbatch": ("SyncTaskBatchCtx", "SyncTaskBatchRun", "TaskBatchCtx", "TaskBatchRun"),
+    "penstock.calls.handlers.taskctx": ("MutationTaskCtx", "SyncMutationTaskCtx", "SyncTaskCtx", "TaskCtx"),
+    "penstock.api.outbox.views": ("OutboxMessage", "OutboxPage", "OutboxStatus"),
+    "penstock.api.tasks.views": ("TaskExplanation", "TaskPage", "TaskRecord", "TaskStatus"),
+    "penstock.api.crons.crons": ("CronStatus",),
+    "penstock.calls.locks.blocks": ("Lock",),
+    "penstock.calls.run.work": ("ActionWork",),
+    "penstock.calls.run.ratelimits": ("RateLimiter", "RateStatus"),
+    "penstock.api.pools.workpool": ("Workpool",),
     "penstock.config": ("Config",),
     "penstock.crons.every": ("daily", "hourly", "interval", "monthly", "weekly"),
     "penstock.crons.expression": ("CronExpression",),

@@ -11,21 +11,21 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from penstock.calls.crons import Crons
-from penstock.calls.declaring import Declaring
-from penstock.calls.dispatch import Dispatch
-from penstock.calls.engine import Engine
-from penstock.calls.guestcalls import Guests
-from penstock.calls.jobcalls import JobCalls
-from penstock.calls.lockblocks import LEASE, WAIT, LockBlock, OnLost
-from penstock.calls.outboxes import Outboxes
-from penstock.calls.outboxplans import check_outboxes, declare_outboxes
-from penstock.calls.ratelimits import RateLimiter, RateLimiters
-from penstock.calls.run import Runner
-from penstock.calls.scheduler import Scheduler
-from penstock.calls.syncbackend import SyncApp
-from penstock.calls.tasks import ReactiveTasks, check_tasks, declare_tasks
-from penstock.calls.workpool import Workpool
+from penstock.api.crons.crons import Crons
+from penstock.api.declaring import Declaring
+from penstock.api.guests import Guests
+from penstock.api.outbox.declaring import check_outboxes, declare_outboxes
+from penstock.api.outbox.outboxes import Outboxes
+from penstock.api.pools.workpool import Workpool
+from penstock.api.tasks.tasks import ReactiveTasks, check_tasks, declare_tasks
+from penstock.calls.enqueue.jobs import JobCalls
+from penstock.calls.enqueue.scheduler import Scheduler
+from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost
+from penstock.calls.run.dispatch import Dispatch
+from penstock.calls.run.engine import Engine
+from penstock.calls.run.ratelimits import RateLimiter, RateLimiters
+from penstock.calls.run.runner import Runner
+from penstock.calls.run.syncbackend import SyncApp
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config, check_settings, load_config, unknown_variables
 from penstock.crons.plan import CronPlan
@@ -41,14 +41,14 @@ from penstock.pools.pool import LogLevel, PoolDefinition
 from penstock.pools.rates import RateLimit
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.group import Group
-from penstock.services.planner import Planner
+from penstock.services.planner.planner import Planner
 from penstock.services.pruner import Pruner
-from penstock.services.relay import Relay
+from penstock.services.relay.relay import Relay
 from penstock.services.scheduler import CronScheduler
-from penstock.services.worker import Worker
-from penstock.store.migrate import push
+from penstock.services.worker.worker import Worker
+from penstock.store.contract.pools import PoolRow
 from penstock.store.open import make_store
-from penstock.store.pools import PoolRow
+from penstock.store.push.migrate import push
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -77,7 +77,7 @@ def sections() -> list[Section]:
 def files(root: Path) -> dict[str, list[str]]:
     """All tests by name, each with the files that have one of this name."""
     found: dict[str, list[str]] = {}
-    for path in sorted((*(root / "tests").rglob("test_*.py"), *(root / "src/penstock/testing").rglob("*.py"))):
+    for path in sorted((*(root / "tests").rglob("test_*.py"), *(root / "tests/conformance").rglob("*.py"))):
         for one in re.finditer(_TEST.pattern.replace("^", r"^\s*"), path.read_text("utf-8"), re.MULTILINE):
             found.setdefault(one["name"], []).append(str(path.relative_to(root)))
     return found

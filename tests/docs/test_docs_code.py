@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from penstock import App
-from penstock.calls.batch import Batches
-from penstock.calls.run import Runner
+from penstock.calls.jobs.batch import Batches
+from penstock.calls.run.runner import Runner
 from penstock.functions.function import Function
 
 _CODE_WIDTH = 100

@@ -24,8 +24,8 @@ from stage.desk import (
 )
 
 from penstock import TaskFilter
-from penstock.calls.taskchanges import change_rows
-from penstock.calls.taskpieces import AT_ONCE, Part
+from penstock.api.tasks.changes import change_rows
+from penstock.api.tasks.selection import AT_ONCE, Part
 from penstock.errors import DatabaseBusy
 
 if TYPE_CHECKING:

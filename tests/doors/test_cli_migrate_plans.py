@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from stage.outboxes import run_sql
 
-from penstock.store import migrate
+from penstock.store.push import migrate
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import App, MutationCtx, MutationTaskCtx, Table, TaskCtx, TaskFilter, asgi_app
-from penstock.services.planner import Planner
+from penstock.services.planner.planner import Planner
 from penstock.testing import TestApp
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from penstock.cli.lines import Lines
 from penstock.clock import SystemClock
 from penstock.errors import ConfigError
 from penstock.schema.table import definition_of
-from penstock.store.dialect import Dialect
 from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sql.dialect import Dialect
+from penstock.store.sql.statements import TableStatements
 from penstock.store.sqlite.dialect import SQLITE
-from penstock.store.statements import TableStatements
 
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console

@@ -31,7 +31,7 @@ from penstock import (
 )
 from penstock.app import Backend
 from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
-from penstock.services.worker import Worker
+from penstock.services.worker.worker import Worker
 from penstock.sync import ActionCtx as SyncActionCtx
 
 app = App()

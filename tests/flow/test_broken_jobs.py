@@ -32,7 +32,7 @@ from penstock import (
     WorkId,
     WorkResult,
 )
-from penstock.calls.holds import Holds
+from penstock.calls.handlers.task_pauses import Holds
 from penstock.errors import ConfigError, DeclarationError, Snooze, ValueInvalid
 from penstock.jobs.job import NO_OPTIONS, Job, JobId, Outcome, job_uuid
 from penstock.jobs.states import JobEvent

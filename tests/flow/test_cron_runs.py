@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import penstock.calls.syncctx
+import penstock.calls.run.syncctx
 from penstock import (
     ActionCtx,
     App,
@@ -32,7 +32,7 @@ from penstock import (
     hourly,
 )
 from penstock import MutationCtx as SomeCtx
-from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
+from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.testing import TestApp, TestClock
 
 NIGHT = datetime(2030, 3, 30, 22, tzinfo=UTC)  # before the night in which Prague's clocks jump over 2 o'clock
@@ -433,7 +433,7 @@ def test_a_decorator_has_to_know_what_it_decorates() -> None:
     async def declared_below(ctx: ActionCtx) -> None: ...
 
     @own.cron("0 9 * * *")
-    def in_a_thread(ctx: penstock.calls.syncctx.SyncActionCtx) -> None: ...
+    def in_a_thread(ctx: penstock.calls.run.syncctx.SyncActionCtx) -> None: ...
 
     functions: list[Any] = [by_another_name, declared_below, in_a_thread]
     assert [(function.kind.value, function.public) for function in functions] == [

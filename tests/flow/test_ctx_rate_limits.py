@@ -21,7 +21,7 @@ from penstock import (
     TokenBucket,
     ValueInvalid,
 )
-from penstock.calls.syncctx import SyncMutationCtx
+from penstock.calls.run.syncctx import SyncMutationCtx
 from penstock.testing import TestApp
 
 MINUTE = timedelta(minutes=1)

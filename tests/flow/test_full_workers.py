@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from penstock import ActionCtx, App
-from penstock.services.worker import Worker
+from penstock.services.worker.worker import Worker
 from penstock.testing import TestApp
 
 app = App()

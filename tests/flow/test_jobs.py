@@ -34,7 +34,7 @@ from penstock.jobs.job import Kind, NewJob, Options, job_id
 from penstock.jobs.order import rank
 from penstock.jobs.settle import MAX_LOSSES
 from penstock.services.pruner import Pruner
-from penstock.services.worker import Worker
+from penstock.services.worker.worker import Worker
 from penstock.testing import TestApp, TestClock, gate
 
 NOW = timedelta(0)

@@ -13,7 +13,7 @@ from stage.stories import tell_in
 
 from penstock import ActionCtx, App, Index, LimitExceeded, MutationCtx, Table
 from penstock.jobs.job import job_id
-from penstock.store import statements as statements_module
+from penstock.store.sql import statements as statements_module
 from penstock.testing import TestApp
 
 

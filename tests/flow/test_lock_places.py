@@ -18,8 +18,8 @@ from stage.processes import processes
 from stage.waits import until
 
 from penstock import ActionCtx, App, Backend, ContextError, LockLost, LockTaken
-from penstock.store.contract import Statement
-from penstock.store.locks import LockRow
+from penstock.store.contract.locks import LockRow
+from penstock.store.contract.store import Statement
 from penstock.testing import TestClock
 
 AT_ONCE, LONG = timedelta(0), timedelta(seconds=30)

@@ -26,8 +26,8 @@ from penstock import (
     Table,
     ValueInvalid,
 )
-from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
-from penstock.store.locks import LOCK_KEPT, LockRow
+from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
+from penstock.store.contract.locks import LOCK_KEPT, LockRow
 from penstock.testing import TestApp, TestClock
 
 app = App()

@@ -20,7 +20,7 @@ from penstock.outbox.trouble import Trouble, after_failure
 from penstock.sync import ActionCtx as SyncActionCtx
 
 if TYPE_CHECKING:
-    from penstock.services.relay import Relay
+    from penstock.services.relay.relay import Relay
 
 SOON = Retry.fixed(timedelta(seconds=10), max_attempts=3, jitter=0)
 TEN = timedelta(seconds=10)

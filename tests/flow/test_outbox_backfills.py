@@ -16,11 +16,11 @@ from penstock import Index, Retry, Table
 from penstock.app import Backend
 from penstock.changes.position import Position
 from penstock.errors import CallTimeout, DatabaseUnavailable
-from penstock.services.sending import Sending
-from penstock.store.changes import Batch
-from penstock.store.conditions import ConditionSql
-from penstock.store.contract import Session
-from penstock.store.outboxes import Step
+from penstock.services.relay.sending import Sending
+from penstock.store.contract.changes import Batch
+from penstock.store.contract.outboxes import Step
+from penstock.store.contract.store import Session
+from penstock.store.sql.conditions import ConditionSql
 from penstock.testing import TestApp
 
 NEVER = Retry(max_attempts=1)

@@ -26,7 +26,7 @@ from penstock import (
     Table,
     ValueInvalid,
 )
-from penstock.calls.syncctx import SyncMutationCtx
+from penstock.calls.run.syncctx import SyncMutationCtx
 from penstock.changes.position import BEGINNING
 from penstock.clock import SystemClock
 from penstock.testing import TestApp

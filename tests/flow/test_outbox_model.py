@@ -15,7 +15,7 @@ from stage.outboxes import OutboxStage, aside, drain, outbox_row, text_of
 from stage.stories import one_backend
 
 from penstock import Retry, Table
-from penstock.services.relay import Relay
+from penstock.services.relay.relay import Relay
 from penstock.testing import TestApp, raising
 
 POLICIES = ("halt", "halt_key", "park")

@@ -34,7 +34,7 @@ from penstock import (
     WorkId,
     WorkResult,
 )
-from penstock.calls.syncctx import SyncActionCtx
+from penstock.calls.run.syncctx import SyncActionCtx
 from penstock.testing import TestApp
 
 app = App(max_result_bytes=10_000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock import App, Id, MutationCtx, Table, TaskCtx
-from penstock.calls.tasks import READER
+from penstock.api.tasks.tasks import READER
 from penstock.clock import SystemClock
 
 app = App()

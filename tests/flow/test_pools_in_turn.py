@@ -10,8 +10,8 @@ from datetime import timedelta
 import pytest
 
 from penstock import ActionCtx, App
+from penstock.api.pools.workpool import Workpool
 from penstock.app import Backend
-from penstock.calls.workpool import Workpool
 from penstock.testing import TestApp
 
 app = App()

@@ -30,7 +30,7 @@ from penstock import (
     WorkId,
     WorkResult,
 )
-from penstock.calls.syncctx import SyncActionCtx
+from penstock.calls.run.syncctx import SyncActionCtx
 from penstock.testing import TestApp
 
 app = App()

@@ -33,7 +33,7 @@ from penstock import (
     WorkResult,
 )
 from penstock.jobs.job import JobStatus
-from penstock.services.worker import Worker
+from penstock.services.worker.worker import Worker
 from penstock.testing import TestApp, TestClock
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)

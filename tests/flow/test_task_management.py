@@ -30,7 +30,8 @@ from penstock import (
     UsageError,
     ValueInvalid,
 )
-from penstock.calls import taskchanges, taskpieces
+from penstock.api.tasks import changes as taskchanges
+from penstock.api.tasks import selection as taskpieces
 from penstock.jobs.job import job_uuid
 from penstock.testing import TestApp
 
@@ -133,7 +134,7 @@ class House:
 
     async def sql(self, text: str) -> None:
         session = await self.backend.engine.store.begin_write()
-        from penstock.store.contract import Statement  # noqa: PLC0415
+        from penstock.store.contract.store import Statement  # noqa: PLC0415
 
         await session.execute(Statement(text))
         await session.commit()
@@ -149,7 +150,7 @@ async def house(url: str) -> AsyncIterator[House]:
     store = session_app.engine.store
     await store.open()
     session = await store.begin_write()
-    from penstock.store.contract import Statement  # noqa: PLC0415
+    from penstock.store.contract.store import Statement  # noqa: PLC0415
 
     await session.execute(Statement("create table parcel_of_others (number bigint primary key, name text not null)"))
     await session.commit()

@@ -22,8 +22,8 @@ from penstock import (
     UsageError,
     ValueInvalid,
 )
-from penstock.calls.outboxes import OutboxOptions
-from penstock.calls.taskoptions import TaskOptions
+from penstock.api.outbox.outboxes import OutboxOptions
+from penstock.api.tasks.options import TaskOptions
 
 SECOND = timedelta(seconds=1)
 YEAR = timedelta(days=366)

@@ -15,9 +15,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from penstock import ActionCtx, App, MutationCtx, QueryCtx, Retry, WorkId, WorkResult, asgi_app
-from penstock.calls.syncctx import SyncMutationCtx
+from penstock.calls.run.syncctx import SyncMutationCtx
 from penstock.observe.tracing import find_tracing
-from penstock.store.jobrows import options_of, options_text
+from penstock.store.rows.jobs import options_of, options_text
 from penstock.testing import TestApp
 
 app = App()

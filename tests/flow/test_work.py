@@ -32,7 +32,7 @@ from penstock import (
     WorkId,
     WorkResult,
 )
-from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
+from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.clock import SystemClock
 from penstock.testing import TestApp
 

@@ -39,7 +39,7 @@ from penstock import (
     WorkResult,
     WorkStatus,
 )
-from penstock.calls.syncctx import SyncActionCtx, SyncMutationCtx
+from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.testing import TestApp, raising
 
 app = App()

@@ -16,11 +16,11 @@ from stage.server import copy_database, server
 
 from penstock.changes.position import BEGINNING, Position, Snapshot
 from penstock.errors import Conflict, DatabaseBusy
-from penstock.store.changes import Rotation
-from penstock.store.contract import Statement, Store
+from penstock.store.contract.changes import Rotation
+from penstock.store.contract.store import Statement, Store
 from penstock.store.postgres.changes import TURN
 from penstock.store.postgres.jobs import run
-from penstock.store.queries import Query
+from penstock.store.sql.queries import Query
 
 WRITERS, TRANSACTIONS = 24, 40
 INTO_SLOT_0 = (

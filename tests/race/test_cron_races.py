@@ -20,8 +20,8 @@ from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
 from penstock.services.scheduler import CronScheduler
-from penstock.services.worker import Worker
-from penstock.store.crons import CronLook
+from penstock.services.worker.worker import Worker
+from penstock.store.contract.crons import CronLook
 from penstock.testing import TestClock, gate
 from penstock.testing.gates import raising
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import asyncpg
 import pytest
+from conformance.outboxes import PLAN
+from conformance.taskbench import SPEC, task_plan
 from stage.databases import connected
 from stage.feed import ENTRIES, NOW, Reader, entry, feed, told, write
 
@@ -21,13 +23,11 @@ from penstock.changes.behind import LARGE
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.clock import SystemClock
-from penstock.services.feedroom import FeedRoom
-from penstock.services.feedwatch import FeedWatch
+from penstock.services.feed_truncation import FeedRoom
+from penstock.services.feed_watch import FeedWatch
 from penstock.services.pruner import Pruner
-from penstock.store.contract import Statement, Store
+from penstock.store.contract.store import Statement, Store
 from penstock.testing import TestApp, TestClock
-from penstock.testing.conformance.outboxes import PLAN
-from penstock.testing.conformance.taskbench import SPEC, task_plan
 
 WRITERS, ROWS = 4, 1500
 MINUTE = timedelta(minutes=1)
@@ -57,7 +57,7 @@ async def test_the_room_stays_bounded_while_readers_pass_and_nothing_unread_is_l
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rotation, "SLOT_BYTES", 2**15)
-    monkeypatch.setattr("penstock.services.feedroom._AT_ONCE", 100)
+    monkeypatch.setattr("penstock.services.feed_truncation._AT_ONCE", 100)
     async with feed(database_url) as store:
         lease = await store.leases.take("reader", timedelta(hours=1), NOW)
         reader, room = Reader(store, lease, 200), FeedRoom(store.changes, SystemClock())

@@ -8,8 +8,8 @@ from stage.feed import feed, opened, write
 from stage.waits import until
 
 from penstock.changes.position import BEGINNING
-from penstock.store.contract import Statement, Store
-from penstock.store.feed import BACKSTOP, BY_ITSELF
+from penstock.store.contract.feed import BACKSTOP, BY_ITSELF
+from penstock.store.contract.store import Statement, Store
 
 
 async def told(store: Store, reader: asyncio.Event) -> None:

@@ -15,7 +15,7 @@ import pytest
 from stage.waits import until
 
 from penstock import ActionCtx, App, Backend, MutationCtx, Pending, QueryCtx
-from penstock.services.worker import Worker
+from penstock.services.worker.worker import Worker
 from penstock.sync import ActionCtx as SyncActionCtx
 from penstock.sync import MutationCtx as SyncMutationCtx
 from penstock.testing import TestApp, gate

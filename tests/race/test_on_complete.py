@@ -12,7 +12,7 @@ import pytest
 
 from penstock import ActionCtx, App, Finished, MutationCtx, QueryCtx, Retry, Success, Table, WorkId, WorkResult
 from penstock.app import Backend
-from penstock.services.worker import Worker
+from penstock.services.worker.worker import Worker
 from penstock.testing import TestClock, gate
 
 app = App()

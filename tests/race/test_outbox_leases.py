@@ -14,7 +14,7 @@ from stage.waits import SOON, until
 from penstock import MutationCtx, Table
 from penstock.app import Backend
 from penstock.outbox.message import Message
-from penstock.services.relay import Relay
+from penstock.services.relay.relay import Relay
 from penstock.testing import TestClock
 
 RENEWS = timedelta(seconds=8)  # a quarter of a lease, and a little

@@ -18,7 +18,7 @@ from penstock import Retry, Table
 from penstock.app import Backend
 from penstock.errors import DatabaseUnavailable
 from penstock.outbox.message import Message
-from penstock.services.relay import Relay
+from penstock.services.relay.relay import Relay
 from penstock.testing import TestClock, gate, raising
 
 LOST = timedelta(seconds=31)

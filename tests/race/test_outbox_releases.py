@@ -11,7 +11,7 @@ from stage.outboxes import OutboxStage, Sent, drain, failing, outbox_row
 
 from penstock import Index, MutationCtx, NonRetryableError, Table
 from penstock.outbox.older import Older
-from penstock.store.outboxes import OutboxPlan
+from penstock.store.contract.outboxes import OutboxPlan
 
 AFTER = timedelta(seconds=5)
 

@@ -19,7 +19,7 @@ from penstock import Retry, Table
 from penstock.app import Backend
 from penstock.errors import TryAgain
 from penstock.outbox.message import Message
-from penstock.services.relay import Relay
+from penstock.services.relay.relay import Relay
 from penstock.testing import TestClock, gate
 
 NOTES = [f"{number:02}" for number in range(30)]

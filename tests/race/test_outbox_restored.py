@@ -15,7 +15,7 @@ from stage.server import Server, copy_database, server
 from penstock import Retry, Table
 from penstock.errors import CursorInvalid
 from penstock.outbox.message import Message
-from penstock.services.relay import Relay
+from penstock.services.relay.relay import Relay
 from penstock.testing import TestClock
 
 LOST = timedelta(seconds=31)

@@ -14,8 +14,8 @@ from stage.outboxes import OutboxStage, drain, outbox_row, run_sql
 from stage.reactive import Stage, settle, task_row
 
 from penstock import Table
-from penstock.calls.outboxes import DeclaredOutbox
-from penstock.store.changes import InterestRow
+from penstock.api.outbox.outboxes import DeclaredOutbox
+from penstock.store.contract.changes import InterestRow
 from penstock.testing import TestApp
 
 MAKE = "create table noted (number integer primary key, note text not null)"

@@ -20,8 +20,8 @@ from penstock import Id
 from penstock.app import Backend
 from penstock.errors import Conflict, DatabaseUnavailable
 from penstock.observe import points
-from penstock.services.underway import UnderWay
-from penstock.services.worker import Worker
+from penstock.services.worker.executor import UnderWay
+from penstock.services.worker.worker import Worker
 from penstock.testing import gate, raising
 
 MANY = 30

@@ -16,7 +16,7 @@ from stage.waits import until
 
 from penstock.app import Backend
 from penstock.errors import DatabaseBusy, DatabaseUnavailable
-from penstock.services.worker import Worker
+from penstock.services.worker.worker import Worker
 from penstock.testing import TestClock
 
 NOW = timedelta(0)

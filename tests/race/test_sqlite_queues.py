@@ -20,8 +20,8 @@ from stage import ledger
 from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseBusy, Overloaded, UniqueViolation
-from penstock.services.worker import Worker
-from penstock.store.contract import Statement
+from penstock.services.worker.worker import Worker
+from penstock.store.contract.store import Statement
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.contention import in_a_row, pause_after
 

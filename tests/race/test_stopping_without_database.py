@@ -16,7 +16,7 @@ from stage.processes import Command
 from stage.proxy import Proxy
 from stage.waits import until
 
-from penstock.calls.engine import Engine
+from penstock.calls.run.engine import Engine
 
 PATIENT = {"PENSTOCK_GRACE": "0.5", "PENSTOCK_DATABASE_WAIT": "600"}
 

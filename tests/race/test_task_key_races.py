@@ -16,7 +16,7 @@ from stage.waits import until
 
 from penstock import ActionCtx, MutationTaskCtx, Retry, Table, TaskCtx
 from penstock.store.postgres import jobs as postgres_jobs
-from penstock.store.queries import load_queries
+from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite import jobs as sqlite_jobs
 from penstock.testing import TestApp, gate
 

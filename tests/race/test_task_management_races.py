@@ -10,7 +10,7 @@ from typing import Any
 from penstock import App, Id, JobState, MutationCtx, MutationTaskCtx, Table, TaskCtx, TaskFilter
 from penstock.errors import TryAgain
 from penstock.jobs.job import job_uuid
-from penstock.services.planner import Planner
+from penstock.services.planner.planner import Planner
 from penstock.testing import TestApp
 
 ROUNDS, ROWS = 12, 20

@@ -18,7 +18,7 @@ from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
 from penstock.jobs.job import JobStatus
-from penstock.services.worker import Worker
+from penstock.services.worker.worker import Worker
 from penstock.testing import TestClock, gate, raising
 
 SHORT_LEASE = 1.0

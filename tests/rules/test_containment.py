@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 
-from penstock.calls.containment import containing
+from penstock.calls.run.containment import containing
 from penstock.errors import UsageError
 
 

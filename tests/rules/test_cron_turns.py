@@ -17,7 +17,7 @@ from penstock.crons.schedule import Interval, Schedule
 from penstock.crons.turn import Skip, Turn, take_turn
 from penstock.jobs.job import NewJob, Options
 from penstock.jobs.order import rank
-from penstock.store.cronrows import job_text, run_of
+from penstock.store.rows.crons import job_text, run_of
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

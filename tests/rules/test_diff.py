@@ -30,8 +30,8 @@ from penstock.schema.steps import (
 )
 from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable, choices_name, next_name
 from penstock.schema.table import definition_of
-from penstock.store.ddl import describe
 from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sql.ddl import describe
 from penstock.store.sqlite.dialect import SQLITE
 
 

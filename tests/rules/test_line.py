@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.clock import SystemClock
 from penstock.errors import Overloaded
-from penstock.store.line import Line
+from penstock.store.places import Line
 
 
 async def settle() -> None:

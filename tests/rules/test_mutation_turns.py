@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.calls.turns import Turns
+from penstock.calls.run.admission import Turns
 from penstock.clock import SystemClock
-from penstock.store.contract import EVERY_QUEUE, QUEUES
+from penstock.store.contract.store import EVERY_QUEUE, QUEUES
 
 
 async def try_begin(turns: Turns, function: str = "add", *, again: bool = False) -> asyncio.Task[int | None]:

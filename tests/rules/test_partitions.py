@@ -13,10 +13,10 @@ from penstock.reactive.planning import partition_of
 from penstock.reactive.task import ReactiveTask, spec_of
 from penstock.schema.fields import Kind
 from penstock.schema.table import Table, definition_of
-from penstock.store.dialect import Dialect
 from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sql.dialect import Dialect
+from penstock.store.sql.values import captured_value
 from penstock.store.sqlite.dialect import SQLITE
-from penstock.store.values import captured_value
 
 
 class Parted(Table):

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from penstock import Index, Table
-from penstock.calls.sql import prepare_sql
+from penstock.calls.run.sql import prepare_sql
 from penstock.schema.table import definition_of
-from penstock.store.contract import Statement
-from penstock.store.dialect import Placeholders, placeholder
+from penstock.store.contract.store import Statement
 from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sql.dialect import Placeholders, placeholder
+from penstock.store.sql.statements import Condition, TableStatements
 from penstock.store.sqlite.dialect import SQLITE
-from penstock.store.statements import Condition, TableStatements
 
 
 class Letter(Table):

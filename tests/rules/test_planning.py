@@ -19,8 +19,8 @@ from penstock.reactive.tracing import trace_filter, trace_watch
 from penstock.schema.fields import Kind
 from penstock.schema.table import Table, definition_of
 from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sql.values import captured_value
 from penstock.store.sqlite.dialect import SQLITE
-from penstock.store.values import captured_value
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 CHANGED = NOW - timedelta(seconds=1)

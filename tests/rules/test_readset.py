@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from penstock.changes.readset import Bound, RangeRead, ReadSet
 from penstock.changes.writeset import RowChange, WriteSet
 from penstock.schema.table import Table, definition_of
-from penstock.store.dialect import Dialect
 from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sql.dialect import Dialect
+from penstock.store.sql.statements import TableStatements
 from penstock.store.sqlite.dialect import SQLITE
-from penstock.store.statements import TableStatements
 
 Columns = dict[str, tuple[int, Callable[[Any], Any] | None]]
 

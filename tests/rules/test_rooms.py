@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.jobs.job import NO_OPTIONS, Ending, Job
 from penstock.jobs.states import JobState
-from penstock.store.contract import Room
-from penstock.store.rooms import GatesLeftOut, Line, left_rooms
+from penstock.store.contract.store import Room
+from penstock.store.placement import GatesLeftOut, Line, left_rooms
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POOLS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5), st.integers(0, 20)), max_size=6)

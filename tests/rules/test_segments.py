@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stage.examples import examples
 
 from penstock.changes.readset import Bound
-from penstock.store.statements import Condition
+from penstock.store.sql.statements import Condition
 from penstock.transaction.segments import Segment, after
 
 ORDER = ("a", "b", "id")

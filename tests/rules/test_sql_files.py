@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from penstock.store.queries import Query, load_queries
+from penstock.store.sql.queries import Query, load_queries
 
 SQL = """-- What this file is about is said without a colon at the beginning of a line.
 

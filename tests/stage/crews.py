@@ -11,9 +11,9 @@ from stage import reacting
 
 from penstock import App
 from penstock.app import Backend
-from penstock.services.planner import Planner
-from penstock.services.worker import Worker
-from penstock.store.contract import Row, Statement
+from penstock.services.planner.planner import Planner
+from penstock.services.worker.worker import Worker
+from penstock.store.contract.store import Row, Statement
 from penstock.testing import TestClock
 
 

@@ -16,8 +16,8 @@ import psycopg
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.schema.table import Table, definition_of
-from penstock.store.migrate import push
 from penstock.store.open import make_store
+from penstock.store.push.migrate import push
 
 _HAS_STRATEGIES = 150000  # and lets an OID be chosen
 _FIRST_OID = 4_000_000_000

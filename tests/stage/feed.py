@@ -20,10 +20,10 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING, Position
 from penstock.clock import SystemClock, random_of
 from penstock.config import Config
-from penstock.store.changes import Batch
-from penstock.store.contract import Session, Statement, Store
-from penstock.store.migrate import push
+from penstock.store.contract.changes import Batch
+from penstock.store.contract.store import Session, Statement, Store
 from penstock.store.open import make_store
+from penstock.store.push.migrate import push
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 READER = "reader"

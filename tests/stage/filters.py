@@ -26,14 +26,14 @@ from penstock.reactive.standins import Site, condition_of
 from penstock.reactive.tracing import Watch
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition, definition_of
-from penstock.store.conditions import ConditionSql, WatchSql, condition_sql, watch_sql
-from penstock.store.ddl import create_table
-from penstock.store.dialect import Dialect
 from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sql.conditions import ConditionSql, WatchSql, condition_sql, watch_sql
+from penstock.store.sql.ddl import create_table
+from penstock.store.sql.dialect import Dialect
+from penstock.store.sql.statements import TableStatements
+from penstock.store.sql.values import captured_values, stored_values
 from penstock.store.sqlite.dialect import SQLITE, number_or_text
 from penstock.store.sqlite.functions import register_functions
-from penstock.store.statements import TableStatements
-from penstock.store.values import captured_values, stored_values
 
 
 class Part(BaseModel):

@@ -29,10 +29,10 @@ from stage.examples import LONG
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store import migrate
-from penstock.store.contract import Store
+from penstock.store.contract.store import Store
 from penstock.store.guest.session import guest_session
 from penstock.store.open import make_store
+from penstock.store.push import migrate
 
 
 @dataclass

@@ -15,9 +15,9 @@ from stage.reactive import Stage
 from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table
 from penstock.app import Backend
 from penstock.outbox.message import Message
-from penstock.services.relay import Relay
-from penstock.store.contract import Row, Session, Statement
-from penstock.store.outboxes import Aside, OutboxRow
+from penstock.services.relay.relay import Relay
+from penstock.store.contract.outboxes import Aside, OutboxRow
+from penstock.store.contract.store import Row, Session, Statement
 from penstock.testing import TestApp, TestClock
 
 _seeds = itertools.count(1000)

@@ -12,8 +12,8 @@ from stage.feed import write
 
 from penstock import App, Id, MutationCtx, Table, TaskCtx
 from penstock.app import Backend
-from penstock.store.contract import Statement
-from penstock.store.tasks import RecordRow, TaskRow
+from penstock.store.contract.store import Statement
+from penstock.store.contract.tasks import RecordRow, TaskRow
 from penstock.testing import TestApp, TestClock
 
 _seeds = itertools.count()

@@ -14,9 +14,9 @@ from stage.waits import until
 from penstock import Retry, Table
 from penstock.app import Backend
 from penstock.outbox.message import Message
-from penstock.services.relay import Relay
-from penstock.store.contract import Session
-from penstock.store.outboxes import Step
+from penstock.services.relay.relay import Relay
+from penstock.store.contract.outboxes import Step
+from penstock.store.contract.store import Session
 from penstock.testing import TestClock
 
 SECOND, TEN = timedelta(seconds=1), timedelta(seconds=10)

@@ -8,9 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from conformance.bench import Note
 from stage.databases import Databases, make_tables
-
-from penstock.testing.conformance.bench import Note
 
 
 @pytest.fixture(scope="session")

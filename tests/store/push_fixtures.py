@@ -12,7 +12,7 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract import Store
+from penstock.store.contract.store import Store
 from penstock.store.open import make_store, sqlite_path
 from penstock.store.sqlite.functions import register_functions
 

@@ -17,7 +17,7 @@ from stage.reactive import Stage, settle, task_row
 
 from penstock import Table
 from penstock.store.open import sqlite_path
-from penstock.store.queries import load_queries
+from penstock.store.sql.queries import load_queries
 
 RECORDS, MOST = 20_000, 10
 

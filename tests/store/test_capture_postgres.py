@@ -15,7 +15,7 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import ConfigError, DatabaseBusy, DeclarationError
-from penstock.store.contract import Store
+from penstock.store.contract.store import Store
 from penstock.store.postgres import catalog
 
 ORDERS = "create table orders (id integer primary key, status text, amount integer, note text)"

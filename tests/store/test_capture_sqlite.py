@@ -25,9 +25,9 @@ from penstock.clock import random_of
 from penstock.errors import DeclarationError
 from penstock.schema.index import Index
 from penstock.schema.table import Table, definition_of
-from penstock.store.contract import Store
-from penstock.store.migrate import push
+from penstock.store.contract.store import Store
 from penstock.store.open import sqlite_path
+from penstock.store.push.migrate import push
 from penstock.store.sqlite.capture import triggers
 
 ORDERS = "create table orders (id integer primary key, status text, amount, note text)"

@@ -10,10 +10,10 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract import Room
-from penstock.store.migrate import push
+from penstock.store.contract.store import Room
 from penstock.store.open import make_store
 from penstock.store.postgres.jobs import PostgresJobs
+from penstock.store.push.migrate import push
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 MANY = 3_000

@@ -18,9 +18,9 @@ import pytest
 from stage.filters import DEFINITION, OWNED, LiteThings, Thing, changed
 
 from penstock.reactive.tracing import trace_filter, trace_watch
-from penstock.store.conditions import ConditionSql, WatchSql, condition_sql, watch_sql
-from penstock.store.dialect import Dialect
 from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sql.conditions import ConditionSql, WatchSql, condition_sql, watch_sql
+from penstock.store.sql.dialect import Dialect
 from penstock.store.sqlite.dialect import SQLITE
 
 HOSTILE = [

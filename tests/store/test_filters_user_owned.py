@@ -17,11 +17,11 @@ from stage.filters import OWNED, Dice, LiteThings, PostgresThings, of_stored, wi
 from penstock.changes.change import read_values
 from penstock.reactive.describe import describe
 from penstock.reactive.evaluate import row_values, same, watched
-from penstock.store.dialect import Dialect
 from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sql.dialect import Dialect
+from penstock.store.sql.statements import TableStatements
+from penstock.store.sql.values import captured_like, captured_values, stored_values
 from penstock.store.sqlite.dialect import SQLITE
-from penstock.store.statements import TableStatements
-from penstock.store.values import captured_like, captured_values, stored_values
 
 PROPERTY = settings(
     deadline=None,

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import pytest
+from conformance.bench import AGAIN, NOW, cancel, new_job
 from stage.guests import KINDS, Kind, Visit, face, penstock_store, play
 
 from penstock.clock import SystemClock
@@ -26,11 +27,10 @@ from penstock.errors import (
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, NewJob
 from penstock.jobs.states import JobState
-from penstock.store.contract import Jobs, Session, Statement
+from penstock.store.contract.store import Jobs, Session, Statement
 from penstock.store.guest.drivers import answer
 from penstock.store.guest.session import guest_session
 from penstock.store.open import make_store
-from penstock.testing.conformance.bench import AGAIN, NOW, cancel, new_job
 
 LONG = "1 MB of %s $1 ?1 :p1 'ž' \\ " * 40_000
 LITERALS = "'100% %s %(p1)s %%' , 'it''s $1 ?1 ? :p1', '-- $1'"

@@ -23,7 +23,7 @@ from stage.guests import django_connection, library_url
 from penstock.errors import (
     ContextError,
 )
-from penstock.store.contract import Statement
+from penstock.store.contract.store import Statement
 from penstock.store.guest.session import SyncGuestSession, guest_session
 
 ONE = Statement("select 1")
@@ -168,7 +168,7 @@ _ON_PSYCOPG2 = """
 import sys
 from datetime import UTC, datetime
 from uuid import UUID
-from penstock.store.contract import Statement
+from penstock.store.contract.store import Statement
 from penstock.store.guest.session import guest_session
 from stage.guests import django_connection
 sys.modules["psycopg"] = None  # Django would take it

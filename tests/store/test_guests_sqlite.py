@@ -11,6 +11,7 @@ from typing import Any
 
 import aiosqlite
 import pytest
+from conformance.bench import NOW, new_job
 from pydantic import Field
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
@@ -24,11 +25,10 @@ from penstock.errors import (
     DatabaseBusy,
 )
 from penstock.schema.table import definition_of
-from penstock.store import migrate
-from penstock.store.contract import Statement
+from penstock.store.contract.store import Statement
 from penstock.store.guest.session import SyncGuestSession, guest_session
 from penstock.store.open import make_store
-from penstock.testing.conformance.bench import NOW, new_job
+from penstock.store.push import migrate
 
 ONE = Statement("select 1")
 INSERT = Statement("insert into entry values (1)")

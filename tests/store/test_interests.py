@@ -15,7 +15,7 @@ from stage.outboxes import run_sql
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DatabaseBusy
-from penstock.store.contract import Store
+from penstock.store.contract.store import Store
 from penstock.store.postgres import catalog
 
 if TYPE_CHECKING:

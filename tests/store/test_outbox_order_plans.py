@@ -8,14 +8,14 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from conformance.bench import NOW
 from stage.databases import connected
 from stage.feed import feed
 
 from penstock.changes.interest import Interest
-from penstock.store.changes import Source
+from penstock.store.contract.changes import Source
 from penstock.store.open import sqlite_path
 from penstock.store.sqlite.functions import register_functions
-from penstock.testing.conformance.bench import NOW
 
 TABLE = "create table ordered (number integer primary key, value {kind} not null, whole integer not null)"
 FILL = "insert into ordered select n, (n * 7919) % 5000 / 4, n from {numbers}"

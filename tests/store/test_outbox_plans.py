@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 from stage.databases import Databases, connected
 
-from penstock.store.queries import Query, load_queries
+from penstock.store.sql.queries import Query, load_queries
 
 FEW, MANY, MOST = 40, 20_000, 5
 SETTINGS = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}  # as services have them

@@ -17,9 +17,9 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.migrate import push
 from penstock.store.open import make_store
-from penstock.store.queries import Query, load_queries
+from penstock.store.push.migrate import push
+from penstock.store.sql.queries import Query, load_queries
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEDULED, FINISHED, READY, RUNNING, WAITING, KEYS = 50_000, 50_000, 2_000, 500, 20_000, 5_000

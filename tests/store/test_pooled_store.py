@@ -6,19 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from conformance.bench import StoreMaker
+from conformance.isolation import Isolation
+from conformance.jobs import Jobs
+from conformance.leases import Leases
+from conformance.locks import Locks
+from conformance.sessions import Sessions
+from conformance.signals import Signals
 from stage.pgbouncer import PgBouncer
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract import Statement, Store
+from penstock.store.contract.store import Statement, Store
 from penstock.store.open import make_store
-from penstock.testing.conformance.bench import StoreMaker
-from penstock.testing.conformance.isolation import Isolation
-from penstock.testing.conformance.jobs import Jobs
-from penstock.testing.conformance.leases import Leases
-from penstock.testing.conformance.locks import Locks
-from penstock.testing.conformance.sessions import Sessions
-from penstock.testing.conformance.signals import Signals
 
 
 class TestPgBouncer(Sessions, Isolation, Signals, Leases, Locks, Jobs):

@@ -10,18 +10,18 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from conformance.bench import AGAIN, NOW, StoreMaker, new_job
+from conformance.suite import StoreSuite
 from stage.examples import examples
 
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.jobs.job import NewJob
-from penstock.store.contract import Statement, Store
-from penstock.store.migrate import push
+from penstock.store.contract.store import Statement, Store
 from penstock.store.open import make_store
 from penstock.store.postgres.binary import pieces
 from penstock.store.postgres.route import Route, _Connection
-from penstock.testing.conformance.bench import AGAIN, NOW, StoreMaker, new_job
-from penstock.testing.conformance.suite import StoreSuite
+from penstock.store.push.migrate import push
 
 
 class TestPostgres(StoreSuite):

@@ -17,9 +17,9 @@ from stage.pushes import push, tell
 from penstock import Index, Table
 from penstock.errors import DataError, DeclarationError, SchemaMismatch
 from penstock.schema.table import definition_of
-from penstock.store import migrate
-from penstock.store.contract import Change, Store
-from penstock.store.statements import TableStatements
+from penstock.store.contract.store import Change, Store
+from penstock.store.push import migrate
+from penstock.store.sql.statements import TableStatements
 
 pytest_plugins = ("store.push_fixtures",)
 

@@ -19,11 +19,11 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import DatabaseBusy, SchemaMismatch
 from penstock.schema.stored import next_name, required_name
-from penstock.store import migrate
-from penstock.store.contract import Change, Store
+from penstock.store.contract.store import Change, Store
 from penstock.store.open import make_store
 from penstock.store.postgres import catalog as postgres_catalog
 from penstock.store.postgres.catalog import PostgresSchemaLock
+from penstock.store.push import migrate
 from penstock.store.sqlite.dialect import SQLITE
 
 pytest_plugins = ("store.push_fixtures",)
@@ -89,7 +89,7 @@ from penstock import Index, Table
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.schema.table import definition_of
-from penstock.store.migrate import push
+from penstock.store.push.migrate import push
 from penstock.store.open import make_store
 
 class Booking(Table):

@@ -13,9 +13,9 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.migrate import push
 from penstock.store.open import make_store
-from penstock.store.queries import Query, load_queries
+from penstock.store.push.migrate import push
+from penstock.store.sql.queries import Query, load_queries
 from penstock.store.sqlite.functions import register_functions
 
 NOUNS = sorted(file.name.removesuffix(".sql") for file in (files("penstock.store.sqlite") / "sql").iterdir())

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from conformance.bench import StoreMaker
+from conformance.suite import StoreSuite
 from stage.examples import examples
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract import Statement, Store
+from penstock.store.contract.store import Statement, Store
 from penstock.store.open import make_store
-from penstock.testing.conformance.bench import StoreMaker
-from penstock.testing.conformance.suite import StoreSuite
 
 
 class TestSqlite(StoreSuite):

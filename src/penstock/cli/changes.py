@@ -16,8 +16,8 @@ from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, print_table, readable_time, say
 from penstock.errors import DataError
 from penstock.outbox.outbox import outbox_read
-from penstock.store.changes import InterestRow, ReaderRow
-from penstock.store.feed import FeedSeen, see_feed
+from penstock.store.contract.changes import InterestRow, ReaderRow
+from penstock.store.contract.feed import FeedSeen, see_feed
 
 _MOST = 10_000  # changes counted of each reader
 _SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))

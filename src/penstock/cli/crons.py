@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from penstock.calls.crons import CronStatus
+from penstock.api.crons.crons import CronStatus
 from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import print_list, readable_time, say

@@ -22,8 +22,8 @@ from penstock.cli.visible import visible_json
 from penstock.errors import ValueInvalid
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import Row
-from penstock.store.statements import Comparison, Condition, TableStatements
+from penstock.store.contract.store import Row
+from penstock.store.sql.statements import Comparison, Condition, TableStatements
 
 _WHERE = re.compile(r"(?P<column>\w+)\s*(?P<comparison><=|>=|=|<|>)\s*(?P<value>.*)", re.DOTALL)
 _NUMBERS = {Kind.INTEGER, Kind.REAL, Kind.DECIMAL}

@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from penstock.api.outbox.outboxes import DeclaredOutbox
 from penstock.app import Backend
-from penstock.calls.outboxes import DeclaredOutbox
 from penstock.changes.interest import Interest
 from penstock.crons.plan import CronPlan
 from penstock.errors import DeclarationError
 from penstock.outbox.older import Older
 from penstock.pools.pool import PoolDefinition
-from penstock.store.changes import InterestRow
-from penstock.store.outboxes import OutboxRow
-from penstock.store.pools import PoolRow
-from penstock.store.taskrows import newly
-from penstock.store.tasks import TaskRow
+from penstock.store.contract.changes import InterestRow
+from penstock.store.contract.outboxes import OutboxRow
+from penstock.store.contract.pools import PoolRow
+from penstock.store.contract.tasks import TaskRow
+from penstock.store.rows.tasks import newly
 
 Noun = Literal["pool", "cron", "task", "outbox", "capture"]
 What = Literal["new", "changed", "mended"]

@@ -23,7 +23,7 @@ from penstock.cli.output import counted, print_json, say
 from penstock.cli.progress import Progress
 from penstock.cli.tables import count_rows, find_table
 from penstock.errors import ConfigError, DataError, InputError, PenstockError
-from penstock.store.statements import TableStatements
+from penstock.store.sql.statements import TableStatements
 from penstock.transaction.load import advance_numbers, clear_table, load_rows
 from penstock.transaction.transaction import Transaction
 

@@ -17,7 +17,7 @@ from penstock.cli.output import plain, print_field, print_fields, print_json, pr
 from penstock.cli.visible import first_line
 from penstock.jobs.job import Attempt, JobStatus
 from penstock.jobs.states import JobState
-from penstock.store.retryrows import retry_parts
+from penstock.store.rows.retries import retry_parts
 from penstock.values import decode_json
 
 _STATES = [state.value for state in JobState]

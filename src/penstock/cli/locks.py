@@ -9,7 +9,7 @@ from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import print_list, readable_time, say
 from penstock.errors import LockLost
-from penstock.store.locks import LockRow
+from penstock.store.contract.locks import LockRow
 
 
 @click.group("locks", invoke_without_command=True)

@@ -21,7 +21,7 @@ from penstock.config import Config
 from penstock.crons.plan import CronPlan
 from penstock.errors import DataError
 from penstock.schema.table import TableDefinition
-from penstock.store.migrate import Plan, push
+from penstock.store.push.migrate import Plan, push
 
 
 @click.command("migrate")

@@ -23,8 +23,8 @@ from penstock.cli.program import find_program, load_app
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError, DataError
-from penstock.store.migrate import push
 from penstock.store.open import make_store, scheme_of, sqlite_path
+from penstock.store.push.migrate import push
 
 T = TypeVar("T")
 

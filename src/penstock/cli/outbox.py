@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
+from penstock.api.outbox.admin import STATES
+from penstock.api.outbox.overview import MOST_COUNTED, look_at_one
+from penstock.api.outbox.views import OutboxMessage, OutboxPage, OutboxStatus
 from penstock.app import Backend
-from penstock.calls.outboxcare import STATES
-from penstock.calls.outboxlooks import MOST_COUNTED, look_at_one
-from penstock.calls.outboxviews import OutboxMessage, OutboxPage, OutboxStatus
 from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.outboxchanges import drop, move, pause, rebuild, resend, resume, retry, skip

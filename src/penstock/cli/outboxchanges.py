@@ -6,11 +6,11 @@ from datetime import datetime
 
 import click
 
+from penstock.api.outbox.overview import outbox_of
+from penstock.api.outbox.rebuilding import reset_of
+from penstock.api.outbox.resending import chosen_rows
+from penstock.api.outbox.views import OutboxStatus, read_place
 from penstock.app import App, Backend
-from penstock.calls.outboxlooks import outbox_of
-from penstock.calls.outboxviews import OutboxStatus, read_place
-from penstock.calls.rebuilding import reset_of
-from penstock.calls.resending import chosen_rows
 from penstock.changes.position import Position
 from penstock.cli.asking import confirm
 from penstock.cli.opening import open_app, with_backend

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
+from penstock.api.pools.limits import change_pool
 from penstock.app import App, Backend
-from penstock.calls.limits import change_pool
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import print_json, say
 from penstock.cli.poolview import JOBS_COUNTED, KEYS_READ, PoolSeen, as_data, most_waiting, show
 from penstock.pools.pool import MOST_PARALLEL
-from penstock.store.pools import KeyRow, PoolRow
+from penstock.store.contract.pools import KeyRow, PoolRow
 
 
 @click.group("pools", invoke_without_command=True)

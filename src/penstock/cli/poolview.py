@@ -11,7 +11,7 @@ import click
 
 from penstock.cli.output import plain, print_table, say
 from penstock.pools.rates import RateLimit, TokenBucket, capacity
-from penstock.store.pools import KeyRow, PoolRow
+from penstock.store.contract.pools import KeyRow, PoolRow
 
 KEYS_READ, JOBS_COUNTED = 1_000, 1_000  # of a pool, and of a key
 _NONE = "-"

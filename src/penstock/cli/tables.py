@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Sequence
 from penstock.app import Backend
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import Row, Session
-from penstock.store.statements import TableStatements
+from penstock.store.contract.store import Row, Session
+from penstock.store.sql.statements import TableStatements
 from penstock.transaction.segments import Segment, after
 
 _PIECE = 1000

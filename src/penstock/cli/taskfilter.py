@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from penstock.api.rowfilters import read_rows
 from penstock.app import App
-from penstock.calls.rowtexts import read_rows
 from penstock.errors import ValueInvalid
 from penstock.reactive.filter import STATES, TaskFilter
 from penstock.schema.table import Table

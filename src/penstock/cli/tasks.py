@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from penstock.api.tasks.views import TaskPage, TaskRecord, TaskStatus, key_text
 from penstock.app import Backend
-from penstock.calls.taskviews import TaskPage, TaskRecord, TaskStatus, key_text
 from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, plain, print_fields, print_json, print_list, print_rows, readable_time, say

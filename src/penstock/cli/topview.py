@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.jobs.job import DEFAULT_POOL
-from penstock.store.pools import PoolRow
-from penstock.store.seen import Activity, LeaseRow
+from penstock.store.contract.overview import Activity, LeaseRow
+from penstock.store.contract.pools import PoolRow
 
 _ENDS = ("success", "failed", "canceled", "skipped")
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))

@@ -1,6 +1,6 @@
 """The registry: from a name to its function.
 
-Owns the names of one app. Leaves who may call what to `calls/dispatch`.
+Owns the names of one app. Leaves who may call what to `calls/run/dispatch`.
 """
 
 from __future__ import annotations

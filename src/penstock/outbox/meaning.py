@@ -1,7 +1,7 @@
 """What an outbox means of what is captured for it, where triggers tell of more: kept for each of its declarations.
 
 What was captured under an older one is judged by that, though no program declares it any more. Owns its text. Leaves
-judging to `calls/deliveries`.
+judging to `calls/handlers/deliveries`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A message: one change of a row, or something sent to a topic, as the handler of an outbox gets it.
 
 Owns its identity, which is the same each time it is handed over, and what topics and keys may be. Leaves reading
-captured rows to `calls/deliveries`.
+captured rows to `calls/handlers/deliveries`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An outbox as it is declared: which rows or which topic it sends, in what portions, and what becomes of what fails.
 
 Owns the declaration and its checks at the door. Leaves tracing filters to `reactive/tracing`, and calling the handler
-to `calls/deliveries`.
+to `calls/handlers/deliveries`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What has to be done so that a stored table fits its declaration, and what must not be done to it.
 
 Owns the rules of a schema push: additions happen by themselves; what would lose or break data is a problem, some of it
-only if rows stand against it. Leaves counting those rows to the catalogs, and the SQL of each step to `store/alter`.
+only if rows stand against it. Catalogs count those rows; `store/push/alter` has the SQL of each step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a schema push is made of: steps, rows that stand against them, and problems.
 
-Owns these values. Leaves deciding on them to `diff`, and their SQL to `store/alter`.
+Owns these values. Leaves deciding on them to `diff`, and their SQL to `store/push/alter`.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from penstock.api.outbox.admin import STATES
+from penstock.api.outbox.overview import look_at_one, outbox_of
+from penstock.api.outbox.rebuilding import reset_of
+from penstock.api.outbox.views import MessageState, OutboxMessage, read_place
 from penstock.app import Backend
-from penstock.calls.outboxcare import STATES
-from penstock.calls.outboxlooks import look_at_one, outbox_of
-from penstock.calls.outboxviews import MessageState, OutboxMessage, read_place
-from penstock.calls.rebuilding import reset_of
 from penstock.errors import ContextError, DataError, OutboxNotFound, ResultInvalid
 from penstock.server.adminwords import LISTED, MOST_LISTED, AdminRoute, Words
 from penstock.server.requests import Refused

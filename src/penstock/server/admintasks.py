@@ -10,11 +10,11 @@ from dataclasses import asdict, fields
 from functools import partial
 from typing import Any, cast
 
+from penstock.api.rowfilters import read_rows
+from penstock.api.tasks.admin import Order
+from penstock.api.tasks.changes import Verb, change_rows, pause, reconcile, resume
+from penstock.api.tasks.selection import Part, task_of
 from penstock.app import Backend
-from penstock.calls.rowtexts import read_rows
-from penstock.calls.taskcare import Order
-from penstock.calls.taskchanges import Verb, change_rows, pause, reconcile, resume
-from penstock.calls.taskpieces import Part, task_of
 from penstock.jobs.job import JobStatus, job_uuid
 from penstock.reactive.filter import TaskFilter
 from penstock.schema.table import Table

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.app import Backend
-from penstock.calls.dispatch import Dispatch
+from penstock.calls.run.dispatch import Dispatch
 from penstock.errors import LimitExceeded, ResultInvalid, TokenExpired, TokenInvalid, TryAgain
 from penstock.functions.function import FunctionKind
 from penstock.observe.logs import event

@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from penstock.api.outbox.overview import look_at
+from penstock.api.outbox.views import OutboxStatus
 from penstock.app import Backend
-from penstock.calls.outboxlooks import look_at
-from penstock.calls.outboxviews import OutboxStatus
 from penstock.config import Config
 from penstock.errors import TryAgain
 from penstock.observe.meters import Labels, Meters
@@ -28,9 +28,9 @@ from penstock.server.answers import answer_error
 from penstock.server.bearer import brings
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
-from penstock.store.feed import FeedSeen, see_feed
-from penstock.store.pools import Backlog
-from penstock.store.records import TaskBacklog
+from penstock.store.contract.feed import FeedSeen, see_feed
+from penstock.store.contract.pools import Backlog
+from penstock.store.contract.records import TaskBacklog
 from penstock.wire.outgoing import Format
 
 _MOST = 100_000

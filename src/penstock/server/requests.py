@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive
 
-from penstock.calls.threads import apart
+from penstock.calls.run.threads import apart
 from penstock.config import Config
 from penstock.errors import InputError, LimitExceeded
 from penstock.wire.incoming import Message

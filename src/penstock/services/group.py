@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from penstock.services.service import Service
-from penstock.store.contract import Signals
+from penstock.store.contract.store import Signals
 
 # A worker makes tens of thousands of objects with each claim. Python looks for cycles whenever 700 are new, and to go
 # through all of those jobs again and again costs a fifth of the worker's speed.

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from penstock.calls.run import Runner
+from penstock.calls.run.runner import Runner
 from penstock.observe.logs import event as log_event
-from penstock.services.feedroom import FeedRoom
-from penstock.services.feedwatch import FeedWatch
+from penstock.services.feed_truncation import FeedRoom
+from penstock.services.feed_watch import FeedWatch
 from penstock.services.service import Service
 
 _AT_ONCE = 1000

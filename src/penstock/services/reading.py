@@ -6,7 +6,7 @@ memory it took would read as much again.
 
 from __future__ import annotations
 
-from penstock.store.changes import Batch
+from penstock.store.contract.changes import Batch
 
 _BYTES = 16 * 2**20  # about
 _FIRST, _GROWTH = 25, 4

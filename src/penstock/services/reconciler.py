@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from penstock.calls.run import Runner
+from penstock.calls.run.runner import Runner
 from penstock.changes.position import Position
 from penstock.errors import PenstockError, TryAgain
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, Read, RowPlan
 from penstock.reactive.reconciling import Found, Reconciling, compare_records, compare_rows, is_found
-from penstock.services.plans import write_plans
-from penstock.store.changes import Source
-from penstock.store.contract import Session
-from penstock.store.tasks import Move, Progress, TaskRow
+from penstock.services.planner.plans import write_plans
+from penstock.store.contract.changes import Source
+from penstock.store.contract.store import Session
+from penstock.store.contract.tasks import Move, Progress, TaskRow
 
 _AT_ONCE = 1000
 _AUDITED_AT_ONCE = 200

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from penstock.calls.run import Runner
+from penstock.calls.run.runner import Runner
 from penstock.crons.plan import KeptCron
 from penstock.crons.turn import Turn, take_turn
 from penstock.errors import PenstockError
@@ -19,8 +19,8 @@ from penstock.jobs.job import job_id
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.services.service import Service
-from penstock.store.cronrows import run_of
-from penstock.store.crons import CronMove, CronScope
+from penstock.store.contract.crons import CronMove, CronScope
+from penstock.store.rows.crons import run_of
 
 _AT_ONCE = 100
 _SOON = 0.05

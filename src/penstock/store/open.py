@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from penstock.clock import Clock
 from penstock.config import Config
 from penstock.errors import ConfigError
-from penstock.store.contract import Store
+from penstock.store.contract.store import Store
 
 _LAST_PORT = 65_535
 

@@ -1,4 +1,4 @@
-"""The testing kit: an app on a real store, a clock you move, gates for races, and the conformance suite of stores."""
+"""The testing kit: an app on a real store, a clock you move, and gates for races."""
 
 from penstock.testing.app import JobsFailed, SeenRun, TestApp
 from penstock.testing.clock import TestClock

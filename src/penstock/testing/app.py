@@ -12,17 +12,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from penstock.api.tasks.tasks import DeclaredTask
 from penstock.app import App, Backend
-from penstock.calls.taskrun import TaskRun
-from penstock.calls.tasks import DeclaredTask
+from penstock.calls.handlers.taskrun import TaskRun
 from penstock.functions.function import name_of
 from penstock.jobs.job import Job, JobStatus
 from penstock.outbox.trouble import Trouble
-from penstock.services.planner import Planner
-from penstock.services.relay import Relay
+from penstock.services.planner.planner import Planner
+from penstock.services.relay.relay import Relay
 from penstock.services.scheduler import CronScheduler
-from penstock.services.worker import Worker
-from penstock.store.tasks import HELD
+from penstock.services.worker.worker import Worker
+from penstock.store.contract.tasks import HELD
 from penstock.testing.clock import TestClock
 
 _MOST_JOBS = 10_000

@@ -11,8 +11,8 @@ from typing import Any
 from penstock.changes.readset import RangeRead
 from penstock.errors import ValueInvalid
 from penstock.schema.fields import Kind
-from penstock.store.contract import Row
-from penstock.store.statements import TableStatements
+from penstock.store.contract.store import Row
+from penstock.store.sql.statements import TableStatements
 from penstock.transaction.segments import Segment
 from penstock.transaction.transaction import Scope
 from penstock.values import total_bytes

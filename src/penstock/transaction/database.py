@@ -13,8 +13,8 @@ from penstock.changes.writeset import RowChange
 from penstock.errors import ConstraintViolation, RowNotFound, UniqueViolation, ValueInvalid
 from penstock.schema.ids import Id, RowId, format_id
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.store.contract import Row, Statement
-from penstock.store.statements import TableStatements
+from penstock.store.contract.store import Row, Statement
+from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import check_index_keys, read_row, unique_violation, validate_row
 from penstock.transaction.scan import Scan
 from penstock.transaction.transaction import Scope

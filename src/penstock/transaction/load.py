@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.errors import DataError, InputError
 from penstock.schema.fields import Kind
-from penstock.store.statements import TableStatements
+from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import check_index_keys
 from penstock.transaction.transaction import Transaction
 

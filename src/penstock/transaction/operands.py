@@ -7,7 +7,7 @@ from typing import Any
 from penstock.changes.readset import Bound
 from penstock.errors import ValueInvalid
 from penstock.schema.index import Index
-from penstock.store.statements import TableStatements
+from penstock.store.sql.statements import TableStatements
 from penstock.transaction.ranges import Range
 from penstock.transaction.segments import Segment
 

@@ -13,8 +13,8 @@ from penstock.errors import NotUnique, ValueInvalid
 from penstock.schema.fields import Column
 from penstock.schema.index import Index
 from penstock.schema.table import Table
-from penstock.store.contract import Row
-from penstock.store.statements import TableStatements
+from penstock.store.contract.store import Row
+from penstock.store.sql.statements import TableStatements
 from penstock.transaction.aggregates import Groups, aggregate
 from penstock.transaction.operands import segment_of
 from penstock.transaction.pages import Page, decode_cursor, encode_cursor, fingerprint

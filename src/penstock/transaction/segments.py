@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from penstock.changes.readset import Bound, RangeRead
-from penstock.store.statements import Condition
+from penstock.store.sql.statements import Condition
 
 Direction = Literal["asc", "desc"]
 

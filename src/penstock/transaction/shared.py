@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from penstock.errors import Conflict, ContextError
 from penstock.schema.table import Table, definition_of
-from penstock.store.contract import Row, Session, Statement
-from penstock.store.statements import TableStatements
-from penstock.store.tasks import RecordRow
+from penstock.store.contract.store import Row, Session, Statement
+from penstock.store.contract.tasks import RecordRow
+from penstock.store.sql.statements import TableStatements
 
 T = TypeVar("T")
 Key = tuple[type[Table], Any]

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from penstock.changes.interest import Interest
-from penstock.store.interestrows import Interests
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.triggerbodies import Telling, appended, conditions_of, variable
+from penstock.store.rows.interests import Interests
 
 # Each statement of a function costs every transaction that runs it, so each event has a function of its own. Those that
 # only read columns name everything in full. One that asks conditions has the search path that the conditions of the

@@ -20,13 +20,13 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import DatabaseBusy
 from penstock.observe.logs import event as log_event
 from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable
-from penstock.store.contract import Change, Row
+from penstock.store.contract.store import Change, Row
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import translate
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.route import Connection
-from penstock.store.queries import Query, load_queries
+from penstock.store.sql.queries import Query, load_queries
 from penstock.values import decode_json
 
 LOCK_WAIT = 60.0  # seconds for another process that changes the schema

@@ -15,12 +15,12 @@ from penstock.changes.change import CapturedChange, changes_told
 from penstock.changes.position import ERA, Position, Snapshot
 from penstock.changes.rotation import Slots
 from penstock.errors import Conflict, DatabaseBusy
-from penstock.store.changes import Batch, Lag, ReaderRow, Rotation
-from penstock.store.contract import OpenTransaction, Row, Session, Statement
+from penstock.store.contract.changes import Batch, Lag, ReaderRow, Rotation
+from penstock.store.contract.store import OpenTransaction, Row, Session, Statement
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
-from penstock.store.queries import load_queries
+from penstock.store.sql.queries import load_queries
 
 # These are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _LOCK = "lock table penstock.{table} in access exclusive mode"

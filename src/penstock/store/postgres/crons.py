@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from penstock.crons.plan import CronPlan, KeptCron, begun, changed, paused
-from penstock.store.contract import OpenTransaction, Row, Session
-from penstock.store.cronrows import kept_of, plan_values
-from penstock.store.crons import CronDecide, CronLook, CronScope
+from penstock.store.contract.crons import CronDecide, CronLook, CronScope
+from penstock.store.contract.store import OpenTransaction, Row, Session
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import PostgresJobs, run
 from penstock.store.postgres.session import BEGIN_INTERNAL, BEGIN_READ, begin
-from penstock.store.queries import load_queries
+from penstock.store.rows.crons import kept_of, plan_values
+from penstock.store.sql.queries import load_queries
 
 
 class PostgresCrons:

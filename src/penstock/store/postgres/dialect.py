@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from penstock.schema.fields import Kind
-from penstock.store.dialect import Dialect
 from penstock.store.postgres.conditions import PostgresSpelling
+from penstock.store.sql.dialect import Dialect
 
 _ADVANCE_IDENTITY = """
 select setval(sequence, greatest(nextval(sequence), (select max({column}) from {table})))

@@ -12,13 +12,13 @@ from typing import Any
 
 from penstock.jobs.job import Job
 from penstock.pools.turns import Gate, Turn, passage, passed
-from penstock.store.contract import Room, Row, Session
-from penstock.store.jobrows import job_of
-from penstock.store.poolrows import KEYS_COMPARED, rates_of, turns_of
+from penstock.store.contract.store import Room, Row, Session
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.rates import PostgresRates
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
-from penstock.store.queries import load_queries
+from penstock.store.rows.jobs import job_of
+from penstock.store.rows.pools import KEYS_COMPARED, rates_of, turns_of
+from penstock.store.sql.queries import load_queries
 
 
 class PostgresGates:

@@ -10,10 +10,17 @@ from typing import Any
 
 from penstock.changes.interest import Interest
 from penstock.errors import Conflict, DatabaseBusy, DataError, DeclarationError, PenstockError
-from penstock.store.changes import InterestRow, Source, State
-from penstock.store.conditions import ConditionSql
-from penstock.store.contract import Change, OpenTransaction, SchemaLock, Statement
-from penstock.store.interestrows import (
+from penstock.store.contract.changes import InterestRow, Source, State
+from penstock.store.contract.store import Change, OpenTransaction, SchemaLock, Statement
+from penstock.store.postgres.capture import EVENTS, function_name, install, triggers
+from penstock.store.postgres.catalog import PostgresCatalog
+from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.postgres.jobs import run
+from penstock.store.postgres.rowsource import source
+from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
+from penstock.store.postgres.triggerbodies import appended
+from penstock.store.rows.interests import (
     Identity,
     Known,
     captures,
@@ -25,15 +32,8 @@ from penstock.store.interestrows import (
     known_state,
     others,
 )
-from penstock.store.postgres.capture import EVENTS, function_name, install, triggers
-from penstock.store.postgres.catalog import PostgresCatalog
-from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.postgres.jobs import run
-from penstock.store.postgres.rowsource import source
-from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
-from penstock.store.postgres.triggerbodies import appended
-from penstock.store.queries import load_queries
+from penstock.store.sql.conditions import ConditionSql
+from penstock.store.sql.queries import load_queries
 
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 # These are no queries of a .sql file: they go along with what makes triggers.

@@ -15,8 +15,16 @@ import asyncpg
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
 from penstock.jobs.order import NO_AGEING
-from penstock.store.contract import ABOVE_ALL, Claim, OpenTransaction, Room, Row, Session, Settle, Statement
-from penstock.store.jobrows import (
+from penstock.store.contract.store import ABOVE_ALL, Claim, OpenTransaction, Room, Row, Session, Settle, Statement
+from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
+from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
+from penstock.store.postgres.gates import PostgresGates
+from penstock.store.postgres.heads import Heads
+from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy_alike
+from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
+from penstock.store.postgres.taskends import PostgresTaskEnds
+from penstock.store.rows.jobs import (
     attempt_text,
     attempts_text,
     ending_text,
@@ -26,15 +34,7 @@ from penstock.store.jobrows import (
     slot_of,
     status_of,
 )
-from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
-from penstock.store.postgres.gates import PostgresGates
-from penstock.store.postgres.heads import Heads
-from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy_alike
-from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
-from penstock.store.postgres.taskends import PostgresTaskEnds
-from penstock.store.queries import Query, load_queries
-from penstock.store.rooms import GatesLeftOut, Line, gates_in_line, left_rooms
+from penstock.store.sql.queries import Query, load_queries
 
 _PROMOTE_MOST = 1000
 _PIECE = 5000  # jobs in one statement, of a transaction that is shared

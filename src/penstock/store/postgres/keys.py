@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.store.queries import load_queries
-from penstock.store.storedkeys import StoredKeys
+from penstock.store.rows.keys import StoredKeys
+from penstock.store.sql.queries import load_queries
 
 
 class PostgresKeys(StoredKeys):

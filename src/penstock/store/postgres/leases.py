@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.jobs.job import Job
-from penstock.store.contract import Row, Session, Settle
-from penstock.store.jobrows import job_of
+from penstock.store.contract.overview import LeaseRow
+from penstock.store.contract.store import Row, Session, Settle
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import PostgresJobs, run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
-from penstock.store.queries import load_queries
-from penstock.store.seen import LeaseRow
+from penstock.store.rows.jobs import job_of
+from penstock.store.sql.queries import load_queries
 
 
 class PostgresLeases:

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from penstock.store.contract import OpenTransaction, Row, Session
-from penstock.store.locks import LOCK_KEPT, LockRow
+from penstock.store.contract.locks import LOCK_KEPT, LockRow
+from penstock.store.contract.store import OpenTransaction, Row, Session
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
-from penstock.store.queries import load_queries
+from penstock.store.sql.queries import load_queries
 
 
 class PostgresLocks:

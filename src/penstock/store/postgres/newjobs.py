@@ -11,7 +11,6 @@ from itertools import chain
 from typing import Any
 
 from penstock.jobs.job import NewJob
-from penstock.store.jobrows import options_text
 from penstock.store.postgres.binary import (
     BIGINT,
     BOOLEAN,
@@ -25,6 +24,7 @@ from penstock.store.postgres.binary import (
     pieces,
 )
 from penstock.store.postgres.session import PostgresSession
+from penstock.store.rows.jobs import options_text
 
 COPY_FROM = 100  # jobs; for fewer one statement is faster
 _COLUMNS = (

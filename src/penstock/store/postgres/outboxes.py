@@ -12,13 +12,13 @@ from penstock.errors import Conflict, CursorInvalid
 from penstock.outbox.older import BEFORE_ALL
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
-from penstock.store.contract import OpenTransaction, Row, Session
-from penstock.store.outboxes import KEPT, Aside, AsideCount, AsideState, Forgets, OutboxPlan, OutboxRow, Step
-from penstock.store.outboxrows import ASIDE, aside_of, aside_values, outbox_of, plan_values, step_values
+from penstock.store.contract.outboxes import KEPT, Aside, AsideCount, AsideState, Forgets, OutboxPlan, OutboxRow, Step
+from penstock.store.contract.store import OpenTransaction, Row, Session
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
-from penstock.store.queries import load_queries
+from penstock.store.rows.outboxes import ASIDE, aside_of, aside_values, outbox_of, plan_values, step_values
+from penstock.store.sql.queries import load_queries
 
 
 class PostgresOutboxes:

@@ -9,15 +9,15 @@ from typing import Any
 
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.shares import Member, lent
-from penstock.store.contract import Row, Session
-from penstock.store.poolrows import declared_of, declared_values, pool_row_of, views_of
-from penstock.store.pools import Backlog, KeyRow, PoolRow, PoolView
+from penstock.store.contract.overview import Activity
+from penstock.store.contract.pools import Backlog, KeyRow, PoolRow, PoolView
+from penstock.store.contract.store import Row, Session
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
-from penstock.store.queries import load_queries
-from penstock.store.seen import Activity
+from penstock.store.rows.pools import declared_of, declared_values, pool_row_of, views_of
+from penstock.store.sql.queries import load_queries
 
 
 class PostgresPools:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
-from penstock.store.queries import load_queries
+from penstock.store.sql.queries import load_queries
 
 
 class PostgresPrograms:

@@ -15,16 +15,7 @@ from uuid import UUID
 from penstock.jobs.states import JobState
 from penstock.reactive.expression import Condition
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import OpenTransaction, Row, Session
-from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.postgres.jobs import PostgresJobs, run
-from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
-from penstock.store.postgres.spelling import key_text
-from penstock.store.postgres.taskends import PostgresTaskEnds
-from penstock.store.queries import load_queries
-from penstock.store.recordrows import ahead_of, matching_rows, spelled_key, state_of, where_values
-from penstock.store.records import (
+from penstock.store.contract.records import (
     FAILED,
     Ahead,
     RecordCount,
@@ -34,6 +25,15 @@ from penstock.store.records import (
     SourcePiece,
     TaskBacklog,
 )
+from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.postgres.jobs import PostgresJobs, run
+from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
+from penstock.store.postgres.spelling import key_text
+from penstock.store.postgres.taskends import PostgresTaskEnds
+from penstock.store.rows.records import ahead_of, matching_rows, spelled_key, state_of, where_values
+from penstock.store.sql.queries import load_queries
 
 _BEGINNING: RowKey = (-1, "")
 _FIRST = datetime(1, 1, 1, tzinfo=UTC)

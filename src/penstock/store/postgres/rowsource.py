@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.changes.interest import Interest
-from penstock.store.changes import Source
-from penstock.store.contract import Statement
-from penstock.store.dialect import row_of
+from penstock.store.contract.changes import Source
+from penstock.store.contract.store import Statement
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.spelling import array, literal, object_
 from penstock.store.postgres.triggerbodies import conditions_of
+from penstock.store.sql.dialect import row_of
 
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 

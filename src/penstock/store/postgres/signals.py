@@ -14,11 +14,11 @@ from typing import Any
 from penstock.changes.position import Position
 from penstock.clock import SystemClock
 from penstock.observe.logs import event as log_event
-from penstock.store.feed import BACKSTOP, BY_ITSELF
+from penstock.store.contract.feed import BACKSTOP, BY_ITSELF
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import translate
 from penstock.store.postgres.route import Connection
-from penstock.store.queries import Query
+from penstock.store.sql.queries import Query
 
 _CHANNEL = "penstock"
 _PAUSE = 0.005

@@ -9,8 +9,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import OpenTransaction, Row
-from penstock.store.dialect import Dialect
+from penstock.store.contract.store import OpenTransaction, Row
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.changes import PostgresChanges
 from penstock.store.postgres.connections import Connections
@@ -35,7 +34,8 @@ from penstock.store.postgres.signals import PostgresSignals
 from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.postgres.tasks import PostgresTasks
 from penstock.store.postgres.tokens import PostgresTokens
-from penstock.store.queries import load_queries
+from penstock.store.sql.dialect import Dialect
+from penstock.store.sql.queries import load_queries
 
 _OLDEST = 130000
 _FOR_SERVICES = 3  # one to claim, one to settle, one for those who plan and hand over

@@ -10,11 +10,11 @@ from uuid import UUID
 from penstock.config import FOR_EVER
 from penstock.jobs.job import Mark, Settlement
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
-from penstock.store.contract import OpenTransaction, Row
-from penstock.store.jobrows import LONG_SLOT
-from penstock.store.queries import load_queries
-from penstock.store.records import RowKey
-from penstock.store.tasks import HELD
+from penstock.store.contract.records import RowKey
+from penstock.store.contract.store import OpenTransaction, Row
+from penstock.store.contract.tasks import HELD
+from penstock.store.rows.jobs import LONG_SLOT
+from penstock.store.sql.queries import load_queries
 
 _RETRIABLE = {state.value for state in RETRIABLE}
 _LAST = 2**62  # no row has changed so often

@@ -18,14 +18,14 @@ from penstock.clock import Clock
 from penstock.jobs.job import Job
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept
-from penstock.store.contract import OpenTransaction, Row
+from penstock.store.contract.store import OpenTransaction, Row
+from penstock.store.contract.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
 from penstock.store.postgres.changes import PostgresChanges
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.postgres.taskends import PostgresTaskEnds
-from penstock.store.queries import load_queries
-from penstock.store.taskrows import (
+from penstock.store.rows.tasks import (
     is_unkeyed,
     newly,
     plan_values,
@@ -34,7 +34,7 @@ from penstock.store.taskrows import (
     runs_otherwise,
     task_of,
 )
-from penstock.store.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
+from penstock.store.sql.queries import load_queries
 
 
 class PostgresTasks:

@@ -9,13 +9,13 @@ from uuid import UUID
 
 from penstock.jobs.progress import Progress, progress_text
 from penstock.jobs.token import Token, Told
-from penstock.store.contract import Row, Settle
-from penstock.store.jobrows import job_of
-from penstock.store.outside import OUTSIDE, TOKEN_KEPT, Redeemed
+from penstock.store.contract.external import OUTSIDE, TOKEN_KEPT, Redeemed
+from penstock.store.contract.store import Row, Settle
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import PostgresJobs, run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
-from penstock.store.queries import load_queries
+from penstock.store.rows.jobs import job_of
+from penstock.store.sql.queries import load_queries
 
 
 class PostgresTokens:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
-from penstock.store.interestrows import Interests, form_of, forms_of
 from penstock.store.postgres.spelling import UNLIKE, array, object_, unlike
+from penstock.store.rows.interests import Interests, form_of, forms_of
 
 _TOLD = """
     <<{label}>> begin

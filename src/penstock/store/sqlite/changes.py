@@ -9,9 +9,9 @@ from typing import Any
 
 from penstock.changes.change import changes_told
 from penstock.changes.position import Position
-from penstock.store.changes import Batch, Lag, ReaderRow, Rotation
-from penstock.store.contract import OpenTransaction, Row, Session
-from penstock.store.queries import load_queries
+from penstock.store.contract.changes import Batch, Lag, ReaderRow, Rotation
+from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.jobs import fetch
 from penstock.store.sqlite.session import Begin, reading, writing

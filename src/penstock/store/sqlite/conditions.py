@@ -32,7 +32,7 @@ from penstock.reactive.expression import (
     fields,
 )
 from penstock.schema.fields import Kind
-from penstock.store.conditions import Part, Spelling, leaf_text
+from penstock.store.sql.conditions import Part, Spelling, leaf_text
 from penstock.store.sqlite.constants import (
     compare_whole,
     constant_literal,

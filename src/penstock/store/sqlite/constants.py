@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.reactive.expression import Constant
 from penstock.schema.fields import Kind
-from penstock.store.dialect import Convert
+from penstock.store.sql.dialect import Convert
 from penstock.values import INT64_MAX, INT64_MIN
 
 _WHOLE = 2**53

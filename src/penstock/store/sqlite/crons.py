@@ -10,10 +10,10 @@ from typing import Any
 from uuid import UUID
 
 from penstock.crons.plan import CronPlan, KeptCron, begun, changed, paused
-from penstock.store.contract import OpenTransaction, Row, Session
-from penstock.store.cronrows import kept_of, plan_values
-from penstock.store.crons import CronDecide, CronLook, CronMove, CronScope
-from penstock.store.queries import load_queries
+from penstock.store.contract.crons import CronDecide, CronLook, CronMove, CronScope
+from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.rows.crons import kept_of, plan_values
+from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.jobs import SqliteJobs, fetch
 from penstock.store.sqlite.session import Begin, reading, writing

@@ -9,7 +9,7 @@ from decimal import Decimal
 from uuid import UUID
 
 from penstock.schema.fields import Kind
-from penstock.store.dialect import Dialect
+from penstock.store.sql.dialect import Dialect
 from penstock.store.sqlite.conditions import LiteSpelling
 
 _WIDE_SUM = "penstock_wide_integer(sum({0} >> 32), sum({0} & 4294967295))"  # sum alone overflows at 64 bits

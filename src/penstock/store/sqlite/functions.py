@@ -12,8 +12,8 @@ from penstock.reactive.evaluate import holds
 from penstock.reactive.expression import Leaf, fields
 from penstock.reactive.signature import read_signature
 from penstock.schema.fields import Kind
+from penstock.store.sql.values import stored_value
 from penstock.store.sqlite.dialect import SQLITE, given
-from penstock.store.values import stored_value
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)

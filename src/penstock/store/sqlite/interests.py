@@ -16,10 +16,9 @@ from typing import Any
 
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
-from penstock.store.changes import InterestRow, Source, State
-from penstock.store.conditions import ConditionSql
-from penstock.store.contract import OpenTransaction, Session, Statement
-from penstock.store.interestrows import (
+from penstock.store.contract.changes import InterestRow, Source, State
+from penstock.store.contract.store import OpenTransaction, Session, Statement
+from penstock.store.rows.interests import (
     Identity,
     Known,
     captures,
@@ -31,7 +30,8 @@ from penstock.store.interestrows import (
     known_state,
     others,
 )
-from penstock.store.queries import load_queries
+from penstock.store.sql.conditions import ConditionSql
+from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.capture import lost, source, triggers
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobs import fetch

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, NewJob, Settlement
-from penstock.store.jobrows import attempts_text, filter_values, job_of
+from penstock.store.rows.jobs import attempts_text, filter_values, job_of
 from penstock.store.sqlite.dialect import encode_datetime
 
 READY = (

@@ -15,10 +15,10 @@ from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
 from penstock.jobs.order import rank
 from penstock.jobs.states import FINISHED, JobState
-from penstock.store.contract import ABOVE_ALL, Claim, OpenTransaction, Room, Row, Session, Settle
-from penstock.store.jobrows import attempt_text, ending_text, options_of, options_text, status_of
-from penstock.store.queries import Query, load_queries
-from penstock.store.rooms import GatesLeftOut, Line, gates_in_line, left_rooms
+from penstock.store.contract.store import ABOVE_ALL, Claim, OpenTransaction, Room, Row, Session, Settle
+from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
+from penstock.store.rows.jobs import attempt_text, ending_text, options_of, options_text, status_of
+from penstock.store.sql.queries import Query, load_queries
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.jobrows import (

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from penstock.store.contract import OpenTransaction, Row, Session
-from penstock.store.locks import LOCK_KEPT, LockRow
-from penstock.store.queries import load_queries
+from penstock.store.contract.locks import LOCK_KEPT, LockRow
+from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.jobs import fetch
 from penstock.store.sqlite.session import Begin, reading, writing

@@ -9,11 +9,11 @@ from typing import Any
 
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.shares import Member, lent
-from penstock.store.contract import Row, Session
-from penstock.store.poolrows import declared_of, declared_values, pool_row_of, views_of
-from penstock.store.pools import Backlog, KeyRow, PoolRow, PoolView
-from penstock.store.queries import load_queries
-from penstock.store.seen import Activity
+from penstock.store.contract.overview import Activity
+from penstock.store.contract.pools import Backlog, KeyRow, PoolRow, PoolView
+from penstock.store.contract.store import Row, Session
+from penstock.store.rows.pools import declared_of, declared_values, pool_row_of, views_of
+from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.jobs import fetch
 from penstock.store.sqlite.session import Begin, reading, writing

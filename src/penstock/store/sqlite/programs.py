@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.store.queries import load_queries
+from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.jobs import fetch
 from penstock.store.sqlite.session import Begin, reading, writing
 

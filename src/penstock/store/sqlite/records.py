@@ -12,10 +12,7 @@ from uuid import UUID
 from penstock.jobs.states import JobState
 from penstock.reactive.expression import Condition
 from penstock.schema.table import TableDefinition
-from penstock.store.contract import OpenTransaction, Row, Session
-from penstock.store.queries import load_queries
-from penstock.store.recordrows import ahead_of, matching_rows, spelled_key, state_of, where_values
-from penstock.store.records import (
+from penstock.store.contract.records import (
     FAILED,
     Ahead,
     RecordCount,
@@ -25,6 +22,9 @@ from penstock.store.records import (
     SourcePiece,
     TaskBacklog,
 )
+from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.rows.records import ahead_of, matching_rows, spelled_key, state_of, where_values
+from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.capture import is_known, key_text
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobrows import time_of

@@ -15,8 +15,8 @@ from penstock.changes.position import Position
 from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.observe.logs import event as log_event
-from penstock.store.feed import BACKSTOP, BY_ITSELF
-from penstock.store.queries import Query
+from penstock.store.contract.feed import BACKSTOP, BY_ITSELF
+from penstock.store.sql.queries import Query
 
 _LOOK_EVERY = 0.02
 _AGAIN_AFTER = 0.5

@@ -10,11 +10,11 @@ from uuid import UUID
 
 from penstock.jobs.job import Settlement
 from penstock.jobs.states import FINISHED, RETRIABLE
-from penstock.store.contract import OpenTransaction, Row
-from penstock.store.queries import load_queries
-from penstock.store.records import RowKey
+from penstock.store.contract.records import RowKey
+from penstock.store.contract.store import OpenTransaction, Row
+from penstock.store.contract.tasks import HELD
+from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
-from penstock.store.tasks import HELD
 
 _OF_RECORDS = ("held_records", "rerun", "forgive", "of_tasks")
 _RETRIABLE = {state.value for state in RETRIABLE}

@@ -15,16 +15,10 @@ from penstock.jobs.job import Job, Mark, Settlement
 from penstock.jobs.states import JobEvent, JobState
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept
-from penstock.store.contract import OpenTransaction, Row, Session
-from penstock.store.queries import load_queries
-from penstock.store.records import RowKey
-from penstock.store.sqlite.changes import SqliteChanges
-from penstock.store.sqlite.dialect import encode_datetime
-from penstock.store.sqlite.jobrows import time_of
-from penstock.store.sqlite.jobs import SqliteJobs
-from penstock.store.sqlite.session import Begin, reading, writing
-from penstock.store.sqlite.taskends import SqliteTaskEnds
-from penstock.store.taskrows import (
+from penstock.store.contract.records import RowKey
+from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.contract.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
+from penstock.store.rows.tasks import (
     is_unkeyed,
     newly,
     plan_values,
@@ -33,7 +27,13 @@ from penstock.store.taskrows import (
     runs_otherwise,
     task_of,
 )
-from penstock.store.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
+from penstock.store.sql.queries import load_queries
+from penstock.store.sqlite.changes import SqliteChanges
+from penstock.store.sqlite.dialect import encode_datetime
+from penstock.store.sqlite.jobrows import time_of
+from penstock.store.sqlite.jobs import SqliteJobs
+from penstock.store.sqlite.session import Begin, reading, writing
+from penstock.store.sqlite.taskends import SqliteTaskEnds
 
 _LAST = 2**62  # no row has changed so often
 

@@ -1,0 +1,383 @@
+"""Crons as programs use them: declared, or created, paused, run and removed while the program runs.
+
+Owns the words and their checks. What is due is decided by `crons/turn`, and enqueued by `services/scheduler`.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Unpack, overload
+from uuid import UUID
+
+from penstock.api.crons.declaring import (
+    AnySchedule,
+    CronOptions,
+    DeclaredCron,
+    declared_cron,
+    kind_of,
+    plan_of_declared,
+)
+from penstock.api.decorators import CronDecorator
+from penstock.calls.enqueue.callers import Program
+from penstock.calls.enqueue.jobs import JobCalls, calls_of
+from penstock.calls.run.ctxkinds import check_ctx, refuse_bare
+from penstock.crons.plan import CronPlan, KeptCron, schedule_of, schedule_words
+from penstock.errors import ContextError, DataError, DeclarationError, UsageError
+from penstock.functions.function import AnyFunction, Function, FunctionKind
+from penstock.functions.registry import Registry
+from penstock.jobs.job import JobId, job_id
+from penstock.jobs.states import JobState
+from penstock.store.contract.crons import CronMove, CronScope
+from penstock.store.rows.crons import run_of
+from penstock.transaction.transaction import Transaction
+
+if TYPE_CHECKING:
+    from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
+    from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+
+
+@dataclass(frozen=True, slots=True)
+class CronStatus:
+    """How a cron stands.
+
+    Attributes:
+        name: What it is called.
+        schedule: When it is due, in words.
+        timezone: The time zone of its schedule.
+        function: Name of the function that it runs.
+        declared: Whether a program declares it; if not, it was created at run time.
+        kept: Whether this program keeps it: it declares it, or has the function of one created at run time.
+        paused: Whether it is paused.
+        next_at: The next planned time.
+        planned_at: The planned time of its last run, if there was one.
+        job: The job of that run.
+        state: Where this job stands; None once that is forgotten.
+    """
+
+    name: str
+    schedule: str
+    timezone: str
+    function: str
+    declared: bool
+    kept: bool
+    paused: bool
+    next_at: datetime
+    planned_at: datetime | None
+    job: JobId | None
+    state: JobState | None
+
+
+class Crons:
+    """The crons of an app.
+
+    Declared ones are made known when a program starts. Of each, at most one run is under way at a time.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._declared: dict[str, DeclaredCron] = {}
+
+    # ----- declare
+
+    def cron(
+        self,
+        schedule: AnySchedule,
+        *,
+        name: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        **options: Unpack[CronOptions],
+    ) -> CronDecorator:
+        """Declare the mutation or action below, and run it at the times of a schedule.
+
+        What it is follows from the type of its ctx; it is an internal one, unless a decorator of the app stands
+        between. A parameter ``planned_at: datetime`` is given the planned time of each run.
+
+        Args:
+            schedule: As for `declare`.
+            name: What the cron is called; its function's name by default.
+            args: As for `declare`.
+            **options: As for `declare`.
+
+        Raises:
+            DeclarationError: The schedule, the name, an option or the function cannot be; or the name is taken.
+        """
+        refuse_bare("cron", schedule, '"0 9 * * *"')
+
+        def decorate(handler: Any) -> Any:
+            function = self._function_of(handler)
+            self.declare(function.name if name is None else name, schedule, function, args, **options)
+            return function
+
+        return decorate
+
+    def declare(
+        self,
+        name: str,
+        schedule: AnySchedule,
+        function: Function[Any, Any, Any, Any],
+        args: Mapping[str, Any] | None = None,
+        **options: Unpack[CronOptions],
+    ) -> None:
+        """Run a function of this app with these arguments at the times of a schedule.
+
+        Args:
+            name: What it is called: unique in the database, printable ASCII, at most 100 characters.
+            schedule: A cron expression as text, a timedelta, or what `CronExpression`, `Interval`, ``daily(…)`` and
+                their like give.
+            function: A mutation or an action.
+            args: Its arguments by name. If it has a parameter ``planned_at`` that is not among them, it is given the
+                planned time of each run.
+            **options: Any of these.
+                ``timezone``: IANA name, for a cron expression as text; UTC by default.
+                ``catch_up``: what becomes of planned times that have passed: ``"skip"`` runs none that was missed,
+                ``"one"`` only the latest, ``"all"`` each of them, one after another.
+                ``overlap``: what becomes of a planned time that comes while a run is under way: ``"skip"`` leaves it
+                out, ``"wait"`` decides anew when that run has ended, which is the default with ``catch_up="all"``.
+                ``jitter``: by how much runs may begin later than planned; each cron always by the same part of it.
+                ``pool``: a workpool, with options if need be, in which its jobs run.
+                ``retry``: for an action outside of pools, when to try again after it raised.
+
+        Raises:
+            DeclarationError: The name, the schedule or an option cannot be; or the name is taken.
+        """
+        if name in self._declared:
+            raise DeclarationError(f"There are two crons called {name!r}.", fix="Give one of them another name.")
+        declared = declared_cron(name, schedule, function, args, options)
+        if self._registry.find(function.name) is not function:
+            raise DeclarationError(f"Cron {name!r}: {function.name} is not a function of this app.")
+        self._declared[name] = declared
+
+    def plans(self, calls: JobCalls) -> list[CronPlan]:
+        """The declared ones, with their arguments checked.
+
+        Raises:
+            ArgumentsInvalid: A function does not take its arguments.
+            UsageError: An option does not fit its function.
+        """
+        return [plan_of_declared(calls, declared, known=True) for declared in self._declared.values()]
+
+    def scope(self) -> CronScope:
+        """The crons that this program keeps."""
+        functions = [function.name for function in self._registry if function.kind is not FunctionKind.QUERY]
+        return CronScope(list(self._declared), functions)
+
+    # ----- at run time
+
+    @overload
+    def create(
+        self,
+        ctx: MutationCtx | ActionCtx | Program,
+        name: str,
+        schedule: AnySchedule,
+        function: Function[Any, Any, Any, Any],
+        args: Mapping[str, Any] | None = None,
+        **options: Unpack[CronOptions],
+    ) -> Coroutine[Any, Any, None]: ...
+    @overload
+    def create(
+        self,
+        ctx: SyncMutationCtx | SyncActionCtx,
+        name: str,
+        schedule: AnySchedule,
+        function: Function[Any, Any, Any, Any],
+        args: Mapping[str, Any] | None = None,
+        **options: Unpack[CronOptions],
+    ) -> None: ...
+    def create(
+        self,
+        ctx: Any,
+        name: str,
+        schedule: AnySchedule,
+        function: Any,
+        args: Mapping[str, Any] | None = None,
+        **options: Unpack[CronOptions],
+    ) -> Any:
+        """Create a cron; in a mutation it exists if and only if the transaction commits. See `declare`.
+
+        Args:
+            ctx: The ctx of a mutation or an action, or the backend of a program.
+            name: As for `declare`.
+            schedule: As for `declare`.
+            function: As for `declare`.
+            args: As for `declare`.
+            **options: As for `declare`.
+
+        Raises:
+            DataError: The name is taken.
+            DeclarationError: The name, the schedule or an option cannot be.
+            ArgumentsInvalid: The function does not take these arguments.
+        """
+        calls = _calls(ctx, writes=True)
+        return calls.answer(self._create(calls, name, schedule, function, args, options))
+
+    @overload
+    def remove(self, ctx: MutationCtx | ActionCtx | Program, name: str) -> Coroutine[Any, Any, bool]: ...
+    @overload
+    def remove(self, ctx: SyncMutationCtx | SyncActionCtx, name: str) -> bool: ...
+    def remove(self, ctx: Any, name: str) -> Any:
+        """Remove a cron that was created at run time, or that no program declares any more; whether there was one.
+
+        A run that is enqueued or under way goes on.
+
+        Raises:
+            UsageError: This program declares it.
+        """
+        calls = _calls(ctx, writes=True)
+        return calls.answer(self._remove(calls, name))
+
+    @overload
+    def pause(self, ctx: MutationCtx | ActionCtx | Program, name: str) -> Coroutine[Any, Any, None]: ...
+    @overload
+    def pause(self, ctx: SyncMutationCtx | SyncActionCtx, name: str) -> None: ...
+    def pause(self, ctx: Any, name: str) -> Any:
+        """Run a cron no more, on all machines and over restarts, until `resume`. A run under way goes on.
+
+        Raises:
+            DataError: There is no such cron.
+        """
+        calls = _calls(ctx, writes=True)
+        return calls.answer(self._pause(calls, name, pause=True))
+
+    @overload
+    def resume(self, ctx: MutationCtx | ActionCtx | Program, name: str) -> Coroutine[Any, Any, None]: ...
+    @overload
+    def resume(self, ctx: SyncMutationCtx | SyncActionCtx, name: str) -> None: ...
+    def resume(self, ctx: Any, name: str) -> Any:
+        """Run a cron again, from its next planned time on. What was planned while it was paused is not caught up.
+
+        Raises:
+            DataError: There is no such cron.
+        """
+        calls = _calls(ctx, writes=True)
+        return calls.answer(self._pause(calls, name, pause=False))
+
+    @overload
+    def run(self, ctx: ActionCtx | Program, name: str) -> Coroutine[Any, Any, JobId]: ...
+    @overload
+    def run(self, ctx: SyncActionCtx, name: str) -> JobId: ...
+    def run(self, ctx: Any, name: str) -> Any:
+        """Run a cron now, beside its schedule, even while it is paused; the id of the job.
+
+        Raises:
+            DataError: There is no such cron, or a run of it is under way.
+            ContextError: The ctx is one of a transaction, in which nobody could say what is under way.
+        """
+        calls = _calls(ctx, writes=True)
+        if calls.in_transaction:
+            raise ContextError("A cron is run outside of transactions.", fix="Do it in an action.")
+        return calls.answer(self._run(calls, name))
+
+    @overload
+    def list(self, ctx: QueryCtx | ActionCtx | Program) -> Coroutine[Any, Any, builtins.list[CronStatus]]: ...
+    @overload
+    def list(self, ctx: SyncQueryCtx | SyncActionCtx) -> builtins.list[CronStatus]: ...
+    def list(self, ctx: Any) -> Any:
+        """All crons that the database knows, by name."""
+        calls = _calls(ctx)
+        return calls.answer(self._list(calls))
+
+    # ----- steps
+
+    def _function_of(self, handler: Any) -> AnyFunction:
+        if isinstance(handler, Function):
+            return handler
+        function: AnyFunction = kind_of(handler)(handler, public=False)
+        check_ctx(function)
+        self._registry.add(function)
+        return function
+
+    async def _create(
+        self,
+        calls: JobCalls,
+        name: str,
+        schedule: AnySchedule,
+        function: Any,
+        args: Mapping[str, Any] | None,
+        options: CronOptions,
+    ) -> None:
+        declared = declared_cron(name, schedule, function, args, options)
+        calls.check_function(function)
+        plan = plan_of_declared(calls, declared)
+
+        def create(transaction: Transaction) -> Coroutine[Any, Any, bool]:
+            crons, session = transaction.store.crons, transaction.session
+            return transaction.change_cron(crons.create(session, plan, transaction.now))
+
+        if name in self._declared or not await calls.write(create):
+            raise DataError(f"There is a cron called {name!r}.", fix="Remove it first, or choose another name.")
+
+    async def _remove(self, calls: JobCalls, name: str) -> bool:
+        if name in self._declared:
+            raise UsageError(
+                f"The cron {name!r} is declared by this program, which would make it known again.",
+                fix="Take its declaration away, or pause it.",
+            )
+
+        def remove(transaction: Transaction) -> Coroutine[Any, Any, bool]:
+            return transaction.change_cron(transaction.store.crons.remove(transaction.session, name))
+
+        return await calls.write(remove)
+
+    async def _pause(self, calls: JobCalls, name: str, *, pause: bool) -> None:
+        def write(transaction: Transaction) -> Coroutine[Any, Any, bool]:
+            crons, session = transaction.store.crons, transaction.session
+            return transaction.change_cron(crons.pause(session, name, transaction.now, pause=pause))
+
+        if not await calls.write(write):
+            raise _unknown(name)
+
+    async def _run(self, calls: JobCalls, name: str) -> JobId:
+        now, uuid = calls.now(), UUID(int=calls.engine.clock.uuid7())
+
+        async def decide(crons: builtins.list[tuple[KeptCron, bool]]) -> builtins.list[CronMove]:
+            ((kept, under_way),) = crons
+            if under_way and kept.job_id is not None:
+                raise DataError(
+                    f"A run of the cron {name!r} is under way: {job_id(kept.job_id)}.", fix="Wait for it, or cancel it."
+                )
+            return [CronMove(replace(kept, job_id=uuid, planned_at=now), run_of(kept.plan, now, now, uuid))]
+
+        if not await calls.store.crons.start(name, now, decide):
+            raise _unknown(name)
+        calls.store.signals.notify()
+        return job_id(uuid)
+
+    async def _list(self, calls: JobCalls) -> builtins.list[CronStatus]:
+        found = await calls.read(lambda session: calls.store.crons.list(session, calls.now()))
+        scope = self.scope()
+        return [_status(kept, state, scope) for kept, state in found]
+
+
+def _status(kept: KeptCron, state: str | None, scope: CronScope) -> CronStatus:
+    plan = kept.plan
+    try:
+        schedule, timezone = schedule_words(schedule_of(plan.schedule))
+    except DeclarationError:  # such as a time zone that this machine does not know
+        schedule, timezone = plan.schedule, ""
+    return CronStatus(
+        name=plan.name,
+        schedule=schedule,
+        timezone=timezone,
+        function=plan.function,
+        declared=plan.declared,
+        kept=plan.name in scope.names if plan.declared else plan.function in scope.functions,
+        paused=kept.paused,
+        next_at=kept.next_at,
+        planned_at=kept.planned_at,
+        job=None if kept.job_id is None else job_id(kept.job_id),
+        state=None if state is None else JobState(state),
+    )
+
+
+def _unknown(name: str) -> DataError:
+    return DataError(f"The database knows no cron {name!r}.", fix="Start the program that declares it once.")
+
+
+def _calls(ctx: Any, *, writes: bool = False) -> JobCalls:
+    calls = calls_of(ctx)
+    if writes and not calls.is_writable:
+        raise ContextError("A query only reads; it can change no cron.", fix="Do it in a mutation.")
+    return calls

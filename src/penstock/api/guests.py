@@ -1,0 +1,207 @@
+"""Jobs and messages in transactions of the user's own: pools enqueue, cancel and find there, and outboxes send.
+
+Owns what an app has to know for that where it is not open: settings, clock and statements, without a connection of
+penstock's own. Leaves recognising connections, and running statements on them, to `store/guest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+from penstock.calls.enqueue.jobs import JobCalls
+from penstock.calls.run.engine import Engine
+from penstock.calls.run.ratelimits import RateLimiters
+from penstock.calls.run.runner import Runner
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.errors import ContextError
+from penstock.functions.registry import Registry
+from penstock.jobs.filter import JobFilter
+from penstock.jobs.job import NewJob
+from penstock.store.contract.store import OpenTransaction
+from penstock.store.guest.session import GuestSession, finish, guest_session, is_connection
+from penstock.store.open import make_store
+
+T = TypeVar("T")
+
+# Only the statements of such a store are used: nobody connects to where it leads.
+_NOWHERE = {"postgres": "postgresql://", "sqlite": "sqlite:///nowhere.db"}
+_SAME_TIME_FOR = 60.0
+_PIECE = 5_000  # jobs at once
+
+
+class Guests:
+    """Transactions of the user's own, as one app works in them.
+
+    Args:
+        registry: The functions of the app.
+        rate_limits: Its rate limits.
+        config: Gives the settings in force, for an app that is not open in this process.
+    """
+
+    def __init__(self, registry: Registry, rate_limits: RateLimiters, config: Callable[[], Config]) -> None:
+        self._registry = registry
+        self._rate_limits = rate_limits
+        self._config = config
+        self._open: list[Runner] = []
+        self._homes: dict[str, _Home] = {}
+
+    def opened(self, runner: Runner) -> None:
+        """Use the settings and the clock of a backend from now on."""
+        self._open.append(runner)
+
+    def closed(self, runner: Runner) -> None:
+        """Do not use them any more."""
+        if runner in self._open:
+            self._open.remove(runner)
+
+    def calls(self, connection: Any) -> GuestCalls:
+        """Jobs in the transaction that is open on a connection.
+
+        Raises:
+            ContextError: It is no connection, or can run nothing, or leads to another kind of database than the app's.
+            DatabaseUnavailable: It broke.
+        """
+        if not is_connection(connection):
+            raise ContextError(
+                f"{type(connection).__name__} is neither a ctx nor a backend, nor a connection that penstock can work "
+                "in.",
+                fix="Pass the ctx of the function, the backend, or an open connection of psycopg, psycopg2, asyncpg, "
+                "SQLAlchemy, Django, sqlite3 or aiosqlite.",
+            )
+        session = guest_session(connection)
+        return GuestCalls(self._home(session), session)
+
+    def _home(self, session: GuestSession) -> _Home:
+        fitting = [runner for runner in self._open if runner.engine.store.dialect.name == session.dialect]
+        if fitting:
+            return _Home(fitting[-1])
+        if self._open:
+            session.check_dialect(self._open[-1].engine.store.dialect.name)
+        home = self._homes.get(session.dialect)
+        if home is None:
+            home = self._homes[session.dialect] = self._new_home(session)
+        return home
+
+    def _new_home(self, session: GuestSession) -> _Home:
+        config = self._config()
+        if config.database == Config().database:  # nobody has said where the data is: it is where the connection leads
+            config = replace(config, database=_NOWHERE[session.dialect])
+        clock = SystemClock()
+        store = make_store(config, clock)
+        session.check_dialect(store.dialect.name)
+        return _Home(Runner(Engine(store, self._registry, config, clock, self._rate_limits)), clock)
+
+
+class _Home:
+    """What is known of an app: by a backend that is open, or by parts of one that never will be.
+
+    Args:
+        runner: Of the one or the other.
+        clock: That of parts that are not open, to be set by the database's.
+    """
+
+    def __init__(self, runner: Runner, clock: SystemClock | None = None) -> None:
+        self.runner = runner
+        self._clock = clock
+        self._set_at: float | None = None
+
+    async def set_clock(self, session: GuestSession) -> None:
+        """Now and then ask the database for the time, so that it is that of the workers."""
+        if self._clock is None:
+            return
+        now = self._clock.monotonic()
+        if self._set_at is None or now - self._set_at > _SAME_TIME_FOR:
+            await self.runner.engine.store.synchronize(session.transaction)
+            self._set_at = now
+
+
+class _Transaction:
+    """A transaction of the user's own, in the words of `transaction.Transaction` that jobs and messages need.
+
+    All is stored at once.
+
+    Attributes:
+        now: The time of the call.
+        wakes: Of no meaning here: nobody knows when it commits.
+        committed: For the same reason nothing of it is done.
+        cancels: What is asked at its end: nothing.
+    """
+
+    def __init__(self, runner: Runner, inside: OpenTransaction) -> None:
+        self.store = runner.engine.store
+        self.now = runner.now()
+        self.wakes = False
+        self.committed: list[Callable[[], None]] = []
+        self.cancels: Sequence[UUID] = ()
+        self.fetch = inside.fetch
+        self.execute = inside.execute
+        self.execute_many = inside.execute_many
+
+    async def enqueue(self, jobs: Iterable[NewJob]) -> None:
+        made = list(jobs)  # before the first is stored: no savepoint would undo some if others cannot be made
+        for start in range(0, len(made), _PIECE):
+            await self.store.jobs.enqueue(self, made[start : start + _PIECE], self.now)
+
+    async def send(self, topic: str, payload: str, key: str | None) -> bool:
+        return await self.store.outboxes.send(self, topic, payload, key)
+
+    async def cancel(self, uuids: Sequence[UUID]) -> None:
+        await self.store.jobs.request_cancel(self, uuids, self.now)
+
+    async def cancel_all(self, where: JobFilter) -> int:
+        return await self.store.jobs.request_cancel_all(self, where, self.now)
+
+
+class GuestCalls(JobCalls):
+    """Jobs in one transaction of the user's own. On a sync connection calls give their results at once."""
+
+    __slots__ = ("_home", "_session", "_transaction")
+
+    def __init__(self, home: _Home, session: GuestSession) -> None:
+        super().__init__(home.runner, None, self._run)
+        self._home = home
+        self._session = session
+        self._transaction = _Transaction(home.runner, session.transaction)
+
+    @property
+    def in_transaction(self) -> bool:
+        """It is one."""
+        return True
+
+    def now(self) -> datetime:
+        """The time of the call."""
+        return self._transaction.now
+
+    async def enqueue(self, job: NewJob) -> None:
+        """Store a job now, in the transaction."""
+        await self._transaction.enqueue([job])
+
+    async def write(self, verb: Callable[[Any], Awaitable[T]]) -> T:
+        """Do something in the transaction."""
+        return await verb(self._transaction)
+
+    async def read(self, verb: Callable[[OpenTransaction], Awaitable[T]]) -> T:
+        """Look at something in the transaction."""
+        return await verb(self._transaction)
+
+    async def cancel(self, uuids: Iterable[UUID]) -> None:
+        """Ask in the transaction for jobs to be canceled."""
+        await self._transaction.cancel(list(uuids))
+
+    def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
+        begun = self._begin(call)
+        return begun if self._session.is_async else finish(begun)
+
+    async def _begin(self, call: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            await self._home.set_clock(self._session)
+            self._transaction.now = self._home.runner.now()
+        except BaseException:
+            call.close()
+            raise
+        return await call

@@ -1,0 +1,314 @@
+"""Outboxes as programs declare them: a table or a topic, and a handler that gets each message in order.
+
+Owns the words and their checks. `declaring` makes an outbox known to the database; `services/relay` delivers messages.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from penstock.api.guests import Guests
+from penstock.api.outbox.admin import OutboxCare
+from penstock.api.sending import Sending
+from penstock.calls.handlers.deliveries import Messages, Wanted, run_of
+from penstock.calls.run.ctxkinds import annotation_of, named, refuse_bare, word_of
+from penstock.changes.interest import Interest
+from penstock.errors import DeclarationError
+from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
+from penstock.jobs.retry import Retry
+from penstock.outbox.meaning import Meaning
+from penstock.outbox.message import is_topic
+from penstock.outbox.outbox import Event, OnFailure, Outbox, Start
+from penstock.reactive.tracing import RowFilter, trace_filter
+from penstock.schema.table import Table, definition_of
+from penstock.store.contract.outboxes import OutboxPlan
+from penstock.store.sql.conditions import condition_sql
+from penstock.store.sql.dialect import Dialect
+
+T = TypeVar("T", bound=Table)
+H = TypeVar("H", bound=Callable[..., Any])
+
+_ROW = "{row}"
+_OF_TABLES = frozenset({"on", "fields", "partition_by", "order_by"})
+_KINDS: dict[str, type[AnyFunction]] = {
+    "ActionCtx": ActionFunction,
+    "SyncActionCtx": ActionFunction,
+    "MutationCtx": MutationFunction,
+    "SyncMutationCtx": MutationFunction,
+}
+
+
+class OutboxOptions(TypedDict, total=False):
+    """What an outbox may be asked for; see `Outboxes.outbox`."""
+
+    name: str | None
+    fields: Sequence[str] | None
+    on: Sequence[Event]
+    partition_by: str | None
+    order_by: str | Sequence[str] | None
+    start: Start
+    on_failure: OnFailure
+    retry: Retry
+    batch: int | None
+    linger: timedelta
+    parallelism: int
+    timeout: timedelta | None
+    keep_for: timedelta
+    reset: Callable[..., Any] | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredOutbox:
+    """An outbox with its handler.
+
+    Attributes:
+        outbox: The outbox.
+        function: What is run for its messages.
+        handler: The handler as it was written.
+        reset: What clears what the handler has written, so that it can be rebuilt.
+    """
+
+    outbox: Outbox
+    function: AnyFunction
+    handler: Any
+    reset: AnyFunction | None = None
+
+    def interest(self, dialect: Dialect, order: tuple[str, ...] | None = None) -> Interest:
+        """What the change feed is to capture for it.
+
+        Args:
+            dialect: How its store spells conditions.
+            order: The columns by which its rows are read; as it is declared by default. That they change is captured,
+                so that it is known of each row whether it was passed while all are read.
+        """
+        ordered = self.outbox.order_by if order is None else order
+        outbox, definition = self.outbox, self.outbox.definition
+        assert definition is not None  # noqa: S101 - a topic has none
+        asked = None if outbox.condition is None else condition_sql(outbox.condition, definition, dialect, _ROW)
+        exact = asked is None or asked.exact
+        names = (*definition.key, *outbox.fields) if outbox.fields else tuple(one.name for one in definition.columns)
+        also = () if exact or asked is None else asked.columns
+        also = (*also, *((outbox.partition_by,) if outbox.partition_by else ()), *ordered)
+        after = tuple(dict.fromkeys((*names, *also)))
+        wants_before = not exact or bool(ordered) or not {"update", "delete"}.isdisjoint(outbox.on)
+        watched = dict.fromkeys((*(outbox.fields if "update" in outbox.on else ()), *ordered))
+        all_columns = "update" in outbox.on and not outbox.fields
+        return Interest(
+            name=outbox.reader,
+            table=definition.name,
+            key=definition.key,
+            matches=None if asked is None else asked.sql,
+            watches=None if all_columns else tuple(f"{_ROW}.{dialect.quote(name)}" for name in watched),
+            kinds=tuple(dict.fromkeys((*outbox.kinds, "change"))) if ordered else outbox.kinds,
+            before=after if wants_before else (),
+            after=after,
+            exact=exact,
+            order=ordered,
+            each=True,
+            meaning=self._meaning(exact=exact, ordered=bool(ordered)).text(),
+        )
+
+    def messages(self, dialect: Dialect) -> Messages:
+        """What makes messages of its changes."""
+        exact = self.outbox.definition is None or self.interest(dialect).exact
+        meaning = self._meaning(exact=exact, ordered=bool(self.outbox.order_by))
+        return Messages(self.outbox, dialect, Wanted(self.handler, self.outbox), meaning)
+
+    def _meaning(self, *, exact: bool, ordered: bool) -> Meaning:
+        outbox = self.outbox
+        return Meaning(
+            condition=None if exact else outbox.condition,
+            kinds=outbox.kinds,
+            fields=outbox.fields if ordered or not exact else (),
+        )
+
+    def plan(self) -> OutboxPlan:
+        """What is kept of it."""
+        outbox = self.outbox
+        return OutboxPlan(
+            outbox.name,
+            self.function.name,
+            self.function.kind.value,
+            outbox.source,
+            outbox.spec(),
+            outbox.version,
+            outbox.keep_for,
+        )
+
+
+class Outboxes(OutboxCare, Sending):
+    """The outboxes of an app.
+
+    Args:
+        guests: Its work in transactions of the user's own.
+    """
+
+    def __init__(self, guests: Guests) -> None:
+        super().__init__(guests)
+        self._declared: dict[str, DeclaredOutbox] = {}
+
+    def __iter__(self) -> Any:
+        return iter(self._declared.values())
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+    def tables(self) -> Sequence[type[Table]]:
+        """The tables that they send."""
+        return [one.outbox.definition.table for one in self._declared.values() if one.outbox.definition is not None]
+
+    def find(self, name: str) -> DeclaredOutbox | None:
+        """One of them; None if the app declares no such outbox."""
+        return self._declared.get(name)
+
+    def outbox(
+        self,
+        source: type[T] | str,
+        /,
+        *,
+        filter: RowFilter[T] | None = None,  # noqa: A002 - the word of the field
+        **options: Unpack[OutboxOptions],
+    ) -> Callable[[H], H]:
+        """Declare the handler below as an outbox: it gets each row of a table, or each message of a topic, in order.
+
+        A message is handed over after all those whose writers had seen, in the order of the statements of its
+        transaction, and of its key in the order of the row's locks. One process at a time hands over; another goes on
+        where it stopped. A handler that takes a `MutationCtx` handles each message exactly once: what it writes and how
+        far the outbox has come are one transaction. One that takes an `ActionCtx` gets each at least once, with the
+        same `Message.id` each time.
+
+        The handler takes a ctx and the row, such as ``(ctx: ActionCtx, booking: Booking)``; or a `Message`, such as
+        ``Message[Booking]``, which tells more; or, of a topic, the payload, which is checked as its annotation says.
+        With ``batch=`` it takes a list of these.
+
+        Args:
+            source: The table, or the name of a topic, to which `ctx.outbox.send` and others send.
+            filter: Which rows: a function of a row that compares and computes with its fields, as for a reactive task;
+                all by default. A row that begins to match is inserted, as far as the outbox is concerned, and one that
+                matches no more is deleted.
+            **options: Any of these.
+                ``name``: by which it is kept; the name of its function by default. Another name is another outbox.
+                ``fields``: which columns its rows have; all by default. Other updates are no messages.
+                ``on``: which of ``"insert"``, ``"update"``, ``"delete"``, ``"truncate"`` are messages; ``("insert",)``
+                by default.
+                ``partition_by``: a column: rows with the same value in it are in order, and each that has None is for
+                itself; the key of each row by default.
+                ``start``: with what a new outbox begins: ``"beginning"``, the rows that there are, in the order of
+                their keys, or the messages that are kept; or ``"end"``, what comes from now on.
+                ``order_by``: a column, or several, in whose order those rows come instead, and then of their keys.
+                ``on_failure``: what becomes of a message that fails: ``"halt"``, the outbox waits for it;
+                ``"halt_key"``, those of its key do; ``"park"``, it is put aside once its attempts are used up.
+                ``retry``: when it is tried again, and after how many attempts it counts as failed; ten by default.
+                ``batch``: how many messages one call takes at most.
+                ``linger``: how long a batch waits until it is full; not at all by default.
+                ``parallelism``: how many messages of different keys an action has under way at once; one by default.
+                ``timeout``: how long a call may take.
+                ``keep_for``: how long messages are kept at least, so that they can be sent again.
+                ``reset``: a mutation without arguments that clears what the handler, a mutation too, has written:
+                `rebuild` runs it, and hands over all rows of the table again.
+                ``version``: of the declaration; what an older program says does not change it.
+
+        Raises:
+            DeclarationError: At import: the filter cannot be translated, an option cannot be, there is an outbox of
+                this name, or the handler does not say by its ctx what it is.
+        """
+        refuse_bare("outbox", source, "Booking")
+
+        def decorate(handler: H) -> H:
+            given: Any = options.get("name")
+            name = name_of(handler) if given is None else given
+            kind = _kind_of(handler, name)
+            if unknown := sorted(options.keys() - OutboxOptions.__annotations__.keys()):
+                raise DeclarationError(f"@app.outbox: there is no option {unknown[0]}.")
+            outbox = _outbox(source, name, filter, options)
+            if name in self._declared:
+                raise DeclarationError(f"There are two outboxes called {name!r}.", fix="Rename one of them.")
+            if kind is MutationFunction and outbox.parallelism > 1:
+                raise DeclarationError(
+                    f"Outbox {name!r}: parallelism is for actions.", fix="Mutations share transactions by themselves."
+                )
+            function = kind(run_of(handler), public=False, name=name_of(handler))
+            reset = _reset(name, outbox, kind, options.get("reset"))
+            self._declared[name] = DeclaredOutbox(outbox, function, handler, reset)
+            return handler
+
+        return decorate
+
+
+def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> Outbox:
+    left_out = {"name", "reset", *(word for word in _OF_TABLES - {"on"} if options.get(word) is None)}
+    given: dict[str, Any] = {word: value for word, value in options.items() if word not in left_out}
+    for word in given.keys() & {"on", "fields", "order_by"}:
+        given[word] = _several(word, given[word])
+    if isinstance(source, str):
+        if condition is not None or given.keys() & _OF_TABLES:
+            raise DeclarationError(
+                f"Outbox {name!r}: filter, fields, on, partition_by and order_by are for tables.",
+                fix="Send only what is to be handed over, with a key=.",
+            )
+        if not is_topic(source):
+            raise DeclarationError(f"Outbox {name!r}: {source!r} cannot be a topic.")
+        return Outbox(name=name, topic=source, **given)
+    if not isinstance(source, type) or not issubclass(source, Table) or source is Table:
+        raise DeclarationError(f"Outbox {name!r}: {source!r} is neither a table nor a topic.")
+    definition = definition_of(source)
+    if given.get("order_by") and given.get("start") == "end" and options.get("reset") is None:
+        raise DeclarationError(
+            f"Outbox {name!r}: order_by is of the rows that there are, and with start='end' it begins behind them.",
+            fix="Leave one of them out.",
+        )
+    traced = None if condition is None else trace_filter(definition, condition, f"Outbox {name}: filter")
+    return Outbox(name=name, definition=definition, condition=traced, **given)
+
+
+def _several(word: str, given: Any) -> Any:
+    """What takes several words, as a tuple; what cannot be is left to be refused."""
+    if word == "order_by":
+        given = (given,) if isinstance(given, str) else given
+    elif isinstance(given, (set, frozenset)):
+        given = sorted(given, key=str)  # the same in each process
+    return tuple(given) if isinstance(given, list) else given
+
+
+def _reset(name: str, outbox: Outbox, kind: type[AnyFunction], given: Any) -> AnyFunction | None:
+    if given is None:
+        return None
+    if outbox.definition is None or kind is not MutationFunction:
+        raise DeclarationError(
+            f"Outbox {name!r}: reset= is for tables whose handler is a mutation.",
+            fix="What has been sent cannot be taken back; move the outbox, and it sends again.",
+        )
+    written = given.declared if isinstance(given, MutationFunction) else given
+    parameters = list(inspect.signature(written).parameters.values()) if callable(written) else []
+    if len(parameters) != 1 or word_of(annotation_of(written, parameters[0])) not in {"MutationCtx", "SyncMutationCtx"}:
+        raise DeclarationError(
+            f"Outbox {name!r}: reset= takes a mutation without arguments, not {given!r}.",
+            fix="Write (ctx: MutationCtx).",
+        )
+    if isinstance(given, MutationFunction):
+        return given
+    return MutationFunction(given, public=False)
+
+
+def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
+    parameters = list(inspect.signature(handler).parameters.values())
+    takes_two = len(parameters) == 2  # noqa: PLR2004 - a ctx and a message
+    word = word_of(annotation_of(handler, parameters[0])) if takes_two else ""
+    if word not in _KINDS:
+        raise DeclarationError(
+            f"Outbox {name!r}: {named(handler)} does not say what kind of function it is.",
+            fix="Write (ctx: ActionCtx, row: Booking) if it calls the outside world, (ctx: MutationCtx, row: Booking) "
+            "if it only writes this database.",
+        )
+    is_async = inspect.iscoroutinefunction(handler)
+    if word.startswith("Sync") is is_async:
+        raise DeclarationError(
+            f"Outbox {name!r}: {named(handler)} takes a {word}.",
+            fix="async def takes ActionCtx or MutationCtx of penstock, and def those of penstock.sync.",
+        )
+    return _KINDS[word]

@@ -1,0 +1,126 @@
+"""Rebuilding: what the handler of an outbox has written is made anew from the rows that there are.
+
+Owns that the reset and the new beginning are one transaction, and that no relay is in its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock.calls.run.engine import Engine
+from penstock.calls.run.runner import Runner
+from penstock.errors import ContextError, OutboxNotFound, TryAgain
+from penstock.functions.function import AnyFunction
+from penstock.observe import points
+from penstock.observe.logs import event as log_event
+from penstock.outbox.older import first
+from penstock.outbox.outbox import reader_name
+from penstock.store.contract.outboxes import OutboxRow
+from penstock.store.contract.store import Session
+
+if TYPE_CHECKING:
+    from penstock.api.outbox.outboxes import DeclaredOutbox
+
+_RENEW_PART = 0.25  # of a lease
+
+
+def reset_of(declared: DeclaredOutbox | None, name: str) -> AnyFunction:
+    """What clears what the handler of an outbox has written.
+
+    Args:
+        declared: The outbox, if this program declares it.
+        name: Its name.
+
+    Raises:
+        ContextError: It does not, or without a reset.
+    """
+    if declared is None:
+        raise ContextError(
+            f"Outbox {name} is not declared by this program, so its handler cannot run.",
+            fix="Do it with the program that declares it.",
+        )
+    if declared.reset is None:
+        raise ContextError(
+            f"Outbox {name} declares no reset, so there is nothing to rebuild.",
+            fix="Move it back, and it sends again what is kept; or write reset= at an outbox of a table whose handler "
+            "is a mutation.",
+        )
+    return declared.reset
+
+
+async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
+    """Run the reset of an outbox, and have it begin with all rows again.
+
+    Meanwhile it is kept from relays, whose writes to the same rows would be in the way of the reset's, however long
+    that takes. Should this process die, they have it again when its lease has run out.
+
+    Args:
+        engine: Where it is.
+        name: The outbox.
+        reset: What clears what its handler has written.
+
+    Raises:
+        OutboxNotFound: It was dropped meanwhile.
+    """
+    store = engine.store
+    lease = await store.leases.take(f"rebuild {name}", timedelta(seconds=engine.config.lease), engine.clock.now())
+    log_event("outbox.rebuilding", outbox=name, lease=lease)
+    row: OutboxRow | None = None
+    left = first()
+
+    async def hold() -> dict[str, Any]:
+        """Before each attempt: a relay may have it, and it may be declared otherwise."""
+        nonlocal row, left
+        await store.outboxes.hold(name, lease)
+        row = next((one for one in await store.outboxes.list() if one.plan.name == name), None)
+        left = await _all_rows(engine, row)
+        return {}
+
+    async def begin_anew(session: Session) -> None:
+        if points.armed:
+            await points.reach("outbox.rebuild", outbox=name)
+        interests = None if row is None else row.interests
+        if not await store.outboxes.place(
+            name, None, left, engine.clock.now(), forgets="all", interests=interests, session=session
+        ):
+            raise OutboxNotFound(f"Outbox {name} was dropped meanwhile.")
+
+    try:
+        async with _kept(engine, lease):
+            await Runner(engine).mutation(reset, hold, seal=begin_anew)
+    finally:
+        await store.changes.leave(reader_name(name), lease)  # a relay that takes it sees that nobody died
+        await store.leases.give_back(lease)
+        store.signals.notify()
+    log_event("outbox.rebuilt", logging.WARNING, outbox=name)
+
+
+@contextlib.asynccontextmanager
+async def _kept(engine: Engine, lease: int) -> AsyncIterator[None]:
+    """Renew a lease for the time of a block."""
+
+    async def renew() -> None:
+        while True:
+            await engine.clock.sleep(engine.config.lease * _RENEW_PART)
+            with contextlib.suppress(TryAgain):  # if it is lost, the next attempt takes the outbox again
+                await engine.store.leases.renew(lease, timedelta(seconds=engine.config.lease), engine.clock.now())
+
+    keeper = asyncio.create_task(renew())
+    try:
+        yield
+    finally:
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+
+
+async def _all_rows(engine: Engine, row: OutboxRow | None) -> str:
+    """What is left of older rows at first: all, in the order whose changes are captured."""
+    if row is None:
+        return first()
+    found = (one.interest.order for one in await engine.store.interests.list() if one.id == row.interests[-1])
+    return first(tuple(next(found, ())), row.epoch)

@@ -1,0 +1,369 @@
+"""Records of reactive tasks in pieces, as a filter picks them, and what is done about each piece.
+
+Owns what a filter means: names of tasks, ids of rows, and functions of rows. Leaves the words to `admin`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.api.naming import called
+from penstock.api.tasks.views import TaskPage, TaskRecord, record_of
+from penstock.calls.enqueue.jobs import JobCalls
+from penstock.errors import CursorInvalid, IdInvalid, TaskNotFound, TryAgain, ValueInvalid
+from penstock.reactive.filter import GONE, TaskFilter
+from penstock.reactive.tracing import trace_filter
+from penstock.schema.table import TableDefinition, definition_of
+from penstock.store.contract.records import RecordQuery, RecordState, RowKey
+from penstock.store.contract.store import Session
+from penstock.store.contract.tasks import TaskRow
+from penstock.store.sql.values import captured_key
+
+Act = Callable[[Sequence[RecordState]], Awaitable[int]]
+"""Does something about a piece; about how many of its rows."""
+
+AT_ONCE = 500
+_SOURCE_AT_ONCE = 1000
+_SEPARATORS = ((", ", ": "), (",", ":"))  # as PostgreSQL and SQLite have them
+_LIKE_BYTES = re.compile(r'(?<=[\[,])"(\\\\(?=x)|I(?=nfinity")|-(?=Infinity"))')
+_NUMBERS = range(2**31)  # of tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the rows that a filter picks.
+
+    Attributes:
+        limit: How many at most.
+        after: What an earlier part has given as `next`.
+        seconds: After which time no further piece is begun.
+    """
+
+    limit: float = math.inf
+    after: str | None = None
+    seconds: float = math.inf
+
+
+WHOLE = Part()
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What was done about rows.
+
+    Attributes:
+        found: How many rows met the filter.
+        changed: About how many of these something was done.
+        next: What the next part is to begin after; None if there are no more.
+    """
+
+    found: int
+    changed: int
+    next: str | None
+
+
+class Pieces:
+    """The records that a filter picks.
+
+    Args:
+        calls: By whom they are asked for.
+        where: The filter.
+        tasks: The tasks that the database knows.
+        definitions: The tables of this program's tasks, by their names.
+
+    Raises:
+        TaskNotFound: A task is not known.
+        DeclarationError: A function of rows cannot be translated.
+    """
+
+    def __init__(
+        self,
+        calls: JobCalls,
+        where: TaskFilter[Any],
+        tasks: Sequence[TaskRow],
+        definitions: Mapping[str, TableDefinition],
+    ) -> None:
+        self._calls = calls
+        self._where = where
+        self._definitions = dict(definitions)
+        self.tasks = [task for name in where.tasks or () for task in [task_of(tasks, name)]]
+        if where.tasks is None:
+            self.tasks = list(tasks)
+        if where.table is not None:
+            table = definition_of(where.table)
+            self._definitions[table.name] = table
+            self.tasks = [task for task in self.tasks if task.plan.spec.table == table.name]
+        narrowed = where.tasks is not None or where.table is not None
+        self.query = RecordQuery(
+            tasks=tuple(sorted(task.id for task in self.tasks)) if narrowed else None,
+            states=where.states,
+            error=where.error,
+            has_error=where.has_error,
+        )
+        self._names = {task.id: task.plan.name for task in tasks}
+        self._condition = None
+        if where.rows is not None and where.table is not None:
+            self._condition = trace_filter(definition_of(where.table), where.rows, "TaskFilter: rows")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the filter is one of records alone, which one query answers."""
+        return self._where.key is None and self._condition is None
+
+    async def each(self) -> AsyncIterator[list[RecordState]]:
+        """All of them, in pieces."""
+        after: Any = None
+        while True:
+            found, after = await self._piece(self._at_once, after)
+            if found:
+                yield found
+            if after is None:
+                return
+
+    async def page(self, limit: int, after: str | None, *, by_due: bool) -> TaskPage:
+        """Some of them, and where to go on.
+
+        Raises:
+            CursorInvalid: `after` is not what a page has given.
+            ValueInvalid: Rows that a function picks are to be ordered otherwise than by their keys.
+        """
+        if by_due and self._condition is not None:
+            raise ValueInvalid("Rows that a function picks come by their keys.", fix="Leave order away.")
+        place = _opened(after)
+        if by_due and self.is_plain:
+            return await self._page_by_due(limit, place)
+        found: list[RecordState] = []
+        while not found:
+            found, place = await self._piece(limit, place)
+            if place is None:
+                break
+        return TaskPage([self.named(one) for one in found], None if place is None else json.dumps(place))
+
+    def named(self, state: RecordState) -> TaskRecord:
+        """A record with the name of its task."""
+        return record_of(state, self._names.get(state.task, str(state.task)))
+
+    async def act(self, act: Act, part: Part = WHOLE) -> Changed:
+        """Do something about all of them, or a part, piece by piece, and tell workers.
+
+        A part ends early, where it can be gone on with, if the database is busy or away after the first piece: what was
+        done by then is done, and has to be told.
+        """
+        machine = self._calls.engine.machine
+        left, until, place = part.limit, machine.monotonic() + part.seconds, _opened(part.after)
+        found = changed = 0
+        while True:
+            at_once = int(min(self._at_once, left))
+            try:
+                piece, following = await self._piece(at_once, place)
+                changed += await act(piece) if piece else 0
+            except TryAgain:
+                if part is WHOLE or left == part.limit:
+                    raise
+                break
+            self._calls.store.signals.notify()
+            found, left, place = found + len(piece), left - at_once, following
+            if place is None or left <= 0 or machine.monotonic() >= until:
+                break
+        return Changed(found, changed, None if place is None else json.dumps(place))
+
+    # ----- steps
+
+    @property
+    def _at_once(self) -> int:
+        return AT_ONCE if self._condition is None else _SOURCE_AT_ONCE
+
+    async def _piece(self, limit: int, after: Any) -> tuple[list[RecordState], Any]:
+        """Some records, and what to go on after; None if there are no more."""
+        records = self._calls.store.records
+        if self.query.tasks == ():
+            return [], None
+        if self._condition is not None:
+            return await self._calls.read(lambda session: self._matching(session, limit, after))
+        if self._where.key is not None:
+            keys = await self._keys()
+            numbers = [task.id for task in self.tasks]
+            return await self._calls.read(lambda one: records.among(one, self.query, numbers, keys)), None
+        place: RowKey | None = None if after is None else _place(after)
+        found = await self._calls.read(lambda one: records.list(_session(one), self.query, limit, place))
+        return found, (found[-1].task, found[-1].key) if len(found) == limit else None
+
+    async def _matching(self, transaction: Any, limit: int, after: Any) -> tuple[list[RecordState], Any]:
+        session, store = _session(transaction), self._calls.store
+        assert self._where.table is not None and self._condition is not None  # noqa: PT018, S101 - who asks has looked
+        definition = definition_of(self._where.table)
+        place = None if after is None else _key_place(self._calls, definition, after)
+        piece = await store.records.matching(session, definition, self._condition, limit, place)
+        places = {key: place for place, key in enumerate(piece.keys)}
+        found = await store.records.among(session, self.query, [task.id for task in self.tasks], piece.keys)
+        if self._where.key is not None:
+            keys = set(await self._keys())
+            found = [one for one in found if one.key in keys]
+        found.sort(key=lambda one: (places[one.key], one.task))
+        return found, None if piece.last is None else await store.records.spelled(session, definition, piece.last)
+
+    async def _page_by_due(self, limit: int, place: Any) -> TaskPage:
+        records, after = self._calls.store.records, None if place is None else _due_place(place)
+        found = await self._calls.read(lambda one: records.due(_session(one), self.query, limit, after))
+        following = None
+        if len(found) == limit:
+            last = found[-1]
+            moment = last.run_at.isoformat() if last.live and last.run_at is not None else None
+            following = json.dumps([moment, last.task, last.key])
+        return TaskPage([self.named(one) for one in found], following)
+
+    async def _keys(self) -> list[str]:
+        """The key of the filter as the change feed may spell it, for whichever of the tasks it fits."""
+        found: dict[str, None] = {}
+        tasks = {task.plan.spec.table: task for task in self.tasks}
+        for table, task in tasks.items():
+            try:
+                found |= dict.fromkeys(
+                    await spellings(self._calls, task, self._definitions.get(table), self._where.key)
+                )
+            except IdInvalid:
+                if len(tasks) == 1:
+                    raise
+        return list(found)
+
+
+def task_of(tasks: Sequence[TaskRow], name: str) -> TaskRow:
+    """A task by its name, or by the end of it, if no other ends so: handlers are called after their modules, too.
+
+    Raises:
+        TaskNotFound: The database does not know it.
+    """
+    found = called(tasks, name, lambda task: task.plan.name)
+    if found is None:
+        raise unknown_task(name)
+    return found
+
+
+def unknown_task(name: str) -> TaskNotFound:
+    """What is raised for a task that the database does not know."""
+    return TaskNotFound(
+        f"The database knows no reactive task {name!r}.",
+        fix="Start the program that declares it once; see penstock tasks.",
+    )
+
+
+async def spellings(calls: JobCalls, task: TaskRow, definition: TableDefinition | None, key: Any) -> list[str]:
+    """How the change feed spells the key of a row of a task; if its table is not known here, how it may.
+
+    Raises:
+        IdInvalid: It is no key of this table.
+    """
+    if definition is not None:
+        value = encoded_key(calls, definition, key)
+        return [await calls.read(lambda one: calls.store.records.spelled(_session(one), definition, value))]
+    if len(task.plan.spec.key) > 1:
+        several = [one if isinstance(one, (int, float)) else str(one) for one in _several(key, task.plan.spec.table)]
+        found = [json.dumps(several, ensure_ascii=False, separators=separators) for separators in _SEPARATORS]
+    else:
+        found = [json.dumps([key], ensure_ascii=False, default=str)]
+        with suppress(ValueError, TypeError):
+            found.append(json.dumps([int(key)]))
+    return [*found, *(_LIKE_BYTES.sub(_escaped, text) for text in found if _LIKE_BYTES.search(text))]
+
+
+def _escaped(first: re.Match[str]) -> str:
+    """The first character of what looks like bytes, or like an infinity, as SQLite spells those."""
+    return f'"\\u{ord(first[1][0]):04x}'
+
+
+def encoded_key(calls: JobCalls, definition: TableDefinition, key: Any) -> list[Any]:
+    """The key of a row as the driver takes it, column by column.
+
+    Raises:
+        IdInvalid: It is no key of this table.
+    """
+    given = str(key) if definition.managed else key
+    if len(definition.key) > 1:
+        given = _several(key, definition.name)
+    return calls.engine.statements.of(definition.table, definition).key_args(definition.encode_key(given))
+
+
+def _several(key: Any, table: str) -> list[Any]:
+    """The values of a key of several columns; as text it is an array of JSON.
+
+    Raises:
+        IdInvalid: It is neither.
+    """
+    given: Any = key
+    if isinstance(key, str):
+        with suppress(ValueError):
+            given = json.loads(key)
+    if not isinstance(given, (tuple, list)):
+        raise IdInvalid(
+            f"{key!r} is not a key of table {table}, which has several columns.",
+            fix='Pass a tuple of their values; as text an array of JSON, such as [7, "a"].',
+            table=table,
+        )
+    return list(given)
+
+
+def _key_place(calls: JobCalls, definition: TableDefinition, after: Any) -> list[Any]:
+    try:
+        return captured_key(calls.store.dialect, definition, after)
+    except ValueError:
+        raise _no_cursor(after) from None
+
+
+def states_to_check(where: TaskFilter[Any]) -> tuple[str, ...] | None:
+    """The states that jobs must still be in when something is done about them."""
+    return None if where.states is None or GONE in where.states else where.states
+
+
+def _session(transaction: Any) -> Session:
+    session: Session = transaction
+    return session
+
+
+def _opened(after: str | None) -> Any:
+    """The place that a page or a part has given."""
+    if after is None:
+        return None
+    try:
+        place = json.loads(after)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _no_cursor(after) from error
+    if place is None:
+        raise _no_cursor(after)
+    return place
+
+
+def _place(value: Any) -> RowKey:
+    match value:
+        case [task, str(key)] | (task, str(key)) if type(task) is int and task in _NUMBERS and _is_storable(key):
+            return task, key
+    raise _no_cursor(value)
+
+
+def _due_place(value: Any) -> tuple[datetime | None, RowKey]:
+    match value:
+        case [None, task, key]:
+            return None, _place([task, key])
+        case [str(moment), task, key]:
+            with suppress(ValueError, OverflowError):
+                return datetime.fromisoformat(moment).astimezone(UTC), _place([task, key])
+    raise _no_cursor(value)
+
+
+def _is_storable(key: str) -> bool:
+    try:
+        return b"\0" not in key.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _no_cursor(value: Any) -> CursorInvalid:
+    return CursorInvalid(
+        f"{value!r} is no place in a list of rows of tasks.", fix="Pass what the page before gave as next."
+    )

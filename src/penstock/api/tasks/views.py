@@ -1,0 +1,196 @@
+"""What programs see of reactive tasks and of their rows, as values."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from penstock.changes.change import read_values
+from penstock.jobs.job import JobId, JobStatus, job_id
+from penstock.jobs.states import JobState
+from penstock.reactive.explain import Finding
+from penstock.reactive.reconciling import Reconciling
+from penstock.reactive.task import Change
+from penstock.store.contract.records import RecordState
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """How a reactive task stands.
+
+    Attributes:
+        name: Its name.
+        table: The table that it is about.
+        declared: Whether this program declares it; if not, its rows are left to programs that do.
+        version: The version of its handler.
+        pool: The pool of its jobs.
+        paused: Whether none of its runs starts, until it is resumed.
+        held_until: Until when none does; None for no such time.
+        reconciling: How far looking at all of its rows has come; None if that is done.
+        reconciled_at: When that was done last.
+        ready: How many of its runs may start now; this and the following are counted up to 100,000.
+        scheduled: How many start later.
+        running: How many are under way.
+        failed: Of how many rows the last run has failed.
+        oldest: Since when the oldest run that may start is due.
+    """
+
+    name: str
+    table: str
+    declared: bool
+    version: int
+    pool: str
+    paused: bool
+    held_until: datetime | None
+    reconciling: Reconciling | None
+    reconciled_at: datetime | None
+    ready: int
+    scheduled: int
+    running: int
+    failed: int
+    oldest: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """How a row of a reactive task stands.
+
+    Attributes:
+        task: The name of the task.
+        key: The id of the row, or its key, as JSON has it: a list if that has several columns.
+        job: Its job, which tells of its runs.
+        state: How that stands; None if it is lost.
+        generation: How many changes the row had that the task wanted to hear of, and retries by hand.
+        change: The last of these.
+        changed_at: When the row changed.
+        due_at: When it was to be run then.
+        gone: ``left`` if it does not match any more, ``deleted`` if there is no such row; None if it is there.
+        attempt: Attempts so far since the last change.
+        run_at: When its run is due, or was.
+        started_at: When the last attempt began.
+        finished_at: When the last run ended.
+        error: The error of the last attempt, or why it waits.
+    """
+
+    task: str
+    key: Any
+    job: JobId
+    state: JobState | None
+    generation: int
+    change: Change
+    changed_at: datetime
+    due_at: datetime
+    gone: str | None
+    attempt: int | None
+    run_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPage:
+    """Some rows of reactive tasks.
+
+    Attributes:
+        records: The rows.
+        next: What to pass as `after` for more; None if these were the last.
+    """
+
+    records: list[TaskRecord]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedValue:
+    """Something that a task watches of a row.
+
+    Attributes:
+        name: What it is called.
+        then: What it was when the last run was planned, as text; None if nothing was captured.
+        now: What it is now, as text; None if there is no such row.
+    """
+
+    name: str
+    then: str | None
+    now: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskExplanation:
+    """Why a reactive task has run for a row, or has not. As text it can be read.
+
+    Attributes:
+        task: The name of the task.
+        key: The id of the row, or its key.
+        reasons: What decides, most telling first, in sentences.
+        exists: Whether there is such a row; None if this program does not know the table.
+        matches: Whether it matches the filter of the task now; None if there is no such row, or it cannot be read.
+        findings: The parts of the filter that decide that, and what they found.
+        watched: What is watched of it: then and now.
+        record: What is kept of the row; None if the task has not heard of it.
+        job: Its job with its runs, which began with the oldest.
+    """
+
+    task: str
+    key: Any
+    reasons: tuple[str, ...]
+    exists: bool | None
+    matches: bool | None
+    findings: tuple[Finding, ...] = ()
+    watched: tuple[WatchedValue, ...] = ()
+    record: TaskRecord | None = None
+    job: JobStatus | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        lines = [f"{self.task}, row {key_text(self.key)}:", *(f"- {reason}" for reason in self.reasons)]
+        if self.exists is not None:
+            matches = {True: "matches the filter", False: "does not match the filter", None: "cannot be read"}
+            lines.append(f"The row {matches[self.matches]} now." if self.exists else "There is no such row now.")
+        lines += [f"  {finding}" for finding in self.findings]
+        for one in self.watched:
+            known = "not captured" if one.then is None else one.then
+            now = "" if one.now is None else ", unchanged" if one.then == one.now else f", now {one.now}"
+            lines.append(f"  watches {one.name}: {known}{now}")
+        if self.record is not None:
+            kept = self.record
+            state = "lost" if kept.state is None else kept.state.value
+            gone = f", row {kept.gone}" if kept.gone else ""
+            lines.append(f"Kept: {state}, generation {kept.generation}, {kept.change} {kept.changed_at}{gone}.")
+        for attempt in () if self.job is None else self.job.attempts:
+            error = "" if attempt.error is None else f": {attempt.error.partition(chr(10))[0]}"
+            lines.append(f"  {attempt.ended_at} {attempt.what}{error}")
+        return "\n".join(lines)
+
+
+def record_of(state: RecordState, name: str) -> TaskRecord:
+    """A record as programs see it."""
+    return TaskRecord(
+        task=name,
+        key=plain_key(state.key),
+        job=job_id(state.job),
+        state=None if state.state is None else JobState(state.state),
+        generation=state.generation,
+        change=state.change,
+        changed_at=state.changed_at,
+        due_at=state.due_at,
+        gone=state.gone,
+        attempt=state.attempt,
+        run_at=state.run_at,
+        started_at=state.started_at,
+        finished_at=state.finished_at,
+        error=state.error,
+    )
+
+
+def key_text(key: Any) -> str:
+    """A key as people read it: what it is, or several columns as JSON."""
+    return json.dumps(key, ensure_ascii=False, default=str) if isinstance(key, (list, tuple)) else str(key)
+
+
+def plain_key(text: str) -> Any:
+    """The key of a row from its spelling in the change feed; several columns as a list."""
+    values = read_values(text)
+    return values[0] if len(values) == 1 else values

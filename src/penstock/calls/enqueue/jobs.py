@@ -1,0 +1,400 @@
+"""Jobs as functions and programs enqueue, cancel and look at them: in their transaction, or in one of penstock's own.
+
+Owns the checks at the door. `ctx.scheduler` and pools speak to users in their own words, and both come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from uuid import UUID
+
+from penstock.calls.enqueue import tokens
+from penstock.calls.enqueue.bulk_enqueue import JobsAlike, NotMade
+from penstock.calls.journal import tell_of_retries
+from penstock.errors import ContextError, LimitExceeded, ValueInvalid
+from penstock.functions.function import AnyFunction, Function
+from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
+from penstock.jobs.job import (
+    DEFAULT_POOL,
+    NO_OPTIONS,
+    JobId,
+    JobStatus,
+    Kind,
+    NewJob,
+    Options,
+    status_of_new,
+)
+from penstock.jobs.order import FARTHEST, rank
+from penstock.observe.tracing import Tracing
+from penstock.pools.options import Duplicate
+from penstock.pools.results import Completion
+from penstock.store.contract.store import ABOVE_ALL, OpenTransaction, Store
+from penstock.transaction.keys import enqueue_with_key
+from penstock.transaction.transaction import Scope, Transaction
+from penstock.values import encode_json, text_bytes
+
+if TYPE_CHECKING:
+    from penstock.calls.run.engine import Engine
+    from penstock.calls.run.runner import Runner
+
+T = TypeVar("T")
+Answer = Callable[[Coroutine[Any, Any, Any]], Any]
+
+_MATCHED_AT_ONCE, _RETRIED_AT_ONCE = 5_000, 1_000
+
+
+class JobCalls:
+    """Enqueues, cancels, retries and finds jobs for one ctx, or for a program outside of functions.
+
+    Args:
+        runner: Runs functions.
+        scope: The run of a function in a transaction; None where there is none.
+        answer: Gives a call to its caller: as it is, to be awaited; or its result, where the caller waits in a thread.
+        in_thread: Whether the caller does so, while the call runs on the event loop.
+    """
+
+    __slots__ = ("_runner", "_scope", "answer", "in_thread")
+
+    def __init__(
+        self, runner: Runner, scope: Scope | None, answer: Answer | None = None, *, in_thread: bool = False
+    ) -> None:
+        self._runner = runner
+        self._scope = scope
+        self.in_thread = in_thread
+        self.answer: Answer = answer or (scope.track if scope is not None else _as_it_is)
+
+    def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """A call as `answer` gives it to who awaits it."""
+        return cast("Coroutine[Any, Any, T]", self.answer(call))
+
+    def waiting(self, wait: Answer) -> JobCalls:
+        """The same for a caller in a thread."""
+        return JobCalls(self._runner, self._scope, lambda call: wait(self.answer(call)), in_thread=True)
+
+    @property
+    def engine(self) -> Engine:
+        """The parts of the app in which the jobs are."""
+        return self._runner.engine
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        return self._runner.engine.store
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether jobs may be enqueued here."""
+        return self._scope is None or self._scope.writable
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether all that is seen here is of one moment."""
+        return self._scope is not None
+
+    def now(self) -> datetime:
+        """The time of the transaction, or the app's."""
+        return self._runner.now() if self._scope is None else self._scope.transaction.now
+
+    def after(self, delay: object, word: str) -> datetime:
+        """The time after a delay.
+
+        Raises:
+            ValueInvalid: It is no delay, or negative, or over five years.
+        """
+        if not isinstance(delay, timedelta):
+            raise ValueInvalid(f"{word} takes a timedelta, not {delay!r}.", fix="Write timedelta(seconds=…).")
+        if not timedelta(0) <= delay <= FARTHEST:
+            raise ValueInvalid(f"A delay of {delay} is negative, or longer than five years.")
+        return self.now() + delay
+
+    def at(self, time: object, word: str) -> datetime:
+        """A point in time, or now if it is past.
+
+        Raises:
+            ValueInvalid: It is no aware time, or over five years ahead.
+        """
+        if not isinstance(time, datetime) or time.tzinfo is None:
+            raise ValueInvalid(f"{word} takes an aware datetime, not {time!r}.", fix="Attach a time zone.")
+        now = self.now()
+        if time > now + FARTHEST:
+            raise ValueInvalid(f"{time} is more than five years ahead.")
+        return max(time.astimezone(UTC), now)
+
+    def check_function(self, function: Any) -> None:
+        """Refuse what no worker of this app could find.
+
+        Raises:
+            ContextError: It is no function of this app.
+        """
+        if not isinstance(function, Function):
+            raise ContextError(
+                f"{function!r} is not a function of an app, so no worker could find it.",
+                fix="Decorate it with @app.internal_mutation or @app.internal_action.",
+            )
+        if self._runner.engine.registry.find(function.name) is not function:
+            raise ContextError(f"{function.name} is not a function of this app.")
+
+    def new_job(self, function: AnyFunction, arguments: Mapping[str, Any], run_at: datetime, **asked: Any) -> NewJob:
+        """A job that runs a function with these arguments; for the others, and what it raises, see `maker`."""
+        return self.maker(function, run_at, **asked)(arguments)
+
+    def maker(
+        self,
+        function: AnyFunction,
+        run_at: datetime,
+        *,
+        pool: str = DEFAULT_POOL,
+        priority: int = 0,
+        options: Options = NO_OPTIONS,
+        on_complete: str | None = None,
+        ageing: timedelta | None = None,
+        gated: bool = False,
+    ) -> Callable[[Mapping[str, Any]], NewJob]:
+        """What makes jobs that run a function, of its arguments by name.
+
+        Args:
+            function: The function.
+            run_at: When they may start.
+            pool: The pool they belong to.
+            priority: Their priority.
+            options: What they are asked for beside.
+            on_complete: Name of the mutation that is run when one has ended.
+            ageing: How their pool's jobs gain priority.
+            gated: Whether they pass a gate though they have no concurrency key: their pool has a rate limit.
+
+        Raises:
+            ArgumentsInvalid: When one is made: the function does not take these arguments.
+            LimitExceeded: When one is made: they are too large.
+        """
+        check, what, clock = function.signature.check, f"The arguments of {function.name}", self._runner.engine.clock
+        name, place = function.name, rank(run_at, priority, ageing)
+        kind: Kind = function.kind.value
+        key = options.concurrency_key or ("" if gated or options.key is not None else None)
+        options = self._runner.engine.journal.traced(options)
+
+        def make(arguments: Mapping[str, Any]) -> NewJob:
+            text = self.json(check(arguments), what)
+            new_id = UUID(int=clock.uuid7())
+            return NewJob(new_id, name, kind, text, run_at, place, pool, priority, options, on_complete, key)
+
+        return make
+
+    def json(self, value: Any, what: str) -> str:
+        """A value as it is kept with a job.
+
+        Raises:
+            ValueInvalid: JSON cannot say it.
+            LimitExceeded: It is too large.
+        """
+        text, limit = encode_json(value, what), self._runner.engine.config.max_job_argument_bytes
+        size = text_bytes(text)
+        if size > limit:
+            raise LimitExceeded(
+                f"{what} have {size} bytes; a job may have {limit}.",
+                fix="Store the data in a table, and pass its id.",
+                limit=limit,
+            )
+        return text
+
+    async def enqueue(self, job: NewJob) -> None:
+        """Enqueue a job: with the transaction, or at once."""
+        if self._scope is None:
+            await self._runner.enqueue(job)
+        else:
+            self._scope.transaction.add_job(job)
+            self._runner.engine.journal.sending(self._scope.transaction, job)
+
+    async def write(self, verb: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Do something in the transaction, or in one of its own."""
+        if self._scope is None:
+            return await self._runner.write(verb)
+        async with self._scope.lock:
+            return await verb(self._scope.transaction)
+
+    async def read(self, verb: Callable[[OpenTransaction], Awaitable[T]]) -> T:
+        """Look at something in the transaction, or in a snapshot of its own."""
+        if self._scope is not None:
+            async with self._scope.lock:
+                return await verb(self._scope.transaction)
+        session = await self._runner.engine.store.begin_read()
+        try:
+            return await verb(session)
+        finally:
+            await session.rollback()
+
+    async def enqueue_all(self, jobs: Iterable[NewJob]) -> list[JobId]:
+        """Enqueue any number of jobs that are alike, all or none: with the transaction, or at once; their ids."""
+        batch = JobsAlike(jobs, again=not self.in_transaction)
+
+        async def send(transaction: Transaction) -> None:
+            await batch.store(transaction, goes_on=self._scope is not None)
+            if batch.first is not None:
+                self._runner.engine.journal.sending(transaction, batch.first, batch.ids)
+
+        with suppress(NotMade):  # it is raised below, as it was
+            await self.write(send)
+        return batch.ids()
+
+    async def enqueue_with_key(self, job: NewJob, duplicate: Duplicate) -> UUID:
+        """Enqueue a job that has a key, unless there is one with that key: then do as was asked; the id of the job.
+
+        Raises:
+            DuplicateJob: There is one, and it cannot give way.
+        """
+
+        async def send(transaction: Transaction) -> UUID:
+            found = await enqueue_with_key(transaction, job, duplicate)
+            if found == job.id:
+                self._runner.engine.journal.sending(transaction, job)
+            return found
+
+        return await self.write(send)
+
+    async def cancel(self, uuids: Iterable[UUID]) -> None:
+        """Ask for jobs to be canceled: with the transaction, or at once."""
+        asked = list(uuids)
+
+        async def ask(transaction: Transaction) -> None:
+            for uuid in asked:
+                transaction.add_cancel(uuid)
+
+        await self.write(ask)
+
+    async def cancel_all(self, where: JobFilter) -> int:
+        """Ask for all jobs to be canceled that meet a filter and are enqueued by now; how many have not ended.
+
+        Raises:
+            ValueInvalid: The filter is one of jobs that have ended.
+        """
+        where = cancelable(where)
+        return await self.write(lambda transaction: transaction.cancel_all(where))
+
+    async def retry(self, uuids: Sequence[UUID], *, on_complete: bool = False) -> list[UUID]:
+        """Make jobs pending again that have failed or were canceled; those that were so.
+
+        Args:
+            uuids: Which jobs.
+            on_complete: Instead have the on_complete of jobs called again that has failed for good.
+
+        Raises:
+            ContextError: The caller is in a transaction.
+        """
+        self.check_outside("Jobs are retried")
+        verb, retried = self.store.jobs.recall if on_complete else self.store.jobs.retry, list[UUID]()
+        for start in range(0, len(uuids), _RETRIED_AT_ONCE):
+            retried += await verb(uuids[start : start + _RETRIED_AT_ONCE], self._runner.now())
+            self.store.signals.notify()
+        tell_of_retries(retried, on_complete=on_complete)
+        return retried
+
+    async def retry_all(self, where: JobFilter, *, on_complete: bool = False) -> int:
+        """The same for all jobs that meet a filter; how many.
+
+        Raises:
+            ValueInvalid: The filter is one of jobs that cannot be retried.
+        """
+        self.check_outside("Jobs are retried")
+        found = await self.matching(recallable(where) if on_complete else retriable(where))
+        return len(await self.retry(found, on_complete=on_complete))
+
+    async def matching(self, where: JobFilter) -> list[UUID]:
+        """Ids of all jobs that meet a filter, oldest first; read in pieces."""
+        store, found = self._runner.engine.store, list[UUID]()
+        while True:
+            session = await store.begin_read()
+            try:
+                below = found[-1] if found else ABOVE_ALL
+                piece = await store.jobs.matching(session, where, _MATCHED_AT_ONCE, self._runner.now(), below)
+            finally:
+                await session.rollback()
+            found += piece
+            if len(piece) < _MATCHED_AT_ONCE:
+                return found[::-1]
+
+    def check_outside(self, what: str) -> None:
+        """Refuse what would change jobs at rest in a transaction of a function, which only adds to them.
+
+        Raises:
+            ContextError: The caller is in a transaction.
+        """
+        if self._scope is not None:
+            raise ContextError(
+                f"{what} outside of queries and mutations: a transaction of theirs would get in the way of workers.",
+                fix="Do it in an action, or with a backend; or enqueue the work anew.",
+            )
+
+    async def complete(self, token: object, result: object) -> Completion:
+        """End the job of a token with success; see `tokens.complete`."""
+        return await tokens.complete(self._outside_of_transactions(), token, result)
+
+    async def fail(self, token: object, error: object, *, retryable: object) -> Completion:
+        """End the attempt of a token with failure; see `tokens.fail`."""
+        return await tokens.fail(self._outside_of_transactions(), token, error, retryable=retryable)
+
+    async def find(self, uuid: UUID) -> JobStatus | None:
+        """How a job stands; None if it is unknown, or its status has expired."""
+        return (await self.find_many([uuid]))[0]
+
+    async def find_many(self, uuids: Sequence[UUID]) -> list[JobStatus | None]:
+        """How jobs stand, all at the same moment."""
+        now, new = self.now(), self._scope.transaction.jobs if self._scope is not None else ()
+        wanted = set(uuids) if new else set()
+        known = {job.id: status_of_new(job, now) for job in new if job.id in wanted}
+        asked, find = [uuid for uuid in uuids if uuid not in known], self._runner.engine.store.jobs.find_many
+        found = await self.read(lambda session: find(session, asked, now)) if asked else {}
+        return [known.get(uuid) or found.get(uuid) for uuid in uuids]
+
+    def sending(self, pool: str, function: object, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """A call that enqueues, in a span of its own if anybody wants to see it."""
+        tracing = self._runner.engine.journal.tracing
+        if tracing is None or not isinstance(function, Function):
+            return call
+        return _in_span(tracing, pool, function.name, call)
+
+    def _outside_of_transactions(self) -> Runner:
+        if self._scope is not None:
+            raise ContextError(
+                "A token was brought in a transaction, which only adds work and ends none.",
+                fix="Bring it in an action, or from the program.",
+            )
+        return self._runner
+
+
+async def _in_span(tracing: Tracing, pool: str, function: str, call: Coroutine[Any, Any, T]) -> T:
+    with tracing.send(pool, function) as span:
+        sent = await call
+        tracing.sent(span, cast("Any", sent))
+        return sent
+
+
+def _as_it_is(call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+    return call
+
+
+def calls_of(ctx: Any, *, writes: bool = False, otherwise: Callable[[Any], JobCalls] | None = None) -> JobCalls:
+    """What a ctx or a backend may do with jobs and rate limits.
+
+    Args:
+        ctx: The one or the other.
+        writes: Whether something is to be written.
+        otherwise: What gives that for what is neither.
+
+    Raises:
+        ContextError: It is neither, or one of a query, and something is to be written.
+    """
+    calls = getattr(ctx, "job_calls", None)
+    if not isinstance(calls, JobCalls) and otherwise is not None:
+        calls = otherwise(ctx)
+    if not isinstance(calls, JobCalls):
+        raise ContextError(
+            f"{type(ctx).__name__} is neither a ctx nor a backend.", fix="Pass the ctx of the function, or the backend."
+        )
+    if writes and not calls.is_writable:
+        raise ContextError(
+            "A query only reads; it can neither enqueue, nor cancel, nor send, nor take tokens.",
+            fix="Do it in a mutation.",
+        )
+    return calls

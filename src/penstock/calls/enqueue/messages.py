@@ -1,0 +1,72 @@
+"""`ctx.outbox`: messages to a topic, each sent when the call is awaited, in the transaction it is awaited in.
+
+Owns the words and the checks at the door. What hands the messages over is `services/relay/relay`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from penstock.calls.enqueue.jobs import JobCalls
+from penstock.errors import LimitExceeded, TopicNotFound
+from penstock.outbox.message import check_key, is_topic
+from penstock.values import encode_json, text_bytes
+
+
+class Sender:
+    """Sends messages. In a mutation they are part of its transaction; in an action each is sent at once."""
+
+    __slots__ = ("_calls",)
+
+    def __init__(self, calls: JobCalls) -> None:
+        self._calls = calls
+
+    def send(self, topic: str, payload: Any, *, key: str | None = None) -> Coroutine[Any, Any, None]:
+        """Send a message to a topic, now: messages have the order of the statements of their transactions.
+
+        In a mutation it is sent if and only if the transaction commits; in an action at once, whatever becomes of that.
+
+        Args:
+            topic: For which an outbox is declared: ``@app.outbox("topic")``.
+            payload: What the handler takes: anything that can be an argument of a job, such as a pydantic model or a
+                dataclass.
+            key: Messages with the same key are in order where it matters which ones wait for each other: a text of 1 to
+                200 characters, or None for a message in nobody's way.
+
+        Raises:
+            TopicNotFound: No program has ever declared an outbox for the topic on this database.
+            ValueInvalid: JSON cannot say the payload, or the key cannot be.
+            LimitExceeded: The payload is too large, or one transaction writes too much.
+        """
+        return self._calls.track(send_message(self._calls, topic, payload, key))
+
+
+class SyncSender:
+    """`ctx.outbox` of a function written with def; see `Sender`."""
+
+    def __init__(self, sender: Sender, wait: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        self._sender = sender
+        self._wait = wait
+
+    def send(self, topic: str, payload: Any, *, key: str | None = None) -> None:
+        """See `Sender.send`."""
+        self._wait(self._sender.send(topic, payload, key=key))
+
+
+async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | None) -> None:
+    """Send a message: in the transaction of the calls, or in one of its own. Raises what `Sender.send` raises."""
+    check_key(key)
+    text, limit = encode_json(payload, "The payload of a message"), calls.engine.config.max_job_argument_bytes
+    if (size := text_bytes(text)) > limit:
+        raise LimitExceeded(
+            f"A message to {topic!r} has {size} bytes; one may have {limit}.",
+            fix="Store the data in a table, and send its id.",
+            limit=limit,
+        )
+    if not is_topic(topic) or not await calls.write(lambda transaction: transaction.send(topic, text, key)):
+        raise TopicNotFound(
+            f"No outbox was ever declared for the topic {topic!r}.",
+            fix='Declare one with @app.outbox("…"), and start the program that does on this database once.',
+            topic=topic,
+        )

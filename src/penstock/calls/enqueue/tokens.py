@@ -1,0 +1,108 @@
+"""The end of a job that an outside system tells of: whoever brings its token settles it, from any process.
+
+Owns what the two stories, success and failure, mean for the job. That each token counts once is the store's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.calls.journal import tell_of_broken
+from penstock.errors import LimitExceeded, TokenExpired, ValueInvalid
+from penstock.jobs.job import Job, Outcome, Settlement, job_id
+from penstock.jobs.settle import settle_anyhow
+from penstock.jobs.states import JobEvent
+from penstock.jobs.token import Told, not_known, token_of
+from penstock.observe.logs import event as log_event
+from penstock.pools.results import Completion
+from penstock.store.contract.external import Redeemed
+from penstock.wire.outgoing import encode_kept
+
+if TYPE_CHECKING:
+    from penstock.calls.run.runner import Runner
+
+_LONGEST_ERROR = 10_000
+_NOBODY_TOLD = "CallTimeout: no completion came within the time that complete_later gave"
+
+
+async def complete(runner: Runner, token: object, result: Any) -> Completion:
+    """End the job of a token with success.
+
+    Raises:
+        TokenInvalid: There is no such token.
+        TokenExpired: Its time or its attempt is over.
+        ResultInvalid: JSON cannot say the result.
+        LimitExceeded: The result is too large.
+    """
+    limit = runner.engine.config.max_result_bytes
+
+    def outcome() -> Outcome:
+        kept = encode_kept(result)
+        if len(kept) > limit:
+            raise LimitExceeded(
+                f"The result has {len(kept)} bytes; a job's result may have {limit}.",
+                fix="Store the data elsewhere, and send where it is.",
+                limit=limit,
+            )
+        return Outcome(JobEvent.RETURNED, result=kept.decode())
+
+    return await _redeem(runner, token, "success", outcome)
+
+
+async def fail(runner: Runner, token: object, error: object, *, retryable: object) -> Completion:
+    """End the attempt of a token with failure; its retry policy says whether there is another one.
+
+    Raises:
+        TokenInvalid: There is no such token.
+        TokenExpired: Its time or its attempt is over.
+        ValueInvalid: The error is no text, or an empty one.
+    """
+    if not isinstance(error, str) or not error:
+        raise ValueInvalid(f"An error is a text that says what went wrong, not {error!r}.")
+    if not isinstance(retryable, bool):
+        raise ValueInvalid(f"retryable is True or False, not {retryable!r}.")
+    text = error[:_LONGEST_ERROR].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+    outcome = Outcome(JobEvent.RAISED, error=text, retryable=retryable)
+    return await _redeem(runner, token, "failed", lambda: outcome)
+
+
+def settle_expired(runner: Runner) -> Callable[[list[Job]], list[Settlement]]:
+    """What is to be written about jobs of which nobody has told in time."""
+    return lambda jobs: _told(runner, jobs, "expired", Outcome(JobEvent.RAISED, error=_NOBODY_TOLD))
+
+
+def settle_canceled(runner: Runner) -> Callable[[list[Job]], list[Settlement]]:
+    """What is to be written about jobs held outside that somebody canceled."""
+    return lambda jobs: _told(runner, jobs, "canceled", Outcome(JobEvent.CANCELED))
+
+
+async def _redeem(
+    runner: Runner, text: object, told: Literal["success", "failed"], outcome: Callable[[], Outcome]
+) -> Completion:
+    """Settle the job of a token; the outcome is only made, and checked, once the token is known to count."""
+    token, store = token_of(text), runner.engine.store
+
+    async def once() -> Redeemed | None:
+        return await store.tokens.redeem(token, told, runner.now(), lambda jobs: _settled(runner, jobs, outcome()))
+
+    redeemed = await runner.patiently(once)
+    if redeemed is None:
+        raise not_known()
+    if redeemed.told == "expired":
+        raise TokenExpired("The time of this token is over, or the attempt that it was made for is.")
+    if redeemed.accepted:
+        log_event("job.told", job=job_id(token.job_id), attempt=token.attempt, told=told)
+        store.signals.notify()
+    return Completion(redeemed.accepted, redeemed.told)
+
+
+def _told(runner: Runner, jobs: list[Job], told: Told, outcome: Outcome) -> list[Settlement]:
+    for job in jobs:
+        log_event("job.told", job=job_id(job.id), attempt=job.attempt, told=told)
+    return _settled(runner, jobs, outcome)
+
+
+def _settled(runner: Runner, jobs: list[Job], outcome: Outcome) -> list[Settlement]:
+    now, clock, keep = runner.now(), runner.engine.clock, runner.engine.keep
+    return [settle_anyhow(job, outcome, now, clock.random(), keep, tell_of_broken) for job in jobs]

@@ -1,0 +1,226 @@
+"""The ctx of reactive tasks: that of a mutation or an action, and what is known of the row that has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar, cast
+
+from penstock.calls.handlers.mark_completed import mark_completed
+from penstock.calls.handlers.taskrows import get_documents
+from penstock.calls.handlers.taskrun import TaskRun
+from penstock.calls.run.context import ActionCtx, MutationCtx
+from penstock.calls.run.syncctx import Bridge, SyncActionCtx, SyncMutationCtx
+from penstock.errors import PenstockError, TaskConditionFailed
+from penstock.reactive.task import Change
+from penstock.schema.table import Table
+from penstock.store.guest.session import finish, guest_session
+
+T = TypeVar("T", bound=Table)
+
+
+class _OfTask(Generic[T]):
+    """What the ctx of every reactive task has."""
+
+    _run: TaskRun
+
+    @property
+    def doc_id(self) -> Any:
+        """The id of the row; its key, for a table that another program owns: a tuple if that has several columns."""
+        return self._run.doc_id
+
+    @property
+    def change(self) -> Change:
+        """Why it runs: ``enter``, ``change``, ``leave``, ``delete``, ``manual`` or ``reconcile``.
+
+        Of a row that has changed several times it is the last change that counts; one that has entered and changed
+        has entered.
+        """
+        return self._run.change
+
+    @property
+    def watched_values(self) -> dict[str, Any]:
+        """What the task watches of the row, by the names it was declared with, as it was when this run was planned."""
+        return self._run.watched_values
+
+    @property
+    def previous(self) -> T | None:
+        """The row as it was before its last change, whole, for tasks whose `on` has ``leave`` or ``delete``; else None.
+
+        It is None as well if there was no row before. Of a row that was found to be gone, it is the row as the task
+        last heard of it.
+        """
+        return cast("T | None", self._run.previous)
+
+    def defer_current(self, delay: timedelta | None = None, *, until: datetime | None = None) -> None:
+        """Put this run off, once the handler has ended, however it ends. No attempt is used.
+
+        A change of the row that comes before is run in its place.
+
+        Args:
+            delay: For how long.
+            until: Until when, instead.
+
+        Raises:
+            DeclarationError: Neither was given, or both were.
+            ValueInvalid: It is negative, or over a year.
+        """
+        self._run.defer(delay, until, self._run.engine.clock.now())
+
+    def log(self, message: str, **facts: Any) -> None:
+        """Tell something of this run, in a log event that names the task and the row.
+
+        Args:
+            message: What.
+            **facts: The same as data.
+        """
+        self._run.log(message, facts)
+
+    def throttle_all(
+        self, delay: timedelta | None = None, *, until: datetime | None = None, local: bool = False
+    ) -> None:
+        """Start none of this task's runs for a while, on all machines; those that run go on, this one too.
+
+        It holds however the handler ends, and over restarts.
+
+        Args:
+            delay: For how long.
+            until: Until when, instead.
+            local: Whether it is for this process only, and is forgotten with it.
+
+        Raises:
+            DeclarationError: Neither was given, or both were.
+            ValueInvalid: It is negative, or over a year.
+        """
+        self._run.throttle(delay, until, self._run.engine.clock.now(), local=local)
+
+
+class TaskCtx(_OfTask[T], ActionCtx):
+    """The ctx of a reactive task that may call the outside world; for what else it can, see `ActionCtx`."""
+
+    def __init__(self, ctx: ActionCtx, run: TaskRun) -> None:
+        self.__dict__ = ctx.__dict__  # it is of the same run
+        self._run = run
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at this change this is, from 1."""
+        return 1 if self._attempt is None else self._attempt.job.attempt
+
+    def get_document(self, fields: Sequence[str] | None = None) -> Coroutine[Any, Any, T]:
+        """The row as it is now, if it is as this run was planned for: it matches, and nothing watched has changed.
+
+        Args:
+            fields: Which of its fields; all by default.
+
+        Raises:
+            TaskConditionFailed: It is gone, does not match any more, or has changed: another run is then on its way.
+                A handler that lets it pass ends as skipped.
+            Snooze: So it is for this program, but another release has declared the task otherwise: the run is left to
+                that.
+            ValueInvalid: A field is none of the table.
+        """
+        return self._calls.track(self._get_document(fields))
+
+    def mark_completed(self, connection: Any = None) -> Coroutine[Any, Any, None]:
+        """Complete this run, whatever comes after: at once, or as part of a transaction of your own.
+
+        On a connection of yours (of any library that pools take), it is completed if that transaction commits, and with
+        it: exactly once. If the transaction is rolled back, it was not said, and may be said again. Whatever the
+        handler does after the commit, raising included, the run ends as success when the handler ends. A transaction
+        that is still open by then is waited for.
+
+        Args:
+            connection: An open connection; by default it is completed at once.
+
+        Raises:
+            LeaseLost: The run is not this worker's any more, as another has taken over: let it raise, so that your
+                transaction is rolled back.
+            ContextError: The connection cannot be used, or leads to another kind of database.
+        """
+        return self._calls.track(mark_completed(self._runner, self._attempt, connection))
+
+    async def _get_document(self, fields: Sequence[str] | None) -> T:
+        (row,) = await get_documents(self._runner, [self._run], fields)
+        if isinstance(row, PenstockError):
+            raise row
+        return cast("T", row)
+
+
+class MutationTaskCtx(_OfTask[T], MutationCtx):
+    """The ctx of a reactive task that writes this database only; for what else it can, see `MutationCtx`.
+
+    What it writes and the end of the run commit together: each change is done exactly once.
+    """
+
+    def __init__(self, ctx: MutationCtx, run: TaskRun) -> None:
+        self.__dict__ = ctx.__dict__  # it is of the same run
+        self._run = run
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at this change this is, from 1."""
+        return self.work.attempt
+
+    def get_document(self, fields: Sequence[str] | None = None) -> Coroutine[Any, Any, T]:
+        """See `TaskCtx.get_document`; in the transaction of this run."""
+        return self._scope.track(self._get_document(fields))
+
+    async def _get_document(self, fields: Sequence[str] | None) -> T:
+        run, transaction = self._run, self._scope.transaction
+        self._runner.engine.readers.add(run.task.name)
+        shared, place = transaction.shared, (run.number, run.key)
+        if shared is not None and place in shared.records:
+            record = shared.records[place]
+        else:
+            async with self._scope.lock:
+                record = await transaction.store.tasks.find(transaction, run.number, run.key)
+        row = await self.db._get(run.task.definition.table, run.doc_id)  # noqa: SLF001 - the call is tracked already
+        try:
+            return cast("T", run.check(record, row, fields))
+        except TaskConditionFailed as error:
+            async with self._scope.lock:
+                meant = await run.meant(transaction, record, error)
+            raise meant from None
+
+
+class SyncTaskCtx(_OfTask[T], SyncActionCtx):
+    """The ctx of a reactive task written with def that may call the outside world; see `TaskCtx`."""
+
+    def __init__(self, ctx: SyncActionCtx, task: TaskCtx[T], wait: Bridge) -> None:
+        self.__dict__.update(ctx.__dict__)
+        self._run, self._task, self._waiter = task._run, task, wait  # noqa: SLF001 - it is its twin
+
+    @property
+    def attempt(self) -> int:
+        """See `TaskCtx.attempt`."""
+        return self._task.attempt
+
+    def get_document(self, fields: Sequence[str] | None = None) -> T:
+        """See `TaskCtx.get_document`."""
+        return self._waiter(self._task.get_document(fields))
+
+    def mark_completed(self, connection: Any = None) -> None:
+        """See `TaskCtx.mark_completed`; a connection is one without ``await``."""
+        if connection is None:
+            self._waiter(self._task.mark_completed())
+            return
+        guest_session(connection).sync()  # which refuses one that nobody can await here
+        finish(self._task.mark_completed(connection))
+
+
+class SyncMutationTaskCtx(_OfTask[T], SyncMutationCtx):
+    """The ctx of a reactive task written with def that writes this database only; see `MutationTaskCtx`."""
+
+    def __init__(self, ctx: SyncMutationCtx, task: MutationTaskCtx[T], wait: Bridge) -> None:
+        self.__dict__.update(ctx.__dict__)
+        self._run, self._task, self._waiter = task._run, task, wait  # noqa: SLF001 - it is its twin
+
+    @property
+    def attempt(self) -> int:
+        """See `MutationTaskCtx.attempt`."""
+        return self._task.attempt
+
+    def get_document(self, fields: Sequence[str] | None = None) -> T:
+        """See `TaskCtx.get_document`; in the transaction of this run."""
+        return self._waiter(self._task.get_document(fields))

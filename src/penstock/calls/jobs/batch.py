@@ -1,0 +1,174 @@
+"""Runs the jobs of a batch function together: one call of its handler for many of them.
+
+Owns which jobs make a batch, and what its one answer means for each. Each job keeps its own end: retries, cancels and
+on_complete are those of any job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.calls.handlers.mark_completed import end_of_marked
+from penstock.calls.jobs.job import failure, log_lost, raised, result_text, time_limit
+from penstock.calls.run.context import ActionCtx
+from penstock.calls.run.handler import run_handler
+from penstock.calls.run.runner import Runner
+from penstock.calls.run.threads import going_on
+from penstock.calls.run.work import Cancellation, Running
+from penstock.errors import LeaseLost
+from penstock.functions.batch import Batch
+from penstock.functions.function import AnyFunction
+from penstock.jobs.job import Outcome
+from penstock.jobs.states import JobEvent
+from penstock.transaction.tracking import Calls
+
+Ended = Callable[[Running, Outcome | None], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """Jobs of one function and pool that are to be run together."""
+
+    function: AnyFunction
+    batch: Batch
+    jobs: list[Running] = field(default_factory=list)
+    task: asyncio.Task[None] = field(init=False)
+    full: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: Cancellation = field(default_factory=Cancellation)
+
+
+class Batches:
+    """Gathers and runs the jobs of batch functions of one worker.
+
+    Args:
+        runner: Runs functions.
+        ended: Told of each job that has ended, and of its outcome.
+    """
+
+    def __init__(self, runner: Runner, ended: Ended) -> None:
+        self._runner = runner
+        self._ended = ended
+        self._gathering: dict[tuple[str, str], _Gathering] = {}
+        self._running: dict[asyncio.Task[None], _Gathering] = {}
+
+    def add(self, function: AnyFunction, batch: Batch, running: Running) -> None:
+        """Run a call of a batch function, together with those that come at once, or shortly after each other."""
+        key = (function.name, running.job.pool)
+        gathering = self._gathering.get(key)
+        if gathering is None:
+            gathering = self._gathering[key] = _Gathering(function, batch)
+            gathering.task = asyncio.get_running_loop().create_task(self._run(key, gathering))
+            self._running[gathering.task] = gathering
+            gathering.task.add_done_callback(self._running.pop)
+        gathering.jobs.append(running)
+        running.task = gathering.task
+        if len(gathering.jobs) >= batch.size:
+            gathering.full.set()
+            del self._gathering[key]
+
+    def note_cancel(self) -> None:
+        """Somebody asked for jobs to be canceled: a batch of which all are to be hears of it."""
+        for gathering in self._running.values():
+            if all(running.cancelled.is_set() for running in gathering.jobs):
+                gathering.cancelled.set()
+
+    def hurry(self) -> None:
+        """No more jobs can come: let those run that wait for more."""
+        for gathering in self._gathering.values():
+            gathering.full.set()
+
+    # ----- steps
+
+    async def _run(self, key: tuple[str, str], gathering: _Gathering) -> None:
+        linger = gathering.batch.linger.total_seconds()
+        try:
+            if linger and not gathering.full.is_set():
+                await self._runner.engine.machine.wait(gathering.full, linger)
+        finally:
+            if self._gathering.get(key) is gathering:
+                del self._gathering[key]
+        with going_on() as threads:
+            outcomes = await self._outcomes(gathering)
+        outcomes.sort(key=lambda one: one[0].doubtful)  # for which the others need not wait
+        for running, outcome in outcomes:
+            running.going_on = threads
+            try:
+                ended = await end_of_marked(self._runner, running, outcome)
+            except LeaseLost:
+                log_lost(running)
+                ended = None
+            except Exception as error:  # noqa: BLE001 - the others of its batch still have to end
+                ended = failure(error)
+            await self._ended(running, ended)
+
+    async def _outcomes(self, gathering: _Gathering) -> list[tuple[Running, Outcome]]:
+        """Run the handler once; what became of each job."""
+        function, batch = gathering.function, gathering.batch
+        ended: list[tuple[Running, Outcome]] = []
+        jobs: list[Running] = []
+        items: list[Any] = []
+        for running in gathering.jobs:
+            if running.cancelled.is_set():
+                ended.append((running, Outcome(JobEvent.CANCELED)))
+                continue
+            try:
+                item = batch.item(function.name, function.signature.check_json(running.job.args))
+                items.append((item, running) if batch.with_attempts else item)
+            except Exception as error:  # noqa: BLE001 - what cannot be called fails by itself
+                ended.append((running, failure(error)))
+            else:
+                jobs.append(running)
+        gathering.jobs = jobs
+        if not jobs:
+            return ended
+        journal = self._runner.engine.journal
+        timeouts = [running.job.options.timeout for running in jobs if running.job.options.timeout is not None]
+        try:
+            async with time_limit(function.name, min(timeouts, default=None)):
+                with journal.attempts([running.job for running in jobs]), journal.call(function):
+                    answer = await self._call(function, batch, items, gathering)
+            results: Sequence[Any] = batch.results(function.name, answer, len(jobs))
+        except Exception as error:  # noqa: BLE001 - what the handler raises is the outcome of all
+            results = [error] * len(jobs)
+        except BaseException as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return ended + [(one, failure(error)) for one in jobs]
+        return ended + [(one, self._outcome_of(function, one, given)) for one, given in zip(jobs, results, strict=True)]
+
+    async def _call(self, function: AnyFunction, batch: Batch, items: list[Any], gathering: _Gathering) -> Any:
+        """Call the handler, as an action is called."""
+        async with self._runner.engine.thread(function, 0) as thread:
+            for running in gathering.jobs:
+                await running.begin()
+            return await run_handler(
+                self._runner.engine,
+                function,
+                lambda ctx: batch.handler(ctx, items),
+                ActionCtx(self._runner, Calls(function.name), 0, cancelled=gathering.cancelled),
+                {},
+                0,
+                thread,
+            )
+
+    def _outcome_of(self, function: AnyFunction, running: Running, result: Any) -> Outcome:
+        """What became of one job; also if code of the user's that tells it raises."""
+        try:
+            return self._outcome(function, running, result)
+        except Exception as error:  # noqa: BLE001 - it is the job's outcome, and the others have theirs
+            return failure(error)
+
+    def _outcome(self, function: AnyFunction, running: Running, result: Any) -> Outcome:
+        if isinstance(result, Outcome):  # of a reactive task
+            return result
+        if isinstance(result, Exception):
+            return raised(self._runner, running.job, result, running.cancelled)
+        try:
+            text = result_text(self._runner, function, function.signature.check_result(result))
+        except Exception as error:  # noqa: BLE001 - it is the job's outcome
+            return raised(self._runner, running.job, error, running.cancelled)
+        return Outcome(JobEvent.RETURNED, result=text)

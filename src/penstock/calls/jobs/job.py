@@ -1,0 +1,295 @@
+"""Runs one claimed job, and tells what became of it.
+
+A mutation settles itself: its effects and the end of its job commit together. What an action did is told to the
+worker, which settles many at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from penstock.calls.handlers.mark_completed import end_of_marked
+from penstock.calls.jobs.completion import complete
+from penstock.calls.jobs.permit import Withdrawn
+from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
+from penstock.calls.run.runner import Runner
+from penstock.calls.run.threads import apart, is_small
+from penstock.calls.run.work import Cancellation, Running
+from penstock.errors import (
+    CallTimeout,
+    ContextError,
+    LeaseLost,
+    LimitExceeded,
+    NonRetryableError,
+    Overloaded,
+    ResultInvalid,
+    Snooze,
+    TaskConditionFailed,
+)
+from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.jobs.job import Job, Outcome, Settlement, job_id
+from penstock.jobs.settle import of_no_use, settle, settle_anyhow
+from penstock.jobs.states import FINISHED, JobEvent, JobState
+from penstock.observe.errortext import error_text, message_of, trace_text
+from penstock.observe.logs import event as log_event
+from penstock.wire.outgoing import encode_kept
+
+_PARKED_FOR = timedelta(seconds=30)
+_LONGEST_ERROR = 10_000
+_NO_LIMIT: AbstractAsyncContextManager[None] = nullcontext()
+
+
+async def run_job(runner: Runner, running: Running) -> Outcome | None:
+    """Run a job under its lease; what became of it, or None if it has settled itself or is not ours any more.
+
+    A job that ends, and has an on_complete, is settled with it. If that cannot be, `running.job` has the ending that is
+    to be kept, and what is returned became of the on_complete.
+    """
+    journal = runner.engine.journal
+    if journal.tracing is None:
+        return await _run_job(runner, running)
+    with journal.attempt(running.job) as outcomes:
+        outcomes.append(await _run_job(runner, running))
+    return outcomes[0]
+
+
+async def _run_job(runner: Runner, running: Running) -> Outcome | None:
+    if running.job.options.unread is not None:
+        return _parked(
+            running.job, f"OptionsUnread: this worker cannot read what is asked for: {running.job.options.unread}"
+        )
+    try:
+        outcome = None
+        if running.job.marked:  # and its worker has not learned of it
+            return Outcome(JobEvent.RETURNED)
+        if running.job.ending is None:
+            outcome = await end_of_marked(runner, running, await _attempt(runner, running))
+            if outcome is None or outcome.event is JobEvent.HELD or running.job.on_complete is None:
+                return outcome
+        return await _complete(runner, running, outcome)
+    except LeaseLost:
+        log_lost(running)
+        return None
+
+
+def log_lost(running: Running) -> None:
+    """Tell that a job is not its worker's any more."""
+    job = running.job
+    log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=running.lease)
+
+
+async def _attempt(runner: Runner, running: Running) -> Outcome | None:
+    """Run a job's function; what became of it, or None if it has settled itself."""
+    job, function = running.job, running.function
+    if job.options.broken is not None:
+        error = TypeError(f"its options have values of other types than they take: {job.options.broken}")
+        tell_of_broken(job, error)
+        return of_no_use(error)
+    if function is None:
+        return _parked(job, f"FunctionNotFound: no function {job.function} is declared in the program of this worker")
+    try:
+        if job.options.timeout is None:
+            return await _call(runner, function, running)
+        running.deadline = runner.now() + timedelta(seconds=job.options.timeout)
+        async with time_limit(job.function, job.options.timeout):
+            return await _call(runner, function, running)
+    except LeaseLost:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
+        if running.issued and not await _voided(runner, job):
+            return None
+        return raised(runner, job, error, running.cancelled)
+
+
+async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outcome | None:
+    """Call a job's function; what became of it if it returned."""
+    job = running.job
+    if function.kind is FunctionKind.MUTATION:
+        await _run_mutation(runner, function, running)
+        return None
+    if is_small(len(job.args)):
+        arguments = function.signature.check_json(job.args)
+    else:
+        arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
+    if function.kind is FunctionKind.QUERY:
+        result = await runner.query(function, arguments, work=running.work)
+    else:
+        result = await runner.action(function, arguments, attempt=running)
+    return _held(function, running, result) if running.issued else _returned(runner, function, result)
+
+
+async def _voided(runner: Runner, job: Job) -> bool:
+    """Let the token of an attempt that raised count no more; False if somebody has brought it, and so it has ended."""
+    tokens = runner.engine.store.tokens
+    return await runner.patiently(lambda: tokens.void(job.id, job.attempt), for_ever=True)
+
+
+async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -> Outcome | None:
+    """Run a job's on_complete, if its attempt was the last; what is left to be settled."""
+    engine, job, settled = runner.engine, running.job, None
+    if outcome is not None:
+        settled = settle_anyhow(job, outcome, runner.now(), engine.clock.random(), engine.keep, tell_of_broken)
+        if settled.ending is None:
+            return outcome
+        job = running.job = replace(job, ending=settled.ending, failed=settled.failed)
+    assert job.ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
+    function = engine.registry.find(job.on_complete)
+    if function is None:
+        return _parked(job, f"FunctionNotFound: no function {job.on_complete} is declared, which is its on_complete")
+    try:
+        await complete(runner, function, job, job.ending, running.lease)
+        if settled is not None and settled.failed is not None:
+            engine.journal.attempted(job, settled.event)
+            engine.journal.failed(job, settled)
+        engine.journal.ended(job, job.ending.state, job.ending.finished_at)
+    except LeaseLost:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever user code raises is kept with the job
+        if isinstance(error, Snooze):
+            return _snoozed(runner, job, error)
+        tell_of_failed_on_complete(job, error)
+        return failure(error)
+    return None
+
+
+def time_limit(function: str, seconds: float | None) -> AbstractAsyncContextManager[None]:
+    """End what takes longer than it may.
+
+    Raises:
+        CallTimeout: It did.
+    """
+    return _NO_LIMIT if seconds is None else _time_limit(function, seconds)
+
+
+@asynccontextmanager
+async def _time_limit(function: str, seconds: float) -> AsyncIterator[None]:
+    timer = asyncio.timeout(seconds)
+    try:
+        async with timer:
+            yield
+    except TimeoutError as error:
+        if not timer.expired():
+            raise
+        raise CallTimeout(
+            f"{function} took longer than the {seconds:g} seconds that this job may take.",
+            fix="Raise its timeout, or do less in one job.",
+        ) from error
+
+
+def raised(runner: Runner, job: Job, error: Exception, cancelled: Cancellation) -> Outcome:
+    """The outcome of an attempt that raised."""
+    if isinstance(error, Withdrawn):
+        return Outcome(JobEvent.HANDED_BACK)
+    if isinstance(error, Overloaded) and _has_not_begun(job, error):
+        return replace(_parked(job, f"Overloaded: {error}"), keeps_turn=True)  # this worker knows how to run it
+    if cancelled.is_set():
+        return Outcome(JobEvent.CANCELED)
+    if isinstance(error, TaskConditionFailed) and job.options.task is not None:
+        return Outcome(JobEvent.SKIPPED, error=failure(error).error)
+    return _snoozed(runner, job, error) if isinstance(error, Snooze) else failure(error)
+
+
+def _snoozed(runner: Runner, job: Job, error: Snooze) -> Outcome:
+    """The outcome of a job that asks to run later."""
+    wait, reason = error.wait(runner.now()), _storable(message_of(error))[:_LONGEST_ERROR]
+    log_event("job.snoozed", job=job_id(job.id), function=job.function, seconds=wait.total_seconds(), reason=reason)
+    return Outcome(JobEvent.SNOOZED, delay=wait, error=f"Snooze: {reason}")
+
+
+def _returned(runner: Runner, function: AnyFunction, result: object) -> Outcome:
+    if isinstance(result, Outcome):  # of a reactive task, which may end otherwise
+        return result
+    return Outcome(JobEvent.RETURNED, result=result_text(runner, function, result))
+
+
+def _held(function: AnyFunction, attempt: Running, result: object) -> Outcome:
+    """The outcome of a job that an outside system is to complete, who says what its result is."""
+    if not attempt.held:
+        raise ContextError(f"{function.name} went on after complete_later had failed.", fix="Let it raise.")
+    if result is not None:
+        raise ResultInvalid(
+            f"{function.name} returned a result and had called complete_later, by which another one is to come.",
+            fix="Return None.",
+        )
+    return Outcome(JobEvent.HELD)
+
+
+def _parked(job: Job, reason: str) -> Outcome:
+    """The outcome of a job that this worker cannot begin; another one may, or this one later."""
+    log_event("job.parked", logging.WARNING, job=job_id(job.id), function=job.function, reason=reason)
+    return Outcome(JobEvent.SNOOZED, delay=_PARKED_FOR, error=_storable(reason))
+
+
+def _has_not_begun(job: Job, error: Overloaded) -> bool:
+    """Whether it is the job's own function that found no thread, and not one that it runs."""
+    return (error.facts.get("function"), error.facts.get("depth")) == (job.function, 0)
+
+
+def failure(error: BaseException) -> Outcome:
+    """The outcome of a job that raised."""
+    text = error_text(error)[:_LONGEST_ERROR]
+    trace = trace_text(error)[-_LONGEST_ERROR:]
+    return Outcome(
+        JobEvent.RAISED,
+        error=_storable(text),
+        traceback=_storable(trace),
+        retryable=not isinstance(error, NonRetryableError),
+    )
+
+
+def returned(runner: Runner, function: AnyFunction, job: Job, result: object, now: datetime) -> Settlement:
+    """What is to be written about a job whose mutation has returned."""
+    return settle(job, _returned(runner, function, result), now, 0.0, runner.engine.keep)
+
+
+def interrupted(running: Running) -> Outcome:
+    """What is known of a job that was stopped midway: a mutation left no trace, an action that has begun may have."""
+    if running.job.kind != "action" or not running.begun or running.job.ending is not None:
+        return Outcome(JobEvent.HANDED_BACK)
+    return Outcome(JobEvent.LOST, error="WorkerLost: the worker stopped before this job had ended")
+
+
+async def _run_mutation(runner: Runner, function: AnyFunction, running: Running) -> None:
+    job = running.job
+
+    states = [JobState.SUCCESS]
+
+    def settled(result: object) -> Settlement:
+        settlement = returned(runner, function, job, result, runner.now())
+        states[0] = settlement.state
+        return settlement
+
+    async def check() -> dict[str, Any]:
+        return await apart(len(job.args), lambda: function.signature.check_json(job.args))
+
+    lease, moment, work = running.lease, running.moment, running.work
+    await runner.mutation(function, check, lease=lease, settle=settled, moment=moment, work=work)
+    if job.on_complete is None and states[0] in FINISHED:  # and was not put off
+        runner.engine.journal.ended(job, states[0], runner.now())
+
+
+def result_text(runner: Runner, function: AnyFunction, result: object) -> str:
+    """A result as it is kept with a job.
+
+    Raises:
+        LimitExceeded: It is too large.
+    """
+    kept = encode_kept(result)
+    limit = runner.engine.config.max_result_bytes
+    if len(kept) > limit:
+        raise LimitExceeded(
+            f"{function.name} returned {len(kept)} bytes; a job's result may have {limit}.",
+            fix="Store the data in a table, and return its id.",
+            limit=limit,
+        )
+    return kept.decode()
+
+
+def _storable(text: str) -> str:
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,107 @@
+"""Attempts at a transaction: from scratch after each conflict, and on another connection after one was lost.
+
+Owns how often, how long and beside how many others something is tried. Leaves what is tried to `runner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from penstock.calls.run.admission import Turns
+from penstock.calls.run.engine import Engine
+from penstock.errors import Conflict, DatabaseBusy, DatabaseFull, DatabaseUnavailable, TryAgain
+from penstock.jobs.waits import Exponential, backoff
+from penstock.store.contract.store import Session
+
+R = TypeVar("R")
+
+Once = Callable[[int | None], Awaitable[R]]  # does something in a transaction that joins a queue
+
+_CONFLICT = Exponential(initial_backoff=0.005, base=2.0, max_backoff=1.0)
+
+
+class Attempts:
+    """Tries transactions of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._turns = Turns(engine.store.writers)
+
+    async def write(self, once: Once[R], what: str, *, for_ever: bool = False) -> R:
+        """Do something with which others may conflict; see `run` and `in_turn`."""
+        again = False
+
+        async def in_turn() -> R:
+            nonlocal again
+            begun_before, again = again, True
+            return await self.in_turn(once, what, again=begun_before)
+
+        return await self.run(in_turn, what, for_ever=for_ever)
+
+    async def run(self, once: Callable[[], Awaitable[R]], what: str, *, for_ever: bool = False) -> R:
+        """Do something in a transaction, from scratch each time it conflicts or the database was lost.
+
+        Args:
+            once: Does it, in a transaction of its own.
+            what: Who does it.
+            for_ever: For a job, which waits for as long as it takes; its fence tells the next attempt whether this
+                one was committed.
+        """
+        config, machine = self._engine.config, self._engine.machine
+        attempt, until = 1, machine.monotonic() + config.database_wait
+        while True:
+            last = not for_ever and attempt >= config.conflict_attempts
+            try:
+                return await once()
+            except Conflict as error:
+                if last:
+                    raise Conflict(
+                        f"{what}: what it read or wrote was changed by others in each of {attempt} attempts.",
+                        fix="Try again; and read less, or spread what all callers write over several rows.",
+                    ) from error
+                self._engine.journal.conflicted(what)
+            except DatabaseUnavailable as error:
+                uncertain = error.facts.get("uncertain", False)
+                if not for_ever and (last or uncertain or machine.monotonic() > until):
+                    raise
+            except (DatabaseBusy, DatabaseFull) as error:
+                if not for_ever or error.facts.get("slow", False):
+                    raise
+            if not self._turns.queues(what):  # where it waits its turn instead
+                await self._pause(attempt)
+            attempt += 1
+
+    async def begin_write(self, queue: int | None, *, for_ever: bool) -> Session:
+        """Begin a transaction; for a job, wait for as long as the database is busy or away."""
+        attempt = 1
+        while True:
+            try:
+                return await self._engine.store.begin_write(queue)
+            except TryAgain:
+                if not for_ever:
+                    raise
+            await self._pause(attempt)
+            attempt += 1
+
+    async def in_turn(self, once: Once[R], what: str, *, again: bool) -> R:
+        """Do something that may conflict with others, beside as many of its kind as seems good.
+
+        Args:
+            once: Does it, in a transaction that joins the queue it is given.
+            what: Who does it: its kind.
+            again: Whether it has conflicted before.
+        """
+        queue = await self._turns.begin(what, again=again)
+        conflict = False
+        try:
+            return await once(queue)
+        except Conflict:
+            conflict = True
+            raise
+        finally:
+            self._turns.end(what, conflict=conflict)
+
+    async def _pause(self, attempt: int) -> None:
+        machine = self._engine.machine
+        await machine.sleep(backoff(_CONFLICT, attempt, machine.random()))

@@ -1,0 +1,307 @@
+"""What a function receives as its first argument: all it may do, and nothing else.
+
+Owns the three kinds of ctx for functions written with async def; `sync` has their twins for def.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+
+from penstock.calls.enqueue.jobs import JobCalls
+from penstock.calls.enqueue.messages import Sender
+from penstock.calls.enqueue.scheduler import Scheduler
+from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost, check_fence, refuse_in_transaction
+from penstock.calls.run.ratelimits import RateStatus
+from penstock.calls.run.sql import prepare_sql
+from penstock.calls.run.work import ActionWork, Cancellation, Running, no_work
+from penstock.clock import Random, random_of
+from penstock.errors import DataError
+from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction
+from penstock.jobs.work import Work
+from penstock.transaction.database import DatabaseReader, DatabaseWriter
+from penstock.transaction.tracking import Calls
+from penstock.transaction.transaction import Scope
+from penstock.transaction.words import refuses_other_words
+
+if TYPE_CHECKING:
+    from penstock.calls.run.runner import Runner
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@refuses_other_words
+class QueryCtx:
+    """The ctx of a query: one snapshot to read.
+
+    Attributes:
+        db: Typed tables.
+    """
+
+    db: DatabaseReader
+    of_kind = FunctionKind.QUERY
+
+    def __init__(self, runner: Runner, scope: Scope, depth: int) -> None:
+        self._runner = runner
+        self._scope = scope
+        self._depth = depth
+        self.db = DatabaseReader(scope)
+
+    @property
+    def job_calls(self) -> JobCalls:
+        """Jobs, as pools enqueue and look at them."""
+        return JobCalls(self._runner, self._scope)
+
+    def now(self) -> datetime:
+        """The time of this execution, aware, in UTC: the same throughout, and in a retry."""
+        return self._scope.transaction.now
+
+    @property
+    def random(self) -> Random:
+        """Random numbers of this execution: a retry gets the same ones."""
+        return self._scope.transaction.random
+
+    @property
+    def is_job(self) -> bool:
+        """Whether this runs in an attempt at a job."""
+        return self._scope.transaction.work is not None
+
+    @property
+    def work(self) -> Work:
+        """The attempt at a job that this runs in.
+
+        Raises:
+            ContextError: It runs in none.
+        """
+        work = self._scope.transaction.work
+        if work is None:
+            raise no_work()
+        return work
+
+    def sql(self, query: str, /, **values: Any) -> Coroutine[Any, Any, list[dict[str, Any]]]:
+        """Rows of an SQL query that the builder cannot say, in the same snapshot, with ``:named`` values.
+
+        Values come as the database's driver gives them. The read set then holds all tables.
+
+        Raises:
+            DataError: It is no query, or writes.
+            LimitExceeded: It gives more rows than one transaction may read.
+        """
+        return self._scope.track(self._sql(query, values))
+
+    def run_query(
+        self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
+        """Run another query in the same snapshot, with its arguments and result checked."""
+        return self._scope.track(self._runner.nested_query(self._scope, self._depth, function, args, kwargs))
+
+    def with_lock(self, *_args: Any, **_options: Any) -> NoReturn:
+        """Refused: a transaction takes no locks.
+
+        Raises:
+            ContextError: Always.
+        """
+        refuse_in_transaction()
+
+    async def _sql(self, query: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+        transaction = self._scope.transaction
+        sql, args = prepare_sql(query, values, transaction.store.dialect)
+        async with self._scope.lock:
+            names, rows = await transaction.fetch_read_only(sql, args)
+        if len(set(names)) < len(names):
+            raise DataError("ctx.sql: two columns of the query have one name.", fix="Name them with AS.")
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+@refuses_other_words
+class MutationCtx(QueryCtx):
+    """The ctx of a mutation: one serializable transaction to read and write.
+
+    Attributes:
+        db: Typed tables.
+    """
+
+    db: DatabaseWriter
+    of_kind = FunctionKind.MUTATION
+
+    def __init__(self, runner: Runner, scope: Scope, depth: int) -> None:
+        super().__init__(runner, scope, depth)
+        self.db = DatabaseWriter(scope)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Functions to run later, if this transaction commits."""
+        return Scheduler(self.job_calls)
+
+    @property
+    def outbox(self) -> Sender:
+        """Messages to topics, sent if this transaction commits."""
+        return Sender(self.job_calls)
+
+    def rate_limit(
+        self, name: str, key: str = "", *, count: int = 1, reserve: bool = False
+    ) -> Coroutine[Any, Any, RateStatus]:
+        """Take tokens of a declared rate limit with this transaction; whether there were enough, or when there will be.
+
+        Raises what `RateLimiter.take` raises, and:
+
+        Raises:
+            ContextError: The app declares no such rate limit.
+        """
+        return self._runner.engine.rate_limits.get(name).take(self, key, count=count, reserve=reserve)
+
+    def check_fence(self, key: str, fence: int) -> Coroutine[Any, Any, None]:
+        """Go on only if a lock still has this holder, and let nobody else have it before this transaction has ended.
+
+        So what a holder writes who has lost its lock, and does not know it yet, is refused.
+
+        Args:
+            key: What is locked.
+            fence: The number of the holder: ``lock.fence``.
+
+        Raises:
+            LockLost: It does not have this holder any more.
+            ValueInvalid: There can be no such key or number.
+        """
+        return self._scope.track(check_fence(self.job_calls, key, fence))
+
+    def run_mutation(
+        self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
+        """Run another mutation as a sub-transaction: if it raises, only its own changes are undone."""
+        return self._scope.track(self._runner.nested_mutation(self._scope, self._depth, function, args, kwargs))
+
+
+@refuses_other_words
+class ActionCtx:
+    """The ctx of an action: no transaction of its own; each query and mutation it runs is one."""
+
+    of_kind = FunctionKind.ACTION
+
+    def __init__(
+        self,
+        runner: Runner,
+        calls: Calls,
+        depth: int,
+        attempt: Running | None = None,
+        cancelled: Cancellation | None = None,
+    ) -> None:
+        self._runner = runner
+        self._depth = depth
+        self._calls = calls
+        self._random: Random | None = None
+        self._attempt = attempt
+        self._cancelled = cancelled or (Cancellation() if attempt is None else attempt.cancelled)
+
+    @property
+    def job_calls(self) -> JobCalls:
+        """Jobs, as pools enqueue and look at them."""
+        return JobCalls(self._runner, None, self._calls.track)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Functions to run later, whatever becomes of this action."""
+        return Scheduler(self.job_calls)
+
+    @property
+    def outbox(self) -> Sender:
+        """Messages to topics, each sent at once, in a transaction of its own."""
+        return Sender(self.job_calls)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether someone asked for this action's job to stop."""
+        return self._cancelled.is_set()
+
+    async def wait_cancelled(self, seconds: float | None = None) -> bool:
+        """Wait until someone asks for this action's job to stop, at most this many seconds; whether someone did."""
+        if seconds is None:
+            return await self._cancelled.event.wait()
+        return await self._runner.engine.clock.wait(self._cancelled.event, seconds)
+
+    @property
+    def is_job(self) -> bool:
+        """Whether this runs in an attempt at a job."""
+        return self._attempt is not None
+
+    @property
+    def work(self) -> ActionWork:
+        """The attempt at a job that this runs in.
+
+        Raises:
+            ContextError: It runs in none.
+        """
+        if self._attempt is None:
+            raise no_work()
+        return ActionWork(self._attempt, self._runner, self._calls)
+
+    def now(self) -> datetime:
+        """The time, aware, in UTC."""
+        return self._runner.now()
+
+    @property
+    def random(self) -> Random:
+        """Random numbers."""
+        if self._random is None:
+            self._random = random_of(self._runner.engine.clock.seed())
+        return self._random
+
+    def rate_limit(
+        self, name: str, key: str = "", *, count: int = 1, reserve: bool = False
+    ) -> Coroutine[Any, Any, RateStatus]:
+        """Take tokens of a declared rate limit, at once; whether there were enough, or when there will be.
+
+        Raises what `RateLimiter.take` raises, and:
+
+        Raises:
+            ContextError: The app declares no such rate limit.
+        """
+        return self._runner.engine.rate_limits.get(name).take(self, key, count=count, reserve=reserve)
+
+    def with_lock(
+        self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"
+    ) -> LockBlock:
+        """Do something while nobody else, on any machine, holds a lock: ``async with ctx.with_lock(key) as lock:``.
+
+        The lock is renewed while the block runs, and is free at once when it ends, or within `lease` if this process
+        dies. Whoever holds it cannot take it a second time.
+
+        Args:
+            key: What is locked, such as ``f"account:{account_id}"``: a text of 1 to 200 printable characters.
+            wait: For how long to wait for it; zero to try once.
+            lease: Within which time it is free if this process dies; 1 second to a day.
+            on_lost: What becomes of the block if the lock is lost, as when the database cannot be reached for most of
+                `lease`. ``"cancel"`` cancels its task, and the block raises `LockLost`. With ``"signal"`` it goes on,
+                and learns of it from the `Lock`.
+
+        Raises:
+            LockTaken: On entering: it was not free in time.
+            LockLost: At the end of the block.
+            ContextError: On entering: it is held here already.
+            ValueInvalid: The key or an option cannot be.
+        """
+        return LockBlock(self._runner, key, wait, lease, on_lost, self._calls)
+
+    def run_query(
+        self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
+        """Run a query in a snapshot of its own."""
+        return self._calls.track(self._runner.run_query(function, args, kwargs, self._depth + 1, self._work))
+
+    def run_mutation(
+        self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
+        """Run a mutation in a transaction of its own."""
+        return self._calls.track(self._runner.run_mutation(function, args, kwargs, self._depth + 1, self._work))
+
+    def run_action(
+        self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
+        """Run another action. Of use to change the runtime; otherwise a plain helper function does."""
+        return self._calls.track(self._runner.run_action(function, args, kwargs, self._depth + 1, self._attempt))
+
+    @property
+    def _work(self) -> Work | None:
+        return None if self._attempt is None else self._attempt.work

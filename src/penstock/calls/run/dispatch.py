@@ -1,0 +1,165 @@
+"""The one entry for calls from outside: a kind, a path and arguments as JSON in; a checked result out.
+
+Owns who may call what. Leaves transports to the doors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from penstock.calls.run.containment import contained
+from penstock.calls.run.runner import Encode, QueryRun, Runner
+from penstock.calls.run.threads import apart
+from penstock.errors import CallTimeout, FunctionNotFound, InputError, LimitExceeded, Overloaded
+from penstock.functions.function import AnyFunction, FunctionKind
+
+
+class Dispatch:
+    """Calls functions by name, under this process's limits."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._config = runner.engine.config
+        self._under_way = 0
+
+    def find(self, path: str, kind: FunctionKind | None, *, internal: bool = False) -> AnyFunction:
+        """The function to call.
+
+        Raises:
+            FunctionNotFound: There is none of this name for this caller, or it is of another kind.
+        """
+        function = self._runner.engine.registry.find(path)
+        if function is None or not (function.public or internal):
+            raise FunctionNotFound(f"Could not find public function for '{path}'.", path=path)
+        if kind is not None and function.kind is not kind:
+            raise FunctionNotFound(
+                f"'{path}' is a {function.kind.value}, and was called as a {kind.value}.",
+                fix=f"Call it as a {function.kind.value}.",
+                path=path,
+            )
+        return function
+
+    async def call(
+        self,
+        path: str,
+        kind: FunctionKind | None,
+        args: bytes | str,
+        *,
+        internal: bool = False,
+        finish: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        """Call a function with a JSON object of arguments; its result, or what `finish` makes of it.
+
+        `finish` runs before a mutation commits: if it raises, nothing is committed. A commit under way is never cut
+        off, so that a mutation that took too long has had no effect.
+
+        Raises:
+            FunctionNotFound: See `find`.
+            ArgumentsInvalid: Its signature refuses the arguments.
+            LimitExceeded: The arguments are too large.
+            Overloaded: This process has as many calls under way as it takes on.
+            CallTimeout: It took too long.
+        """
+        with _at_the_door():
+            function = self.find(path, kind, internal=internal)
+            self._check_size(path, args)
+        async with self._admitted(path) as timer:
+            if function.kind is FunctionKind.MUTATION:
+                return await self._mutation(function, args, finish, timer)
+            run = self._runner.query if function.kind is FunctionKind.QUERY else self._runner.action
+            result = await contained(function, run(function, await _checked(function, args)))
+        return finish(result) if finish else result
+
+    async def call_queries(self, calls: Sequence[tuple[str, bytes | str, Encode]]) -> list[bytes | Exception]:
+        """Call public queries in one snapshot; for each its answer or its error.
+
+        They take one place among the calls at once: they run one after another, and have one budget of bytes.
+
+        Args:
+            calls: Of each its path, its JSON arguments, and what makes an answer of its result.
+
+        Raises:
+            Overloaded: This process has as many calls under way as it takes on.
+            CallTimeout: Together they took too long.
+            DatabaseUnavailable: The database was lost.
+        """
+        size = sum(len(args) for _, args, _ in calls)
+        found: list[Any] = await apart(size, lambda: [self._prepared(*call) for call in calls])
+        runs = {place: run for place, run in enumerate(found) if not isinstance(run, Exception)}
+        async with self._admitted("A batch of queries"):
+            results = await self._runner.queries(list(runs.values()))
+        for place, result in zip(runs, results, strict=True):
+            found[place] = result
+        return found
+
+    # ----- steps
+
+    def _prepared(self, path: str, args: bytes | str, encode: Encode) -> QueryRun | InputError:
+        """A query and its checked arguments, or why it cannot be called."""
+        try:
+            with _at_the_door():
+                function = self.find(path, FunctionKind.QUERY)
+                self._check_size(path, args)
+                return function, function.signature.check_json(args), encode
+        except InputError as error:
+            return error
+
+    def _check_size(self, path: str, args: bytes | str) -> None:
+        if len(args) > self._config.max_argument_bytes:
+            raise LimitExceeded(
+                f"The arguments of {path} have {len(args)} bytes; {self._config.max_argument_bytes} are allowed.",
+                limit=self._config.max_argument_bytes,
+            )
+
+    @asynccontextmanager
+    async def _admitted(self, what: str) -> AsyncIterator[asyncio.Timeout]:
+        """Take on a call, and give it up when its time is over."""
+        if self._under_way >= self._config.max_calls:
+            raise Overloaded("This server has too many calls under way.", fix="Try again in a moment.")
+        timer = asyncio.timeout(self._config.call_timeout)
+        self._under_way += 1
+        try:
+            async with timer:
+                yield timer
+        except TimeoutError as error:
+            if not timer.expired():  # the function's own
+                raise
+            raise CallTimeout(f"{what} took longer than {self._config.call_timeout:g} seconds.") from error
+        finally:
+            self._under_way -= 1
+
+    async def _mutation(
+        self, function: AnyFunction, args: bytes | str, finish: Callable[[Any], Any] | None, timer: asyncio.Timeout
+    ) -> Any:
+        deadline = timer.when()
+
+        async def begin() -> dict[str, Any]:
+            timer.reschedule(deadline)
+            return await _checked(function, args)
+
+        def end(result: Any) -> Any:
+            answer = finish(result) if finish else result
+            if timer.expired():
+                raise TimeoutError
+            timer.reschedule(None)
+            return answer
+
+        return await contained(function, self._runner.mutation(function, begin, finish=end))
+
+
+async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
+    with _at_the_door():
+        return await apart(len(args), lambda: function.signature.check_json(args))
+
+
+@contextmanager
+def _at_the_door() -> Iterator[None]:
+    """Mark what is refused here as the caller's."""
+    try:
+        yield
+    except InputError as error:
+        error.at_the_door = True
+        raise

@@ -1,0 +1,144 @@
+"""What every call needs: the store, the functions, the settings, the clock, and threads for functions written with def.
+
+Owns threads and processes, and how long stopping waits for them. Built and closed by `app`; the rest of `calls` only
+uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from datetime import timedelta
+
+from penstock.calls.handlers.task_pauses import Holds
+from penstock.calls.journal import Journal
+from penstock.calls.run.processes import Processes
+from penstock.calls.run.ratelimits import RateLimiters
+from penstock.calls.run.threads import Place, Threads
+from penstock.clock import Clock, SystemClock
+from penstock.config import Config
+from penstock.functions.function import AnyFunction
+from penstock.functions.registry import Registry
+from penstock.observe.logs import event as log_event
+from penstock.observe.meters import Meters
+from penstock.reactive.task import ReactiveTask
+from penstock.store.contract.store import OpenTransaction, Store
+from penstock.store.contract.tasks import TaskRow
+from penstock.store.sql.statements import Statements
+
+Turn = AbstractAsyncContextManager[Place | None]
+
+_NO_THREAD: Turn = nullcontext()
+
+# Seconds of the grace time for what follows the end of calls and jobs. Of a short one it is a part.
+_SETTLING, _CLOSING = 0.75, 0.75
+_REST_PART = 0.3
+_AT_LEAST = 3.0  # for services, however short the grace time is: most databases answer in that time
+
+
+class Engine:
+    """The parts of a running app that calls use.
+
+    Attributes:
+        clock: The app's time; a test may move it.
+        machine: The machine's own time, for waits inside one call.
+        journal: Tells what happens to jobs and calls.
+        tasks: The reactive tasks of this program by name, as they were kept when it started.
+        reactive: The same as they are declared, by the functions of their jobs.
+        readers: Functions of these whose handlers ask for the row.
+        holds: Which of them start no runs now.
+        look: Set once somebody here has asked for all rows of a task to be looked at, until the planner knows.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        config: Config,
+        clock: Clock,
+        rate_limits: RateLimiters,
+        reactive: Iterable[str] = (),
+    ) -> None:
+        self.store = store
+        self.registry = registry
+        self.config = config
+        self.clock = clock
+        self.rate_limits = rate_limits
+        self.tasks: Mapping[str, TaskRow] = {}
+        self.reactive: Mapping[str, ReactiveTask] = {}
+        self.readers = set[str]()
+        self.holds = Holds()
+        self.look = asyncio.Event()
+        self.machine = SystemClock()
+        self.statements = Statements(store.dialect, reactive)
+        self.processes = Processes(config)
+        self.journal = Journal(Meters() if config.dev or config.metrics_token or config.metrics_port else None)
+        self._threads: dict[str, Threads] = {}
+        self._stop_by: float | None = None
+
+    def thread(self, function: AnyFunction | None, depth: int, *, nested: bool = False) -> Turn:
+        """A place in a thread for a function written with def, to be held with ``async with``; None for any other.
+
+        What takes a lock of the database takes its place first, so that nobody who holds a lock waits for a thread.
+        Each kind of function, and each depth of nested calls, has threads of its own, so that slow queries do not hold
+        up mutations, and a function that waits for another one never holds the thread which that one needs.
+
+        Args:
+            function: The function.
+            depth: How many calls it is nested in.
+            nested: Whether it runs in the transaction of another function.
+
+        Raises:
+            Overloaded: On entering: all threads run functions whose callers have given up.
+        """
+        if function is None or function.is_async or function.runtime == "process":
+            return _NO_THREAD
+        name = f"penstock-{function.kind.value}-{'nested-' if nested else ''}{depth}"
+        threads = self._threads.get(name)
+        if threads is None:
+            threads = self._threads[name] = Threads(name, self.config.threads)
+        return threads.place(function.name, function=function.name, depth=depth)
+
+    async def learn_order(self, session: OpenTransaction | None = None) -> None:
+        """Learn of which tables each change counts, so that changes are written in their order."""
+        self.statements.ordered = await self.store.interests.each_of(self.statements.tables, session)
+
+    @property
+    def keep(self) -> timedelta:
+        """How long the status of a finished job is kept, unless the job says otherwise."""
+        return timedelta(seconds=self.config.job_status_ttl)
+
+    def begin_stop(self) -> None:
+        """Begin the grace time, unless it has begun."""
+        if self._stop_by is None:
+            self._stop_by = self.machine.monotonic() + self.config.grace
+
+    def grace_left(self) -> float:
+        """How many seconds calls and jobs have to end: what is left of the grace time, but for the rest of stopping."""
+        return max(0.0, self._stop_left() - min(_SETTLING + _CLOSING, _REST_PART * self.config.grace))
+
+    def services_left(self) -> float:
+        """How many seconds services have to stop, jobs included; some seconds also if the grace time is short."""
+        return max(0.0, self._stop_left() + max(-_CLOSING, _AT_LEAST - self.config.grace))
+
+    def _stop_left(self) -> float:
+        return self.config.grace if self._stop_by is None else self._stop_by - self.machine.monotonic()
+
+    async def close(self) -> None:
+        """End the threads and processes; what runs in them has what is left of the grace time."""
+        self.begin_stop()
+        threads, self._threads = list(self._threads.values()), {}
+        left = await asyncio.gather(
+            *(one.idle(self.grace_left()) for one in threads), self.processes.close(self.grace_left())
+        )
+        for one in threads:
+            one.close()
+        if functions := sorted(name for names in left for name in names):
+            log_event("engine.functions_left", logging.WARNING, functions=",".join(functions))
+
+    async def abandon(self) -> None:
+        """The same without a grace time."""
+        self._stop_by = self.machine.monotonic()
+        await self.close()

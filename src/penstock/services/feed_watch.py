@@ -1,0 +1,160 @@
+"""A watch over the change feed: it tells of readers that are behind, and mends interests that do not capture.
+
+It also tells of tasks and outboxes that have none, for which nothing can be mended here.
+
+A part of the pruner. Owns when to look, and that nothing is told twice. Leaves who is behind to `changes/behind`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from penstock.changes.behind import Behind, Standing, Told, behind, is_news, is_try
+from penstock.clock import Clock
+from penstock.errors import DatabaseBusy, DataError, DeclarationError, PenstockError
+from penstock.observe.logs import event as log_event
+from penstock.outbox.outbox import outbox_read, reader_name
+from penstock.reactive.task import interest_name
+from penstock.store.contract.changes import InterestRow, State
+from penstock.store.contract.feed import FeedSeen, see_feed
+from penstock.store.contract.store import Store
+
+MOST = 1_000
+_PAUSE = 60.0
+_DEAF_LOOKS = 2
+_FIXES: dict[State, str] = {
+    "missing": "Find out who dropped its triggers, or added a partition; penstock makes them anew.",
+    "disabled": "Find out who switched its triggers off; penstock makes them anew.",
+    "altered": "Declare it in a form that fits the table.",
+    "gone": "Make the table again, or declare it no more.",
+}
+
+
+class FeedWatch:
+    """Watches over readers and interests.
+
+    Args:
+        store: Where the feed is.
+        clock: The time.
+
+    Attributes:
+        broken: How many interests do not capture, by state, at the last look.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._told: dict[str, Told] = {}
+        self._states: dict[int, tuple[State, int]] = {}
+        self._deaf: dict[str, int] = {}
+        self.broken: Mapping[str, float] = {}
+
+    async def look(self) -> float:
+        """Look at all interests and readers; seconds until the next look."""
+        await self._look_at_interests()
+        feed = await see_feed(self._store.changes, MOST)
+        for _row, reader in feed.readers:
+            self._tell_of_reader(reader, feed)
+        gone = self._told.keys() - {reader.name for _row, reader in feed.readers}
+        for name in gone:
+            del self._told[name]
+        return _PAUSE
+
+    # ----- readers
+
+    def _tell_of_reader(self, reader: Standing, feed: FeedSeen) -> None:
+        now = self._clock.now()
+        found, told = behind(reader, feed.size, now), self._told.get(reader.name)
+        if found is None:
+            if self._told.pop(reader.name, None) is not None:
+                log_event("changes.reader_caught_up", reader=reader.name)
+        elif is_news(found, told, now):
+            self._told[reader.name] = Told(found, now)
+            self._tell_behind(reader, found, feed)
+
+    def _tell_behind(self, reader: Standing, found: Behind, feed: FeedSeen) -> None:
+        now = self._clock.now()
+        log_event(
+            "changes.reader_behind",
+            logging.ERROR if found.full else logging.WARNING,
+            reader=reader.name,
+            stopped=found.stopped,
+            rows=reader.rows,
+            seconds=round(reader.age(now).total_seconds()),
+            moved_at=reader.moved_at,
+            bytes=feed.size,
+            fix=f"Start what reads it, or let it go: penstock {_dropped_by(reader.name)}",
+        )
+
+    # ----- interests
+
+    async def _look_at_interests(self) -> None:
+        rows = await self._store.interests.list()
+        broken: Counter[str] = Counter()
+        states: dict[int, tuple[State, int]] = {}
+        for row in rows:
+            if row.state == "ok":
+                continue
+            known, looks = self._states.get(row.id, (None, 0))
+            looks = looks + 1 if known == row.state else 0
+            if not await self._mend(row, looks):
+                states[row.id] = (row.state, looks)
+                broken[row.state] += 1
+        self._states, self.broken = states, dict(broken)
+        await self._look_for_deaf({row.id for row in rows})
+
+    async def _look_for_deaf(self, interests: Collection[int]) -> None:
+        """Tell of tasks and outboxes without an interest, at the second look: it may be that one is being declared."""
+        tasks = [interest_name(row.plan.name) for row in await self._store.tasks.list() if row.interest is None]
+        outboxes = [
+            reader_name(row.plan.name)
+            for row in await self._store.outboxes.list()
+            if row.ready and not any(number in interests or _is_topic(number) for number in row.interests)
+        ]
+        self._deaf = {name: self._deaf.get(name, 0) + 1 for name in (*tasks, *outboxes)}
+        for name, looks in self._deaf.items():
+            if looks == _DEAF_LOOKS:
+                fix = "Start a program that declares it. A task looks at all rows then; an outbox misses what changed."
+                log_event("changes.no_interest", logging.ERROR, reader=name, fix=fix)
+
+    async def _mend(self, row: InterestRow, looks: int) -> bool:
+        """Have an interest capture again, if that can be; whether it does. It is told once, and when it is mended."""
+        error: PenstockError | None = None
+        mended, told_at = False, 0
+        if row.state != "gone" and is_try(looks):
+            try:
+                mended = await self._store.interests.mend(row.id)
+            except (DeclarationError, DataError) as refused:
+                error = refused
+            except DatabaseBusy as refused:
+                error, told_at = refused, 1  # it may be that it is being declared just now
+            else:
+                if not mended:  # another process has, or has dropped it
+                    return True
+        if mended or looks == told_at:
+            self._tell_broken(row, error, mended=mended)
+        return mended
+
+    def _tell_broken(self, row: InterestRow, error: PenstockError | None, *, mended: bool) -> None:
+        facts = {"error": error} if error is not None else {}
+        log_event(
+            "changes.interest_broken",
+            logging.ERROR,
+            interest=row.interest.name,
+            table=row.interest.table,
+            state=row.state,
+            mended=mended,
+            **facts,
+            fix=_FIXES[row.state],
+        )
+
+
+def _is_topic(number: int) -> bool:
+    return number < 0
+
+
+def _dropped_by(reader: str) -> str:
+    outbox = outbox_read(reader)
+    return f"changes drop {reader}" if outbox is None else f"outbox drop {outbox}"

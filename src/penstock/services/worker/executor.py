@@ -1,0 +1,291 @@
+"""The jobs that a worker has under way, from the claim that gave them until it is known what became of each.
+
+Owns which of them run together: mutations in shared transactions, calls of batch functions, all others by themselves.
+Leaves the lease, and writing down what became of them, to the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from uuid import UUID
+
+from penstock.calls.jobs.batch import Batches
+from penstock.calls.jobs.group import Groups
+from penstock.calls.jobs.job import failure, interrupted, run_job
+from penstock.calls.jobs.permit import Permit
+from penstock.calls.run.runner import Runner
+from penstock.calls.run.threads import going_on
+from penstock.calls.run.work import Running
+from penstock.functions.function import FunctionKind
+from penstock.jobs.job import Job, Outcome
+from penstock.jobs.progress import Progress
+from penstock.jobs.states import JobEvent
+from penstock.observe import points
+from penstock.observe.logs import event as log_event
+from penstock.services.worker.progress import Heard
+from penstock.store.contract.store import Room
+
+_LEAST_PIECE = 50
+_IN_TURN = 250
+
+
+class UnderWay:
+    """The jobs of one worker.
+
+    Args:
+        runner: Runs functions.
+        places: How many jobs run at once.
+        heard: Is told how far they have come.
+        ended: Called when something is to be written: a job has ended, or said how far it has come.
+
+    Attributes:
+        running: The jobs that run, or will in a moment.
+        busy: How many of them hold a slot, by pool; also those that have ended, and go on in a thread.
+        outcomes: The jobs that have ended and are not settled yet, with what became of each.
+        batches: Those that run together because their function takes many at once.
+    """
+
+    def __init__(self, runner: Runner, places: int, heard: Heard, ended: Callable[[], None]) -> None:
+        self.running: dict[UUID, Running] = {}
+        self.busy: Counter[str] = Counter()
+        self.outcomes: list[tuple[Job, Outcome]] = []
+        self.batches = Batches(runner, self._end_job)
+        self._runner = runner
+        self._places = places
+        self._heard = heard
+        self._wake = ended
+        self._groups = Groups(runner, self._end_job, self._start_alone)
+        # Attempts that go on though their jobs were ended from outside, and begun anew.
+        self._overtaken: list[Running] = []
+        # Attempts that have ended, and of which something goes on in a thread.
+        self._lingering: set[Running] = set()
+        self._added: list[Running] = []
+        self._waiting: deque[Running] = deque()
+        self._lane: object = None
+        # A mutation that began by itself; those that come meanwhile share a transaction, and not one each beside it.
+        self._single: Running | None = None
+        self._has_batches = any(function.batch is not None for function in runner.engine.registry)
+        self._claims_whole = self._has_batches
+        self._turn = 0
+        self._turns: dict[str, int] = {}
+
+    @property
+    def free(self) -> int:
+        """How many more jobs may run."""
+        return self._places - len(self.running) - len(self._overtaken) - len(self._lingering)
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether few places are free; a claim costs the same for few jobs as for many."""
+        return self.free < self._places // 4
+
+    @property
+    def piece(self) -> int:
+        """How many to claim at once: of many places half, while jobs come, so that some run while others are claimed.
+
+        What is gathered into batches is claimed whole, since a batch is of one piece.
+        """
+        return self._places if self._claims_whole else max(min(self._places, _LEAST_PIECE), self._places // 2)
+
+    def last_turn(self, room: Room) -> int:
+        """When a pool had its last turn: of those that run as much, the one that waits longest is next."""
+        return self._turns.get(room.pool, 0)
+
+    def _take_turns(self, given: Counter[str]) -> None:
+        """Pools have got so many places at once: who got the most had the last turn, then who had it before."""
+        for pool in sorted(given, key=lambda pool: (given[pool], self._turns.get(pool, 0))):
+            self._turn += 1
+            self._turns[pool] = self._turn
+
+    def add(self, jobs: Sequence[Job], lease: int, permits: Mapping[str, Permit]) -> None:
+        """Add jobs that were claimed, with what lets them start. They hold their places from now on."""
+        find, batched = self._runner.engine.registry.find, False
+        self._take_turns(Counter(job.pool for job in jobs))
+        for job in jobs:
+            readable = job.options.unread is None and job.options.broken is None
+            function = find(job.function) if readable else None
+            permit = permits.get(job.pool) if job.ending is None else None
+            running = Running(job, function, lease, self._note, job.ending is None, permit)
+            if function is not None:
+                job.version = function.version
+                batched = batched or function.batch is not None
+            if (older := self.running.get(job.id)) is not None:
+                self._overtaken.append(older)
+                self._heard.forget(job.id)
+            self.running[job.id] = running
+            self._added.append(running)
+            self.busy[job.pool] += running.needs_slot
+        self._claims_whole = batched or (self._has_batches and not jobs)
+
+    def start(self) -> None:
+        """Start what was added, once what its worker is about to ask of the database has been asked."""
+        if self._added:
+            asyncio.get_running_loop().call_soon(self.start_now)
+
+    def start_now(self) -> None:
+        """Start what was added: several mutations in shared transactions, calls of batch functions together."""
+        added, self._added = self._added, []
+        sharing: list[Running] = []
+        for running in added:
+            job, function = running.job, running.function
+            if function is None or job.ending is not None:
+                self._start_alone(running)
+            elif function.kind is FunctionKind.MUTATION and self._groups.takes(job, function):
+                sharing.append(running)
+            elif function.batch is not None:
+                self.batches.add(function, function.batch, running)
+            else:
+                self._start_alone(running)
+        if len(sharing) == 1 and self._single is None and not self._groups.busy:
+            self._single = sharing[0]
+            self._start_alone(sharing[0])
+        elif sharing:
+            self._groups.add(sharing)
+        if self.free <= 0:
+            self.batches.hurry()
+
+    async def wait_for_one(self, seconds: float) -> None:
+        """Wait until one has ended, at most so long."""
+        await asyncio.wait(self._tasks(), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+    async def wait(self) -> None:
+        """Wait until all have ended that are under way now."""
+        if self.running:
+            await asyncio.wait(self._tasks())
+
+    async def stop(self, seconds: float) -> list[Running]:
+        """Stop all; these. Nobody waits for longer than this for one that does not let itself be stopped."""
+        ours, self.running = list(self.running.values()), {}
+        stopped, self._overtaken = ours + self._overtaken, []
+        unstarted = {*self._added, *self._waiting}
+        self._added = []
+        self._waiting.clear()
+        self._groups.clear()
+        self.busy.clear()
+        for running in self._lingering:
+            running.stopped = True
+        self._lingering.clear()
+        self._heard.clear()
+        tasks = set()
+        for running in stopped:
+            running.stopped, running.outcome = True, interrupted(running)
+            if running not in unstarted:
+                running.task.cancel()
+                tasks.add(running.task)
+        if tasks:
+            _, deaf = await asyncio.wait(tasks, timeout=seconds)
+            if deaf:
+                log_event("worker.jobs_do_not_stop", logging.WARNING, lease=stopped[0].lease, jobs=len(deaf))
+        return ours
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        self.start_now()
+        while self._waiting:  # who waits for them is given a task of each
+            running = self._waiting.popleft()
+            running.task = asyncio.get_running_loop().create_task(self._run_job(running))
+        return [running.task for running in self.running.values()]
+
+    # ----- jobs that run by themselves
+
+    def _start_alone(self, running: Running) -> None:
+        self._waiting.append(running)
+        if self._lane is None:
+            self._open_lane()
+
+    def _open_lane(self) -> None:
+        """Have jobs run in turn in one task, until one has to wait: it keeps the task, and the rest gets another.
+
+        A task for each would cost those that do not wait as much as all the rest of running them.
+        """
+        loop, self._lane = asyncio.get_running_loop(), object()
+        lane = loop.create_task(self._run_in_turn(self._lane))
+        # Comes when it waits for the first time, or has ended; until then nothing else may know of the task.
+        loop.call_soon(self._leave_lane, lane)
+
+    def _leave_lane(self, _lane: asyncio.Task[None]) -> None:
+        self._lane = None
+        if self._waiting:
+            self._open_lane()
+
+    async def _run_in_turn(self, lane: object) -> None:
+        task, context = asyncio.current_task(), contextvars.copy_context()
+        assert task is not None  # noqa: S101 - it runs in one
+        for _ in range(_IN_TURN):  # after which the loop looks at what has come meanwhile
+            if not self._waiting:
+                return
+            running = self._waiting.popleft()
+            running.task = task
+            await self._run_job(running)
+            if self._lane is not lane or task.cancelling() or contextvars.copy_context() != context:
+                return  # what one job leaves behind is nothing to the next
+
+    # ----- one job
+
+    def _note(self, running: Running, progress: Progress) -> None:
+        """A job says how far it has come."""
+        if self.running.get(running.job.id) is running and self._heard.note(running.job.id, progress):
+            self._wake()
+
+    async def _run_job(self, running: Running) -> None:
+        clock = self._runner.engine.clock
+        begun = clock.monotonic()
+        outcome: Outcome | None
+        try:
+            with going_on() as running.going_on:
+                outcome = await run_job(self._runner, running)
+        except BaseException as error:
+            if running.stopped and isinstance(error, asyncio.CancelledError):
+                raise
+            outcome = failure(error)
+        if running.needs_slot:
+            self._runner.engine.journal.ran(running.job, clock.monotonic() - begun)
+        await self._end_job(running, outcome)
+
+    async def _end_job(self, running: Running, outcome: Outcome | None) -> None:
+        job, engine = running.job, self._runner.engine
+        if self._single is running:
+            self._single = None
+        if points.armed:
+            await points.reach("worker.outcome", job=job, outcome=outcome)
+        if job.options.task is not None:
+            engine.holds.ended(job.options.task, job, outcome, engine.clock.now())
+        if running.stopped:
+            running.outcome = outcome
+            return
+        is_ours = self.running.get(job.id) is running
+        held = is_ours and outcome is not None and outcome.event is JobEvent.HELD
+        if is_ours:
+            del self.running[job.id]
+            if outcome is not None:
+                self.outcomes.append((job, outcome))
+        else:
+            self._overtaken = [one for one in self._overtaken if one is not running]
+        if is_ours and not held:
+            self._heard.forget(job.id)
+        if not held:  # which is busy until its slot has gone with it
+            self._leave(running)
+        self._wake()
+
+    def _leave(self, running: Running) -> None:
+        """Free the place and the slot of a job that has ended, once nothing of it goes on in a thread."""
+        self._lingering.discard(running)
+        if running.stopped:
+            return
+        thread = next((thread for thread in running.going_on if not thread.done()), None)
+        if thread is None:
+            self.busy[running.job.pool] -= running.needs_slot
+            self._wake()
+            return
+        self._lingering.add(running)
+        loop = asyncio.get_running_loop()
+
+        def ended(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it all is over
+                loop.call_soon_threadsafe(self._leave, running)
+
+        thread.add_done_callback(ended)

@@ -1,0 +1,309 @@
+"""The promises of a store about the change feed; a part of `store.contract`, in a file of its own for its length."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from penstock.changes.change import CapturedChange
+from penstock.changes.interest import Interest
+from penstock.changes.position import NOTHING, Position
+
+if TYPE_CHECKING:
+    from penstock.store.contract.store import OpenTransaction, Session, Statement
+    from penstock.store.sql.conditions import ConditionSql
+
+State = Literal["ok", "missing", "disabled", "altered", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class InterestRow:
+    """An interest as it is kept.
+
+    Attributes:
+        id: Its number, which its changes bear.
+        state: ``ok``; ``missing``, if a trigger was dropped, or a partition came that has none; ``disabled``, if one
+            was switched off; ``altered``, if one, or a column that it captures, is not as it was; ``gone``, if the
+            table is. Declaring it again mends all but the last, unless what it says does not fit the table any more.
+    """
+
+    id: int
+    interest: Interest
+    state: State
+    declared_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How the rows are read that an interest is about, spelled as its triggers spell them.
+
+    Attributes:
+        first: Rows in the order of the interest, with the parameter of how many: key, captured columns as they are,
+            captured columns as they were, and the place in that order. If that is the order of keys, each place is the
+            key, but for rows whose key is text that is no UTF-8: nobody can say it, so it tells no row.
+        following: The same after a place: its first parameter, as it was given.
+        among: Those of some keys: a JSON array of keys, of which each is spelled like that.
+        keys: Which of some keys are those of any row of the table.
+        passed: Of rows as they were captured, a JSON array, those that are not behind a place: their numbers from 0.
+    """
+
+    first: Statement
+    following: Statement
+    among: Statement
+    keys: Statement
+    passed: Statement
+
+
+class Interests(Protocol):
+    """Interests at rest, and the triggers that capture what they want."""
+
+    async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
+        """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""
+
+    async def check(self, interests: Sequence[Interest], now: datetime) -> None:
+        """Refuse what `declare` would refuse, without changing anything; what is in order takes no lock.
+
+        Where others hold locks on a table, it is not tried out what its database says to the SQL.
+
+        Raises:
+            DeclarationError: See `declare`.
+        """
+
+    async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
+        """Have changes captured from now on, and mend what is amiss; the numbers of the interests, in their order.
+
+        Those that are declared and in order are left alone, and no lock is taken for them. One that was captured before
+        and was not in order is told of as ``lost``, in the transaction that makes its triggers anew; so is one that a
+        task is declared with already, as it should have been captured.
+
+        Raises:
+            DeclarationError: There is no such table, it is a view or the like, or the database refuses the SQL.
+            DatabaseBusy: Others hold locks on the table for too long.
+        """
+
+    async def replace(self, interests: Sequence[Interest], numbers: Sequence[int], now: datetime) -> frozenset[int]:
+        """Have changes captured under the numbers that `add` gave, and for no others of the same names any more.
+
+        One transaction ends the one and begins the other. Those that are in order and alone take no lock.
+
+        Returns:
+            The numbers that are gone, as somebody else has replaced them meanwhile: nothing was done about these.
+
+        Raises:
+            DeclarationError: See `declare`.
+            DatabaseBusy: Others hold locks on the table for too long.
+        """
+
+    async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
+        """Have captured for tasks what they are declared with now, and nothing else.
+
+        If that is one of these interests, it takes the place of all others of its name, in one transaction, and is
+        told of as ``lost`` if somebody has dropped it meanwhile. If it is not, as another release has declared the task
+        since, the one that was given is dropped.
+
+        Raises:
+            DeclarationError: See `declare`.
+            DatabaseBusy: Others hold locks on the table for too long.
+        """
+
+    async def mend(self, id_: int) -> bool:
+        """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more.
+
+        Raises:
+            DeclarationError: It does not fit the table any more.
+            DatabaseBusy: Others hold locks on the table.
+        """
+
+    async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
+        """Have them captured no more. What was captured stays until its readers have passed it.
+
+        Args:
+            ids: Their numbers.
+            unused: Whether only those of them are dropped which were added, and never captured.
+        """
+
+    async def list(self) -> builtins.list[InterestRow]:
+        """All interests by number, and whether each still captures."""
+
+    async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
+        """Those of some tables of which each change counts, as a transaction sees it.
+
+        Tables are compared, and not names: whoever declared an interest may spell its table otherwise.
+        """
+
+    async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
+        """How the rows are read that an interest is about; None if there is no such interest, or no such table.
+
+        Args:
+            number: Its number.
+            only: Which of its rows, with the columns that are told as they were. These rows are kept from being changed
+                until the transaction ends in which they are read.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a reader is handed.
+
+    Attributes:
+        changes: The changes, in an order in which none comes before one that its writer had seen.
+        position: Where the reader is once it is done with them. Worth keeping without changes too.
+        complete: Whether there was no more.
+        before: Where the reader was.
+        rest: How many of the changes, the first ones, are of a batch that had been begun before.
+    """
+
+    changes: builtins.list[CapturedChange]
+    position: Position
+    complete: bool
+    before: Position
+    rest: int = 0
+
+    def at(self, count: int) -> Position:
+        """Where the reader is once it is done with so many of the changes."""
+        if count == len(self.changes):
+            return self.position
+        if not count:
+            return self.before
+        while count and self.changes[count - 1].seq == self.changes[count].seq:  # of one write: handed over together
+            count -= 1
+        if not count:
+            return self.before
+        seq = self.changes[count - 1].seq
+        high = max(self.before.high, seq)
+        if self.position.seen == NOTHING and self.position.batch is None:  # as on SQLite, where numbers say it all
+            return Position(high=high)
+        if count <= self.rest:
+            return Position(self.before.seen, self.before.batch, seq, high)
+        snapshot = self.position.batch or self.position.seen
+        return Position(self.before.batch or self.before.seen, snapshot, seq, high)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderRow:
+    """A reader of the feed.
+
+    Attributes:
+        lease: Under which lease it reads.
+        moved_at: When it last moved.
+    """
+
+    name: str
+    position: Position
+    lease: int | None
+    registered_at: datetime
+    moved_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a reader is behind.
+
+    Attributes:
+        rows: How many writes it has still to read of, as far as they were counted.
+        oldest_at: When the oldest of these was written; None if there are none.
+    """
+
+    rows: int
+    oldest_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """What one look at the feed's room has done.
+
+    Attributes:
+        emptied: How many slots were emptied; on SQLite how many changes were deleted.
+        kept: How many slots could not be, as a reader has not passed them, or somebody holds them.
+        moved: Whether changes are written to another slot from now on.
+    """
+
+    emptied: int = 0
+    kept: int = 0
+    moved: bool = False
+
+
+class Changes(Protocol):
+    """The change feed: what was captured, and how far each of its readers has come.
+
+    Nobody writes there but triggers. A reader is read under a lease, as jobs are run: who has lost it cannot move on.
+    """
+
+    async def register(self, name: str, now: datetime, at: Position | None = None) -> bool:
+        """Add a reader at a position, or where the feed ends now; False if there is one of this name."""
+
+    async def place(self, name: str, now: datetime, at: Position | None = None) -> bool:
+        """Put a reader elsewhere, and take it from who reads it; False if there is none."""
+
+    async def take(self, name: str, lease: int) -> Position | None:
+        """Read under a lease from now on; where the reader is, or None if another lease has it that is not gone.
+
+        If the database was restored elsewhere, all readers are first made to fit it.
+        """
+
+    async def leave(self, name: str, lease: int) -> None:
+        """Read no more under a lease: the next one to take the reader knows that this one has not died."""
+
+    async def read(
+        self,
+        position: Position,
+        limit: int,
+        interests: Sequence[int] | None = None,
+        session: OpenTransaction | None = None,
+    ) -> Batch:
+        """What comes after a position: the changes of up to `limit` writes, of these interests or of all.
+
+        All that one write tells is handed over together.
+
+        With a session, it is what that sees: of rows that are read in it, no change before is missed or comes twice.
+
+        Raises:
+            Conflict: The position is of another server, from which the database was restored: take the reader again.
+        """
+
+    async def move(
+        self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
+    ) -> bool:
+        """Move a reader on in a transaction, with what was done about what it read; False if it was lost.
+
+        It is lost if another lease has taken it, or it is not where it was. Whoever gets False undoes the transaction.
+        """
+
+    async def readers(self) -> list[ReaderRow]:
+        """All readers by name."""
+
+    async def lag(self, position: Position, most: int, interests: Sequence[int] | None = None) -> Lag:
+        """How far behind a position is; no more than `most` writes are counted."""
+
+    async def forget(self, name: str) -> bool:
+        """Drop a reader, so that nothing is kept for it; False if there is none."""
+
+    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
+        """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
+
+        Changes of whole tables have no keys, and count as more.
+
+        Args:
+            session: The session.
+            position: The position.
+            interest: Of which interest.
+            limit: How many there may be.
+        """
+
+    async def before(self, moment: datetime) -> Position:
+        """A position before all that was written at a time or later and is kept still."""
+
+    async def rotate(self, now: datetime, limit: int) -> Rotation:
+        """Make room: drop what all readers have passed, in one bounded step, and waiting for nobody.
+
+        What is younger than the longest `keep_for` of an outbox is kept.
+        """
+
+    async def size(self) -> int:
+        """How many bytes the feed takes; on SQLite about that many."""
+
+    async def oldest_transaction(self) -> timedelta | None:
+        """For how long the oldest transaction has been open; None if nobody can say."""

@@ -1,0 +1,211 @@
+"""The promises of a store about records of reactive tasks, for whoever looks after them; a part of `store.contract`.
+
+A record is what is kept of one row of a task. Planners and workers write records as `store.tasks` says; what is changed
+here is changed beside them, with the records held before their jobs are looked at.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+from uuid import UUID
+
+from penstock.reactive.expression import Condition
+from penstock.reactive.task import Change
+from penstock.schema.table import TableDefinition
+
+if TYPE_CHECKING:
+    from penstock.store.contract.store import OpenTransaction, Session
+
+FAILED = ("failed",)
+RowKey = tuple[int, str]
+"""The number of a task, and the key of a row as the change feed spells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordQuery:
+    """Records that have all that is given here.
+
+    Attributes:
+        tasks: Of one of these tasks.
+        states: Their job stands so; ``gone`` for those whose row has left or is deleted.
+        error: Their last error contains this.
+        has_error: Whether there is one.
+    """
+
+    tasks: tuple[int, ...] | None = None
+    states: tuple[str, ...] | None = None
+    error: str | None = None
+    has_error: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordState:
+    """A record, and how its job stands.
+
+    Attributes:
+        task: The number of the task.
+        key: The key of the row, as the change feed spells it.
+        job: The id of its job.
+        generation: How many changes it had that the task wanted to hear of.
+        live: Whether its job has still to end.
+        change: The last of these.
+        changed_at: When that was.
+        due_at: When it was to be run then.
+        gone: ``left`` if it does not match any more, ``deleted`` if there is no such row; None if it is there.
+        state: How its job stands; None if there is none, though there should be.
+        attempt: Its attempts so far, for this generation.
+        run_at: When it was due, or is.
+        error: The error of its last attempt, or why it waits.
+    """
+
+    task: int
+    key: str
+    job: UUID
+    generation: int
+    live: bool
+    change: Change
+    changed_at: datetime
+    due_at: datetime
+    gone: str | None
+    state: str | None
+    attempt: int | None
+    run_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCount:
+    """How many records of a task stand in one way, and of how many of these the row is gone."""
+
+    task: int
+    state: str
+    number: int
+    gone: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBacklog:
+    """How much there is to do for a task, counted no further than asked.
+
+    Attributes:
+        task: Its number.
+        name: Its name.
+        ready: How many of its jobs may start now.
+        scheduled: How many start later: debounced, in back-off, or put off.
+        running: How many run.
+        failed: How many have failed.
+        oldest: Since when the oldest of the first is due.
+        paused: Whether the task is paused.
+        due_first: Since when the oldest of those that wait was due at first, whatever put it off since; it may be that
+            it is not due yet.
+        reconciled_at: When all rows were looked at last; None if they never were.
+    """
+
+    task: int
+    name: str
+    ready: int
+    scheduled: int
+    running: int
+    failed: int
+    oldest: datetime | None
+    paused: bool
+    due_first: datetime | None
+    reconciled_at: datetime | None
+
+
+STANDS: tuple[Literal["first", "again", "runs"], ...] = ("first", "again", "runs")
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A job that comes before another with the same concurrency key, and how it stands.
+
+    Attributes:
+        task: The task that it is of, if it is of one.
+        key: The key of its row.
+    """
+
+    job: UUID
+    stands: Literal["first", "again", "runs"]
+    task: int | None
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePiece:
+    """Rows of a table that meet a filter.
+
+    Attributes:
+        keys: Their keys, as the change feed spells them.
+        last: The last key as the driver gives it, column by column, to go on after; None if there are no more.
+    """
+
+    keys: builtins.list[str]
+    last: tuple[Any, ...] | None
+
+
+class Records(Protocol):
+    """Records of reactive tasks, as they are listed and changed by whoever looks after them."""
+
+    async def list(
+        self, session: Session, where: RecordQuery, limit: int, after: RowKey | None = None
+    ) -> builtins.list[RecordState]:
+        """Records that meet a filter, by task and key, those after one."""
+
+    async def due(
+        self, session: Session, where: RecordQuery, limit: int, after: tuple[datetime | None, RowKey] | None = None
+    ) -> builtins.list[RecordState]:
+        """The same, those first that are due first; those whose jobs have ended last. It sorts all that there are."""
+
+    async def among(
+        self, session: OpenTransaction, where: RecordQuery, tasks: Sequence[int], keys: Sequence[str]
+    ) -> builtins.list[RecordState]:
+        """The same of these rows of these tasks only, whatever the filter says of tasks."""
+
+    async def count(self, session: Session, where: RecordQuery) -> builtins.list[RecordCount]:
+        """How many records meet a filter. It reads them all."""
+
+    async def backlog(self, most: int) -> builtins.list[TaskBacklog]:
+        """How much there is to do for each task, counted up to `most`, whatever the number of records."""
+
+    async def asked(self, session: Session, job: UUID) -> bool:
+        """Whether somebody has asked for a job to be canceled, and nobody has carried that out."""
+
+    async def ahead(self, session: Session, job: UUID, now: datetime) -> Ahead | None:
+        """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
+
+    async def matching(
+        self,
+        session: Session,
+        definition: TableDefinition,
+        condition: Condition,
+        limit: int,
+        after: Sequence[Any] | None = None,
+    ) -> SourcePiece:
+        """Rows of a table that meet a condition, in the order of their keys; up to `limit` of them are looked at."""
+
+    async def spelled(self, session: Session, definition: TableDefinition, key: Sequence[Any]) -> str:
+        """The key of a row as the change feed spells it, from what the driver takes for its columns."""
+
+    async def rerun(
+        self, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
+    ) -> builtins.list[RowKey]:
+        """Run rows again, or of these only those whose jobs stand so; those that are. Attempts are counted anew.
+
+        Those that run are run once more when they have ended.
+        """
+
+    async def skip(self, rows: Sequence[RowKey], now: datetime) -> builtins.list[RowKey]:
+        """End the pending jobs of rows as skipped; those that were pending."""
+
+    async def delete(self, rows: Sequence[RowKey], now: datetime) -> builtins.list[RowKey]:
+        """Forget records; those that are forgotten. Pending jobs are canceled first.
+
+        Of those whose jobs run a cancel is requested, and they stay.
+        """

@@ -1,0 +1,251 @@
+"""The steps of a schema push as changes of the database: which statements, in which order, and which together.
+
+Owns how each database is changed without making others wait. On PostgreSQL what takes a short lock runs together,
+and what takes long runs alone, under a lock that lets everyone read and write; each step that needs both is finished
+before the next begins, so that one that fails leaves nothing behind. On SQLite, which has one writer, a table is
+changed in one piece; what ALTER TABLE cannot do is done by writing the table anew, as SQLite's documentation of ALTER
+TABLE tells (section 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.schema.fields import Column
+from penstock.schema.index import Index
+from penstock.schema.steps import (
+    AddChoices,
+    AddColumn,
+    CreateIndex,
+    CreateTable,
+    Difference,
+    DropCheck,
+    DropInvalidIndex,
+    RelaxColumn,
+    ReplaceChoices,
+    ReplaceIndex,
+    RequireColumn,
+    Step,
+    ValidateChoices,
+)
+from penstock.schema.stored import StoredTable, choices_name, index_name, next_name, required_name
+from penstock.store.contract.store import Change
+from penstock.store.sql.ddl import (
+    SQLITE,
+    choices_sql,
+    column_sql,
+    create_index,
+    create_table,
+    fold,
+    index_in_schema,
+    literal,
+)
+from penstock.store.sql.dialect import Dialect
+
+_ANEW = "penstock_anew_"
+
+
+def changes(differences: Sequence[Difference], dialect: Dialect) -> list[Change]:
+    """What to do for all steps, in order. New tables come first, and together."""
+    new = [difference for difference in differences if CreateTable() in difference.steps]
+    found = []
+    if new:
+        statements = tuple(
+            statement for difference in new for statement in create_table(difference.definition, dialect)
+        )
+        found.append(Change(", ".join(difference.definition.name for difference in new), statements))
+    for difference in differences:
+        if difference.stored is not None and difference.steps:
+            found += _alter(difference, difference.stored, dialect)
+    return found
+
+
+def _alter(difference: Difference, stored: StoredTable, dialect: Dialect) -> list[Change]:
+    if dialect.name == SQLITE:
+        statements = tuple(_SqliteTable(difference, stored, dialect).statements())
+        return [Change(difference.definition.name, statements)]
+    return list(_PostgresTable(difference, stored, dialect).changes())
+
+
+@dataclass(frozen=True, slots=True)
+class _PostgresTable:
+    """Changes of one table on PostgreSQL."""
+
+    difference: Difference
+    stored: StoredTable
+    dialect: Dialect
+
+    def changes(self) -> Iterator[Change]:
+        """What is quick, then what is long, step by step."""
+        quick = [statement for step in self.difference.steps for statement in self._quick(step)]
+        if quick:
+            yield self._together(quick)
+        for step in self.difference.steps:
+            yield from self._long(step)
+
+    def _quick(self, step: Step) -> Iterator[str]:
+        match step:
+            case DropCheck(name):
+                yield self._alter(f"drop constraint {self._quote(name)}")
+            case AddColumn(column, fill):
+                yield from self._add_column(column, fill)
+            case RelaxColumn(column):
+                yield self._alter(f"alter column {self._quote(column.name)} drop not null")
+            case _:
+                pass
+
+    def _add_column(self, column: Column, fill: object) -> Iterator[str]:
+        default = "" if fill is None else literal(column.kind, fill, self.dialect)
+        plain = column_sql(self.difference.definition, column, self.dialect, default, choices=False)
+        # The default stays: the previous version's processes, which do not know the column, go on inserting.
+        yield self._alter(f"add column {plain}")
+        if column.choices:
+            yield self._alter(f"add {self._choices(column)} not valid")
+
+    def _long(self, step: Step) -> Iterator[Change]:
+        match step:
+            case AddChoices(column):
+                yield from self._add_choices(column)
+            case ReplaceChoices(column):
+                yield from self._replace_choices(column)
+            case ValidateChoices(column):
+                yield self._alone(self._alter(f"validate constraint {self._quote(self._choices_name(column))}"))
+            case RequireColumn(column):
+                yield from self._require(column)
+            case DropInvalidIndex(name):
+                yield self._alone(f"drop index concurrently {self._index(name)}")
+            case CreateIndex(index):
+                yield self._build(index, index_name(self._table, index.name))
+            case ReplaceIndex(index):
+                yield from self._replace_index(index)
+            case _:
+                pass
+
+    def _add_choices(self, column: Column) -> Iterator[Change]:
+        name = self._quote(self._choices_name(column))
+        undo = self._alter(f"drop constraint if exists {name}")
+        if not any(isinstance(step, AddColumn) and step.column is column for step in self.difference.steps):
+            yield self._together([self._alter(f"add {self._choices(column)} not valid")])
+        yield self._alone(self._alter(f"validate constraint {name}"), undo)
+
+    def _replace_choices(self, column: Column) -> Iterator[Change]:
+        old = self._choices_name(column)
+        new = next_name(old)
+        undo = self._alter(f"drop constraint if exists {self._quote(new)}")
+        yield self._together([self._alter(f"add {self._choices(column, new)} not valid")])
+        yield self._alone(self._alter(f"validate constraint {self._quote(new)}"), undo)
+        rename = self._alter(f"rename constraint {self._quote(new)} to {self._quote(old)}")
+        yield self._together([self._alter(f"drop constraint {self._quote(old)}"), rename], undo)
+
+    def _require(self, column: Column) -> Iterator[Change]:
+        """A check proves that there is no NULL while others write; then SET NOT NULL need not look."""
+        name, check = self._quote(column.name), self._quote(required_name(self._table, column.name))
+        undo = self._alter(f"drop constraint if exists {check}")
+        yield self._together([self._alter(f"add constraint {check} check ({name} is not null) not valid")])
+        yield self._alone(self._alter(f"validate constraint {check}"), undo)
+        drop = self._alter(f"drop constraint {check}")
+        yield self._together([self._alter(f"alter column {name} set not null"), drop], undo)
+
+    def _build(self, index: Index, name: str) -> Change:
+        build = create_index(self.difference.definition, index, self.dialect, name, concurrently=True)
+        return self._alone(build, f"drop index concurrently if exists {self._index(name)}")
+
+    def _replace_index(self, index: Index) -> Iterator[Change]:
+        """The old index serves until the new one takes its name."""
+        old = index_name(self._table, index.name)
+        new = next_name(old)
+        yield self._build(index, new)
+        rename = f"alter index {self._index(new)} rename to {self._quote(old)}"
+        undo = f"drop index concurrently if exists {self._index(new)}"
+        yield self._together([f"drop index {self._index(old)}", rename], undo)
+
+    @property
+    def _table(self) -> str:
+        return self.difference.definition.name
+
+    def _quote(self, name: str) -> str:
+        return self.dialect.quote(name)
+
+    def _index(self, name: str) -> str:
+        return index_in_schema(self.stored, name, self.dialect)
+
+    def _choices_name(self, column: Column) -> str:
+        return choices_name(self._table, column.name)
+
+    def _choices(self, column: Column, name: str = "") -> str:
+        return choices_sql(self.difference.definition, column, self.dialect, name)
+
+    def _alter(self, what: str) -> str:
+        return f"alter table {self.dialect.table(self._table)} {what}"
+
+    def _together(self, statements: Sequence[str], undo: str = "") -> Change:
+        return Change(self._table, tuple(statements), undo=undo)
+
+    def _alone(self, statement: str, undo: str = "") -> Change:
+        return Change(self._table, (statement,), alone=True, undo=undo)
+
+
+@dataclass(frozen=True, slots=True)
+class _SqliteTable:
+    """Changes of one table on SQLite."""
+
+    difference: Difference
+    stored: StoredTable
+    dialect: Dialect
+
+    def statements(self) -> Iterator[str]:
+        """Columns first, by ALTER TABLE where it can do all of them, then indexes."""
+        additions = [step for step in self.difference.steps if isinstance(step, AddColumn)]
+        indexes = [step for step in self.difference.steps if isinstance(step, CreateIndex | ReplaceIndex)]
+        replaced = [self._index(step.index) for step in indexes if isinstance(step, ReplaceIndex)]
+        if self._changed_columns() or any(not step.column.optional and step.fill is None for step in additions):
+            yield from self._write_anew(additions, replaced)
+        else:
+            yield from map(self._add_column, additions)
+            yield from (f"drop index {self.dialect.quote(name)}" for name in replaced)
+        for step in indexes:
+            yield create_index(self.difference.definition, step.index, self.dialect)
+
+    def _changed_columns(self) -> dict[str, Column]:
+        """Columns that exist and are declared otherwise now."""
+        changing = (RelaxColumn, RequireColumn, AddChoices, ReplaceChoices, DropCheck)
+        changed = [step.column for step in self.difference.steps if isinstance(step, changing)]
+        folded = {fold(column.name, self.dialect): column for column in changed}
+        return {name: column for name, column in folded.items() if name in self.stored.columns}
+
+    def _add_column(self, step: AddColumn) -> str:
+        default = "" if step.fill is None else literal(step.column.kind, step.fill, self.dialect)
+        column = column_sql(self.difference.definition, step.column, self.dialect, default)
+        return f"alter table {self._table} add column {column}"
+
+    def _write_anew(self, additions: Sequence[AddColumn], replaced: Sequence[str]) -> Iterator[str]:
+        """Copy the rows into a new table that takes the name of the old one. What is not declared stays as it is."""
+        anew = self.dialect.quote(_ANEW + self.stored.name)
+        changed = self._changed_columns()
+        columns = [
+            column_sql(self.difference.definition, changed[key], self.dialect) if key in changed else column.sql
+            for key, column in self.stored.columns.items()
+        ]
+        columns += [column_sql(self.difference.definition, step.column, self.dialect) for step in additions]
+        parts = ",\n    ".join([*columns, *self.stored.constraints])
+        yield f"create table {anew} (\n    {parts}\n) {self.stored.options}".rstrip()
+        yield self._copy(anew, additions)
+        yield f"drop table {self._table}"
+        yield f"alter table {anew} rename to {self._table}"
+        yield from (sql for name, sql in self.stored.attached.items() if name.lower() not in replaced)
+
+    def _copy(self, anew: str, additions: Sequence[AddColumn]) -> str:
+        rowid = [] if "without" in self.stored.options.lower() else ["_rowid_"]
+        kept = [self.dialect.quote(column.name) for column in self.stored.columns.values() if not column.generated]
+        filled = [step for step in additions if step.fill is not None]
+        names = [*rowid, *kept, *(self.dialect.quote(step.column.name) for step in filled)]
+        values = [*rowid, *kept, *(literal(step.column.kind, step.fill, self.dialect) for step in filled)]
+        return f"insert into {anew} ({', '.join(names)}) select {', '.join(values)} from {self._table}"
+
+    @property
+    def _table(self) -> str:
+        return self.dialect.quote(self.stored.name)
+
+    def _index(self, index: Index) -> str:
+        return index_name(self.difference.definition.name, index.name)

@@ -1,0 +1,177 @@
+"""Makes a database fit the program: penstock's own numbered migrations, then the declared tables.
+
+Owns the order of a push: look, and if nothing has to be done take no lock; else take the right to change the schema,
+look again, count what stands against it, and only if nothing does, change it. Leaves what has to be done to
+`schema/diff`, its SQL to `ddl` and `alter`, and running it to the stores' catalogs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+
+from penstock.errors import ConstraintViolation, DeclarationError, SchemaMismatch, UniqueViolation
+from penstock.observe.logs import event
+from penstock.schema.diff import check_names, diff
+from penstock.schema.index import Index, redundant_indexes
+from penstock.schema.steps import Difference
+from penstock.schema.stored import StoredTable
+from penstock.schema.table import TableDefinition
+from penstock.store.contract.store import Change, Description, SchemaLock, Store
+from penstock.store.push.alter import changes
+from penstock.store.sql.ddl import count_sql, describe
+from penstock.store.sql.dialect import Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a push does, or would do.
+
+    Attributes:
+        migrations: Names and SQL of penstock's own migrations that are not applied yet, in order.
+        sql: The statements that make the tables fit, in order.
+        notes: What is stored but not declared any more, and left alone.
+        redundant: Indexes that another one of the same table makes superfluous: table, index, the other one.
+        tables: The tables that are created or altered.
+    """
+
+    migrations: tuple[tuple[str, str], ...]
+    sql: tuple[str, ...]
+    notes: tuple[str, ...]
+    redundant: tuple[tuple[str, Index, Index], ...]
+    tables: frozenset[str]
+
+    @property
+    def empty(self) -> bool:
+        """Whether the database fits already."""
+        return not self.migrations and not self.sql
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """What one look at the database has found."""
+
+    migrations: tuple[tuple[str, str], ...]
+    differences: tuple[Difference, ...]
+    changes: tuple[Change, ...]
+
+    @property
+    def empty(self) -> bool:
+        return not self.migrations and not self.changes
+
+    def plan(self) -> Plan:
+        return Plan(
+            self.migrations,
+            tuple(statement for change in self.changes for statement in change.statements),
+            tuple(note for difference in self.differences for note in difference.notes),
+            tuple(
+                (difference.definition.name, redundant, covering)
+                for difference in self.differences
+                for redundant, covering in redundant_indexes(list(difference.definition.indexes.values()))
+            ),
+            frozenset(difference.definition.name for difference in self.differences if difference.steps),
+        )
+
+
+async def push(store: Store, definitions: Sequence[TableDefinition], *, apply: bool = True) -> Plan:
+    """Make the database fit the declared tables, in any number of processes at once.
+
+    On SQLite all of it is one transaction. On PostgreSQL each piece is, and what an interrupted push has left undone
+    the next one does.
+
+    Args:
+        store: An open store.
+        definitions: All tables of the program.
+        apply: Whether to change the database, or only to say what would be done: then nothing at all is written.
+
+    Returns:
+        What was done, or would be.
+
+    Raises:
+        DeclarationError: A table cannot be held by this store, or names collide.
+        SchemaMismatch: Rows or columns would be lost or broken; all problems of all tables, and nothing is changed.
+        DatabaseBusy: Another process changes the schema, or keeps a table locked, for too long.
+    """
+    definitions = list({definition.table: definition for definition in definitions}.values())
+    check_names(definitions)
+    for definition in definitions:
+        store.check_definition(definition)
+    found = await _compare(store.catalog, store.dialect, definitions)
+    if not apply or found.empty:
+        await _refuse_problems(store.catalog, store.dialect, found)
+        return found.plan()
+    async with store.catalog.lock() as lock:
+        found = await _compare(lock, store.dialect, definitions)
+        await _refuse_problems(lock, store.dialect, found)
+        await _apply(lock, store.dialect, found)
+    return found.plan()
+
+
+async def _compare(description: Description, dialect: Dialect, definitions: Sequence[TableDefinition]) -> _Comparison:
+    applied = await description.applied_migrations()
+    pending = tuple((name, sql) for name, sql in load_migrations(dialect.name) if name not in applied)
+    names = list(dict.fromkeys(definition.name for definition in definitions))
+    stored = await description.stored_tables(names) if names else {}
+    _refuse_twins(definitions, stored)
+    differences = tuple(
+        diff(definition, describe(definition, dialect), stored.get(definition.name)) for definition in definitions
+    )
+    return _Comparison(pending, differences, tuple(changes(differences, dialect)))
+
+
+@cache
+def load_migrations(store: str) -> tuple[tuple[str, str], ...]:
+    """Names and SQL of penstock's own migrations, in order.
+
+    Args:
+        store: The name of a dialect.
+    """
+    folder = files(f"penstock.store.{store}") / "migrations"
+    found = sorted((file.name, file) for file in folder.iterdir() if file.name.endswith(".sql"))
+    return tuple((name.removesuffix(".sql"), file.read_text("utf-8")) for name, file in found)
+
+
+def _refuse_twins(definitions: Sequence[TableDefinition], stored: Mapping[str, StoredTable]) -> None:
+    """Refuse two declarations of one table: neither would know of what is written with the other."""
+    found: dict[tuple[str, str], TableDefinition] = {}
+    for definition in definitions:
+        table = stored.get(definition.name)
+        known = definition if table is None else found.setdefault((table.schema, table.name), definition)
+        if known is not definition:
+            names = f"{known.table.__name__} ({known.name}) and {definition.table.__name__} ({definition.name})"
+            raise DeclarationError(
+                f"Tables {names} are one table of the database.", fix="Declare it once, and use that class everywhere."
+            )
+
+
+async def _refuse_problems(
+    description: Description, dialect: Dialect, found: _Comparison, when: str = "; nothing was changed"
+) -> None:
+    problems = [problem for difference in found.differences for problem in difference.problems]
+    for difference in found.differences:
+        for guard in difference.guards:
+            problem = guard.problem(await description.count(count_sql(guard, dialect)))
+            problems += [problem] if problem else []
+    if problems:
+        listed = "".join(f"\n- {problem.what} {problem.fix}" for problem in problems)
+        raise SchemaMismatch(
+            f"The stored tables do not fit the declared ones{when}:{listed}",
+            problems=[asdict(problem) for problem in problems],
+        )
+
+
+async def _apply(lock: SchemaLock, dialect: Dialect, found: _Comparison) -> None:
+    for name, sql in found.migrations:
+        await lock.migrate(name, sql)
+        event("schema.migrated", migration=name)
+    for change in found.changes:
+        event("schema.changing", table=change.table, sql=" ".join("; ".join(change.statements).split()))
+        try:
+            await lock.apply(change)
+        except (UniqueViolation, ConstraintViolation):
+            await _refuse_problems(lock, dialect, found, ", by rows written while the schema was being changed")
+            raise
+    if not found.empty:
+        event("schema.applied", migrations=len(found.migrations), changes=len(found.changes))

@@ -1,0 +1,110 @@
+"""Outboxes and messages as rows: the conversion that both stores share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from penstock.changes.change import CapturedChange
+from penstock.outbox.trouble import Trouble
+from penstock.store.contract.outboxes import Aside, OutboxPlan, OutboxRow, Step
+
+ASIDE = (
+    "seqs", "keys", "states", "interests", "kinds", "row_keys", "befores", "afters", "changed_ats", "attempts",
+    "failed_ats", "retry_ats", "errors", "tracebacks", "deaths", "used_up", "turned",
+)  # fmt: skip
+
+
+def plan_values(plan: OutboxPlan) -> dict[str, Any]:
+    """An outbox as the values of the queries that declare it."""
+    return {
+        "name": plan.name,
+        "function": plan.function,
+        "kind": plan.kind,
+        "source": plan.source,
+        "spec": plan.spec,
+        "version": plan.version,
+        "keep_for": plan.keep_for,
+    }
+
+
+def outbox_of(
+    row: Sequence[Any],
+    keep_for: timedelta,
+    interests: Sequence[int],
+    declared_at: datetime,
+    skips: Sequence[int],
+    delivered_at: datetime | None,
+) -> OutboxRow:
+    """An outbox from its row, with what stores write in ways of their own."""
+    number, name, function, kind, source, spec, version = row[:7]
+    plan = OutboxPlan(name, function, kind, source, spec, version, keep_for)
+    return OutboxRow(
+        id=number,
+        plan=plan,
+        interests=tuple(interests),
+        declared_at=declared_at,
+        epoch=row[10],
+        ready=bool(row[11]),
+        paused=bool(row[12]),
+        backfill=row[13],
+        skips=tuple(skips),
+        trouble=None if row[15] is None else Trouble.parse(row[15]),
+        delivered=row[16],
+        delivered_at=delivered_at,
+        rate=row[18],
+        meanings={int(number): said for number, said in json.loads(row[19]).items()},
+        passed=frozenset((number, key) for number, key in json.loads(row[20])),
+        fence=row[21] or 0,
+    )
+
+
+def step_values(step: Step) -> dict[str, Any]:
+    """A step as the values of the query that writes how an outbox stands."""
+    return {
+        "outbox": step.outbox.id,
+        "epoch": step.outbox.epoch,
+        "reader": step.move.reader,
+        "lease": step.move.lease,
+        "before": str(step.move.before),
+        "after": str(step.move.after),
+        "backfill": step.backfill,
+        "trouble": None if step.trouble is None else step.trouble.text(),
+        "delivered": step.delivered,
+        "passed": json.dumps(sorted(step.passed, key=str)) if step.passed else "[]",
+    }
+
+
+def aside_values(one: Aside) -> tuple[Any, ...]:
+    """A message that is put aside as the values of a row, in the order of `ASIDE`."""
+    change, trouble = one.change, one.trouble
+    known = (0, None, None, None, None, 0, False) if trouble is None else (
+        trouble.attempts, trouble.since, trouble.retry_at, trouble.error, trouble.traceback, trouble.deaths,
+        trouble.halted,
+    )  # fmt: skip
+    return (
+        change.seq, one.key, one.state, change.interest, change.kind, change.key, change.before, change.after,
+        change.changed_at, *known, one.turned,
+    )  # fmt: skip
+
+
+def aside_of(row: Sequence[Any], changed_at: datetime, failed_at: datetime | None, retry_at: datetime | None) -> Aside:
+    """A message that is put aside from its row, with what stores write in ways of their own."""
+    seq, interest, kind, row_key, before, after, _changed_at, key, state, attempts, _failed, _retry, *known = row
+    error, trace, deaths, used_up, turned = known
+    trouble = None
+    if failed_at is not None:
+        trouble = Trouble(
+            seq=seq,
+            attempts=attempts,
+            since=failed_at,
+            retry_at=retry_at,
+            error=error or "",
+            traceback=trace,
+            halted=bool(used_up),
+            deaths=deaths,
+        )
+    change = CapturedChange(seq, interest, kind, row_key, before, after, changed_at)
+    return Aside(change, key, state, trouble, bool(turned))

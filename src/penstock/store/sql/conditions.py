@@ -1,0 +1,199 @@
+"""Filters and watches as SQL: conditions for a trigger's WHEN, where no parameter can be given, and for a WHERE.
+
+Owns how conditions are joined and turned round, and the promise: the SQL is never false of a row for which the filter
+is true. What a database cannot say exactly is said *wider*, and `exact` is false; then the row has to be asked again
+in Python, with `reactive.evaluate`. Each store spells what is not made of other conditions: a `Spelling`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from penstock.reactive.expression import (
+    LEAVES,
+    TERMS,
+    Condition,
+    Every,
+    Expression,
+    Leaf,
+    Not,
+    Term,
+    fields,
+)
+from penstock.reactive.signature import signature
+from penstock.reactive.tracing import Watch
+from penstock.schema.table import TableDefinition
+from penstock.store.sql.dialect import Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionSql:
+    """A condition as SQL.
+
+    Attributes:
+        sql: An expression without parameters, in parentheses where it needs them.
+        exact: Whether it is true of exactly the rows that are meant; otherwise it may be true of more.
+        columns: What Python needs to ask a row again.
+    """
+
+    sql: str
+    exact: bool
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSql:
+    """A watch as SQL.
+
+    Attributes:
+        expressions: What of a row must differ for a change; NULL is a value like others.
+        exact: Whether they differ only if something watched has changed.
+        columns: What Python needs to ask about a change again.
+    """
+
+    expressions: tuple[str, ...]
+    exact: bool
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A leaf as SQL, or the value of a term.
+
+    Attributes:
+        sql: True if the leaf is; false or NULL if it is not. None if the database cannot say it.
+        guards: Of which rows `sql` can be asked: those of which all of these are true.
+        wide: What is never false where the leaf is true, of all rows; of a term, what differs wherever its value does,
+            and from all that `sql` may be.
+        wide_not: What is never false where the leaf is false.
+    """
+
+    sql: str | None
+    guards: tuple[str, ...] = ()
+    wide: str = ""
+    wide_not: str = ""
+
+
+class Spelling(ABC):
+    """How one store spells leaves and terms over one row.
+
+    Args:
+        definition: The row's table.
+        dialect: The store's.
+        alias: What stands before the columns: ``new``, or an alias of the table.
+        own: Whether the SQL runs on connections of penstock's only, which have functions of its own.
+    """
+
+    true: ClassVar[str]
+
+    def __init__(self, definition: TableDefinition, dialect: Dialect, alias: str, *, own: bool) -> None:
+        self.definition = definition
+        self.dialect = dialect
+        self.alias = alias
+        self.own = own
+
+    def column(self, name: str) -> str:
+        """A column of the row."""
+        return f"{self.alias}.{self.dialect.quote(name)}"
+
+    @abstractmethod
+    def leaf(self, leaf: Leaf) -> Part:
+        """A leaf."""
+
+    @abstractmethod
+    def watched(self, term: Term) -> Part:
+        """What differs between two rows if the value of a term does."""
+
+    @abstractmethod
+    def raw(self, columns: Sequence[str]) -> str:
+        """What differs between two rows if one of some columns does."""
+
+    def ask(self, leaf: Leaf) -> str:  # noqa: ARG002 - stores that can, use it
+        """What asks Python about a leaf; empty if the store cannot."""
+        return ""
+
+
+class _Writer:
+    """Writes one condition."""
+
+    def __init__(self, spelling: Spelling) -> None:
+        self.spelling = spelling
+        self.exact = True
+
+    def condition(self, node: Condition, *, positive: bool = True) -> str:
+        """A condition or its opposite. Turning round ends at the leaves, so what is wider there is wider here."""
+        if isinstance(node, Not):
+            return self.condition(node.condition, positive=not positive)
+        if isinstance(node, LEAVES):
+            return self._leaf(node, positive)
+        sign = " and " if isinstance(node, Every) is positive else " or "
+        return "(" + sign.join(self.condition(one, positive=positive) for one in node.conditions) + ")"
+
+    def _leaf(self, leaf: Leaf, positive: bool) -> str:
+        part = self.spelling.leaf(leaf)
+        asked = self.spelling.ask(leaf)
+        if asked:
+            wide = asked if positive else f"not {asked}"
+        else:
+            wide = (part.wide if positive else part.wide_not) or self.spelling.true
+        return self.guarded(part, wide, positive=positive, asked=bool(asked))
+
+    def guarded(self, part: Part, wide: str, *, positive: bool, asked: bool = False) -> str:
+        """What is exact of rows that pass the guards, and wide of all others."""
+        if part.sql is None or part.guards:
+            self.exact = self.exact and asked
+        if part.sql is None:
+            return f"({wide})"
+        exact = f"({part.sql})" if positive else f"(({part.sql}) is not true)"
+        # One after the other, as what a guard asks may fail where the one before it is not true.
+        failed = " ".join(f"when ({guard}) is not true then {wide}" for guard in dict.fromkeys(part.guards))
+        return f"(case {failed} else {exact} end)" if failed else exact
+
+    def watched(self, expression: Expression) -> str:
+        """A term or a condition as a value; two rows that differ in what it means have others."""
+        if isinstance(expression, TERMS):
+            part = self.spelling.watched(expression)
+            return self.guarded(part, part.wide, positive=True)
+        writer = _Writer(self.spelling)
+        sql = writer.condition(expression)
+        if writer.exact:
+            return f"({sql} is true)"
+        self.exact = False
+        return self.spelling.raw(tuple(fields(expression)))
+
+
+def condition_sql(
+    condition: Condition, definition: TableDefinition, dialect: Dialect, alias: str, *, own: bool = False
+) -> ConditionSql:
+    """A filter as SQL.
+
+    Args:
+        condition: The filter.
+        definition: The table it is about.
+        dialect: The store's.
+        alias: What stands before the columns: ``new`` or ``old`` in a trigger, an alias of the table in a query.
+        own: Whether it runs on connections of penstock's only; on SQLite it is exact then.
+    """
+    writer = _Writer(_spelling(definition, dialect, alias, own=own))
+    sql = writer.condition(condition)
+    return ConditionSql(sql, writer.exact, tuple(fields(condition)))
+
+
+def watch_sql(watch: Watch, definition: TableDefinition, dialect: Dialect, alias: str) -> WatchSql:
+    """A watch as SQL expressions over one row, to be compared with those over the row as it was before."""
+    writer = _Writer(_spelling(definition, dialect, alias, own=False))
+    expressions = tuple(map(writer.watched, watch.expressions))
+    columns = tuple(dict.fromkeys(name for one in watch.expressions for name in fields(one)))
+    return WatchSql(expressions, writer.exact, columns)
+
+
+def _spelling(definition: TableDefinition, dialect: Dialect, alias: str, *, own: bool) -> Spelling:
+    return dialect.spelling(definition, dialect, alias, own=own)
+
+
+def leaf_text(leaf: Leaf) -> str:
+    """A leaf as text that `reactive.signature` reads again."""
+    return signature(leaf)

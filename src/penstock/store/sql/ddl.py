@@ -1,0 +1,182 @@
+"""The SQL of tables and their parts, as each database spells them.
+
+Owns the text of DDL for both stores: tables, columns, checks, indexes, values in it, and the counting of rows that
+stand against a change. Leaves to `alter` which statements change a table that exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from penstock.schema.fields import Column, Kind
+from penstock.schema.index import Index
+from penstock.schema.steps import Guard
+from penstock.schema.stored import (
+    StoredCheck,
+    StoredColumn,
+    StoredIndex,
+    StoredTable,
+    choices_name,
+    index_name,
+)
+from penstock.schema.table import TableDefinition
+from penstock.store.sql.dialect import Dialect
+from penstock.store.sql.statements import index_columns
+
+# SQLite has few types: a comment in the table's text tells the kind of column, so that a change of it is seen.
+_TOLD_BY_COMMENT = (
+    Kind.BOOLEAN, Kind.DATETIME, Kind.DATE, Kind.INTERVAL, Kind.DECIMAL, Kind.UUID, Kind.JSON,
+)  # fmt: skip
+SQLITE = "sqlite"
+
+
+# ----- what a declaration looks like once it is stored
+
+
+def describe(definition: TableDefinition, dialect: Dialect) -> StoredTable:
+    """A declaration in the form of a stored table."""
+    table = definition.name
+    return StoredTable(
+        name=table,
+        columns={fold(column.name, dialect): _describe_column(column, dialect) for column in definition.columns},
+        indexes={
+            index_name(table, index.name): StoredIndex(
+                index_name(table, index.name), tuple(index_columns(definition, index, dialect)), index.unique
+            )
+            for index in definition.indexes.values()
+        },
+        checks={
+            choices_name(table, column.name): StoredCheck(choices_name(table, column.name), frozenset(column.choices))
+            for column in definition.columns
+            if column.choices
+        },
+        key=tuple(fold(name, dialect) for name in definition.key),
+    )
+
+
+def fold(name: str, dialect: Dialect) -> str:
+    """A name in the form in which the database compares it: SQLite does not tell capitals apart."""
+    return name.lower() if dialect.name == SQLITE else name
+
+
+def _describe_column(column: Column, dialect: Dialect) -> StoredColumn:
+    return StoredColumn(column.name, column_type(column, dialect), column.optional)
+
+
+def column_type(column: Column, dialect: Dialect) -> str:
+    """The SQL type of a column, with its collation."""
+    if column.long and dialect.long_type:
+        return dialect.long_type
+    kind = column.kind
+    told = f" /* {kind.value} */" if dialect.name == SQLITE and kind in _TOLD_BY_COMMENT else ""
+    return f"{dialect.types[kind]}{told}"
+
+
+# ----- rows that stand against a step
+
+
+def count_sql(guard: Guard, dialect: Dialect) -> str:
+    """The query that counts the rows that offend."""
+    table = dialect.table(guard.table)
+    names = list(map(dialect.quote, guard.columns))
+    if guard.rule == "duplicate":
+        return _count_duplicates(table, names)
+    if guard.rule == "any":
+        return f"select count(*) from {table}"
+    if guard.rule == "other":
+        return f"select count(*) from {table} where {names[0]} not in ({_listed(guard.choices)})"
+    return f"select count(*) from {table} where {names[0]} is {guard.rule}"
+
+
+def _count_duplicates(table: str, names: list[str]) -> str:
+    if not names:  # all rows get the same values
+        return f"select case when count(*) > 1 then count(*) else 0 end from {table}"
+    given = " and ".join(f"{name} is not null" for name in names)
+    groups = f"select count(*) as members from {table} where {given} group by {', '.join(names)} having count(*) > 1"
+    return f"select coalesce(sum(members), 0) from ({groups}) as duplicates"
+
+
+# ----- tables and their parts
+
+
+def create_table(definition: TableDefinition, dialect: Dialect) -> Iterator[str]:
+    """A table and its indexes."""
+    columns = ",\n".join(f"    {column_sql(definition, column, dialect)}" for column in definition.columns)
+    strict = " strict" if dialect.name == SQLITE else ""
+    yield f"create table {dialect.table(definition.name)} (\n{columns}\n){strict}"
+    for index in definition.indexes.values():
+        yield create_index(definition, index, dialect)
+
+
+def column_sql(
+    definition: TableDefinition, column: Column, dialect: Dialect, default: str = "", *, choices: bool = True
+) -> str:
+    """A column as CREATE TABLE and ADD COLUMN take it."""
+    parts = [dialect.quote(column.name), column_type(column, dialect)]
+    parts += [] if column.optional else ["not null"]
+    parts += ["primary key"] if column.name in definition.key else []
+    parts += [f"default {default}"] if default else []
+    parts += [choices_sql(definition, column, dialect)] if column.choices and choices else []
+    if dialect.name == SQLITE and column.kind is Kind.BOOLEAN:
+        parts.append(f"check ({dialect.quote(column.name)} in (0, 1))")
+    if dialect.name == SQLITE and column.kind is Kind.JSON:
+        name = dialect.quote(column.name)
+        parts.append(f"check ({name} is null or json_valid({name}))")  # before 3.41 NULL was no valid JSON
+    return " ".join(parts)
+
+
+def choices_sql(definition: TableDefinition, column: Column, dialect: Dialect, name: str = "") -> str:
+    """The constraint that limits a column to its choices."""
+    name = name or choices_name(definition.name, column.name)
+    return f"constraint {dialect.quote(name)} check ({dialect.quote(column.name)} in ({_listed(column.choices)}))"
+
+
+def create_index(
+    definition: TableDefinition, index: Index, dialect: Dialect, name: str = "", *, concurrently: bool = False
+) -> str:
+    """An index; `name` if it is not yet to have its own."""
+    unique = "unique " if index.unique else ""
+    how = "concurrently " if concurrently else ""
+    name = dialect.quote(name or index_name(definition.name, index.name))
+    columns = ", ".join(index_columns(definition, index, dialect))
+    return f"create {unique}index {how}{name} on {dialect.table(definition.name)} ({columns})"
+
+
+def index_in_schema(stored: StoredTable, name: str, dialect: Dialect) -> str:
+    """The name of an index, which lies in the schema of its table."""
+    return f"{dialect.quote(stored.schema)}.{dialect.quote(name)}" if stored.schema else dialect.quote(name)
+
+
+# ----- values
+
+
+def literal(kind: Kind, value: Any, dialect: Dialect) -> str:
+    """A value in the neutral form as SQL: DDL takes no parameters."""
+    encoded = dialect.encode_value(kind, value)
+    if dialect.name != SQLITE:
+        return f"{_quoted(_postgres_text(encoded))}::{dialect.types[kind].partition(' collate ')[0]}"
+    if isinstance(encoded, bytes):
+        return f"x'{encoded.hex()}'"
+    if isinstance(encoded, str):
+        return _quoted(encoded)
+    return repr(encoded).replace("inf", "9e999")
+
+
+def _postgres_text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"\\x{value.hex()}"
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return f"{value.days} days {value.seconds}.{value.microseconds:06} seconds"
+    return str(value)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _listed(choices: Sequence[str | int]) -> str:
+    return ", ".join(_quoted(choice) if isinstance(choice, str) else str(int(choice)) for choice in choices)

@@ -1,0 +1,390 @@
+"""SQL on users' tables, built from their definitions: one shape of read, and insert, update, delete.
+
+Owns the text of these statements for both stores; what differs comes from the dialect. Built once per table and shape.
+Parameters stand in the text in the order of their numbers, as not every dialect numbers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain, repeat
+from typing import Any, Literal, NamedTuple
+
+from penstock.errors import ValueInvalid
+from penstock.schema.fields import Column, Kind
+from penstock.schema.index import Index
+from penstock.schema.table import Table, TableDefinition
+from penstock.store.contract.store import Row, Statement
+from penstock.store.sql.dialect import Convert, Dialect, placeholder
+from penstock.values import WORD_BYTES, text_bytes, total_bytes
+
+RowDecoder = Callable[[Sequence[Row]], list[dict[str, Any]]]
+Comparison = Literal["=", ">", ">=", "<", "<=", "is null", "is not null"]
+BOUNDED_LIMIT = 256
+_PIECE_BYTES = 4 * 1024 * 1024
+_LIKELY_ROW_BYTES = 4096
+_LEAST_PIECE, _LARGEST_PIECE = 16, 4096
+
+
+class Condition(NamedTuple):
+    """A comparison of one column with one parameter, or with NULL."""
+
+    column: str
+    comparison: Comparison
+
+    @property
+    def takes_value(self) -> bool:
+        """Whether it needs a parameter."""
+        return not self.comparison.startswith("is")
+
+
+class TableStatements:
+    """The statements of one table in one dialect, and the conversion of its rows."""
+
+    def __init__(self, definition: TableDefinition, dialect: Dialect) -> None:
+        self.definition = definition
+        self.dialect = dialect
+        self.table = dialect.table(definition.name)
+        self.columns = ", ".join(dialect.quote(column.name) for column in definition.columns)
+        self._cache: dict[Any, Statement] = {}
+        self._encoders = [_encoding(definition, column, dialect) for column in definition.columns]
+        self._names = [column.name for column in definition.columns]
+        self._decode = _decoder([_decoding(column, dialect) for column in definition.columns])
+        self._parts: dict[tuple[str, ...], RowDecoder] = {}
+        self.read_columns = {  # as `ReadSet.concerns` takes them
+            column.name: (place, dialect.decode[column.kind] if column.kind in dialect.decoded_to_compare else None)
+            for place, column in enumerate(definition.columns)
+        }
+        self._texts = [
+            place for place, column in enumerate(definition.columns) if column.kind in {Kind.TEXT, Kind.JSON}
+        ]
+        self._blobs = [place for place, column in enumerate(definition.columns) if column.kind is Kind.BYTES]
+        self._words = len(definition.columns) - len(self._texts) - len(self._blobs)
+        self._row_bytes = float(_LIKELY_ROW_BYTES)
+        self._unique = tuple(index for index in definition.indexes.values() if index.unique)
+        self.unique_columns = {name for index in self._unique for name in index.columns}
+        self.indexed_text = [
+            [
+                definition.positions[name]
+                for name in index.columns
+                if definition.column(name).kind in {Kind.TEXT, Kind.BYTES}
+            ]
+            for index in definition.indexes.values()
+        ]
+
+    # ----- values
+
+    def encode(self, values: Sequence[Any]) -> list[Any]:
+        """A whole row of neutral values, as the driver takes it."""
+        return [
+            value if convert is None or value is None else convert(value)
+            for convert, value in zip(self._encoders, values, strict=True)
+        ]
+
+    def encode_one(self, column: str, value: Any) -> Any:
+        """A neutral value of one column, as the driver takes it."""
+        convert = self._encoders[self.definition.positions[column]]
+        return value if convert is None or value is None else convert(value)
+
+    def key_args(self, key: Any) -> list[Any]:
+        """A key as `TableDefinition.encode_key` gives it, as the driver takes its values."""
+        values = self.definition.key_values(key)
+        return [self.encode_one(name, value) for name, value in zip(self.definition.key, values, strict=True)]
+
+    def decode_fields(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """The fields of rows as the driver gave them."""
+        return self._decode(rows)
+
+    def note_size(self, rows: int, size: int) -> None:
+        """Learn from rows that were read how large rows of this table are: larger ones count at once."""
+        if rows:
+            self._row_bytes = max(size / rows, 0.9 * self._row_bytes)
+
+    def piece_rows(self, count: int) -> int:
+        """How many of `count` rows to read at once, so that they likely have no more than 4 MiB."""
+        likely = int(_PIECE_BYTES / self._row_bytes)
+        return count if count <= likely else max(_LEAST_PIECE, min(likely, _LARGEST_PIECE))
+
+    def bytes_of(self, rows: Sequence[Row]) -> int:
+        """About how large rows are, as `values.total_bytes` counts: column by column, which is quicker."""
+        try:
+            texts = "".join([row[place] or "" for place in self._texts for row in rows])
+            blobs = sum([len(row[place] or b"") for place in self._blobs for row in rows])
+        except TypeError:  # something else stands in a column of texts
+            return total_bytes(chain.from_iterable(rows))
+        return text_bytes(texts) + blobs + WORD_BYTES * self._words * len(rows)
+
+    # ----- statements
+
+    def get(self) -> Statement:
+        """One row by its key."""
+        return self._cached(
+            "get", lambda: f"select {self.columns} from {self.table} where {self._has_key(1)}", reads=True
+        )
+
+    def get_many(self, keys: Sequence[Any]) -> tuple[Statement, list[Any]]:
+        """The rows with any of some keys, and its parameters; on stores that take many values as one."""
+        sql = f"select {self.columns} from {self.table} where "
+        if len(self.definition.key) == 1:
+            sql += f"{self._key()} {self.dialect.any_of.format(self._p(1))}"
+            return self._cached("get_many", lambda: sql, reads=True), [list(keys)]
+        count = 1 << (len(keys) - 1).bit_length()  # so that there are few such statements
+        args = [value for key in (*keys, *repeat(keys[-1], count - len(keys))) for value in self.key_args(key)]
+        return self._cached(("get_many", count), lambda: f"{sql}{self._has_any_key(count)}", reads=True), args
+
+    def part(self, names: tuple[str, ...], *, many: bool = False) -> tuple[Statement, RowDecoder]:
+        """Some columns of the row with a key, and what decodes them; or of many, whose keys are one parameter."""
+        listed = ", ".join(map(self.dialect.quote, names))
+        which = f"{self._key()} {self.dialect.any_of.format(self._p(1))}" if many else self._has_key(1)
+        sql = f"select {listed} from {self.table} where {which}"
+        decode = self._parts.get(names)
+        if decode is None:
+            columns = [self.definition.column(name) for name in names]
+            decode = self._parts[names] = _decoder([_decoding(column, self.dialect) for column in columns])
+        return self._cached(("part", names, many), lambda: sql, reads=True), decode
+
+    def insert(self, names: tuple[str, ...] | None = None) -> Statement:
+        """A row of all columns, or of some; returns its columns as they are stored.
+
+        With a unique index it returns no row instead of failing, so that the transaction can go on.
+        """
+
+        def build() -> str:
+            columns = self._names if names is None else names
+            if not columns:
+                return f"insert into {self.table} default values returning {self.columns}"
+            listed = ", ".join(map(self.dialect.quote, columns))
+            values = ", ".join(self._typed(self.definition.column(name), n) for n, name in enumerate(columns, 1))
+            sql = f"insert into {self.table} ({listed}) values ({values})"
+            if not self.definition.managed:
+                return f"{sql} returning {self.columns}"
+            return f"{sql} on conflict do nothing" if self._unique else sql
+
+        return self._cached(("insert", names), build)
+
+    def load(self) -> Statement:
+        """A row of all columns, its key and a user-owned identity included; fails for a key that is there already."""
+
+        def build() -> str:
+            listed = ", ".join(map(self.dialect.quote, self._names))
+            values = ", ".join(self._typed(column, n) for n, column in enumerate(self.definition.columns, 1))
+            given = "" if self.definition.managed else self.dialect.given_identity
+            return f"insert into {self.table} ({listed}){given} values ({values})"
+
+        return self._cached("load", build)
+
+    def advance(self, column: str) -> Statement | None:
+        """Lets the database's own numbers of a column go on after its greatest value; None if they do by themselves."""
+        template = self.dialect.advance_identity
+        if not template:
+            return None
+        sql = template.format(table=self.table, column=self.dialect.quote(column))
+        return self._cached(("advance", column), lambda: sql, bounded=False)
+
+    def clear(self) -> Statement:
+        """All rows go."""
+        return self._cached("clear", lambda: f"delete from {self.table}", bounded=False)
+
+    def update(self, names: tuple[str, ...]) -> Statement:
+        """Some columns of the row with a key; the key is the last parameters."""
+
+        def build() -> str:
+            sets = ", ".join(
+                f"{self.dialect.quote(name)} = {self._typed(self.definition.column(name), n)}"
+                for n, name in enumerate(names, 1)
+            )
+            returning = "" if self.definition.managed else f" returning {self.columns}"
+            return f"update {self.table} set {sets} where {self._has_key(len(names) + 1)}{returning}"
+
+        statement = self._cached(("update", names), build)
+        if statement.many is None and self.dialect.any_of and self.definition.managed:
+            statement = self._cache["update", names] = replace(statement, many=Statement(self._update_many(names)))
+        return statement
+
+    def _update_many(self, names: tuple[str, ...]) -> str:
+        """Some columns of rows with keys of their own, of one column."""
+        given = [*names, *self.definition.key]
+        kinds = [self.dialect.types[self.definition.column(name).kind].partition(" collate")[0] for name in given]
+        lists = ", ".join(f"{self._p(number)}::{kind}[]" for number, kind in enumerate(kinds, 1))
+        named = ", ".join(f"v{number}" for number in range(1, len(given) + 1))
+        sets = ", ".join(f"{self.dialect.quote(name)} = given.v{number}" for number, name in enumerate(names, 1))
+        key, last, within_quotes = self._key(), len(given), self.table.replace("'", "''")
+        return (
+            f"update {self.table} as changed set {sets} from unnest({lists}) as given ({named}) "
+            f"where changed.{key} = given.v{last} and changed.{key} = any({self._p(last)})"
+            f" and {self.dialect.unless_each.format(within_quotes)}"
+        )
+
+    def delete(self) -> Statement:
+        """The row with a key."""
+        return self._cached("delete", lambda: f"delete from {self.table} where {self._has_key(1)}")
+
+    def scan(
+        self,
+        conditions: tuple[Condition, ...],
+        order: tuple[str, ...],
+        direction: str,
+        *,
+        limit: int | None,
+        indexed: bool,
+    ) -> Statement:
+        """Rows that meet all conditions, in the order of an index; the limit is the last parameter."""
+
+        def build() -> str:
+            sql = f"select {self.columns} from {self.table}{self._where(conditions)}"
+            sql += " order by " + ", ".join(self._ordered(name, direction) for name in order)
+            if limit is not None:
+                sql += f" limit {self._p(1 + sum(condition.takes_value for condition in conditions))}"
+            return sql
+
+        bounded = indexed and limit is not None and limit <= BOUNDED_LIMIT
+        return self._cached((conditions, order, direction, limit is None, bounded), build, bounded=bounded, reads=True)
+
+    def aggregate(
+        self, conditions: tuple[Condition, ...], what: str, column: str | None, groups: tuple[str, ...]
+    ) -> Statement:
+        """Count, sum, min or max over rows that meet all conditions; in groups, the limit is the last parameter."""
+
+        def build() -> str:
+            grouped = ", ".join(map(self.dialect.quote, groups))
+            sql = f"select {grouped + ', ' if groups else ''}{self._aggregated(what, column)} from {self.table}"
+            sql += self._where(conditions)
+            if not groups:
+                return sql
+            limit = self._p(1 + sum(condition.takes_value for condition in conditions))
+            return f"{sql} group by {grouped} order by {grouped} limit {limit}"
+
+        return self._cached(("aggregate", conditions, what, column, groups), build, bounded=False, reads=True)
+
+    # ----- parts
+
+    def _cached(self, key: Any, build: Any, *, bounded: bool = True, reads: bool = False) -> Statement:
+        statement = self._cache.get(key)
+        if statement is None:
+            statement = self._cache[key] = Statement(build(), bounded, reads)
+        return statement
+
+    def _key(self) -> str:
+        return ", ".join(map(self.dialect.quote, self.definition.key))
+
+    def _has_key(self, first: int) -> str:
+        """That a row has the key whose values begin with a parameter."""
+        columns = enumerate(self.definition.key_columns, first)
+        return " and ".join(f"{self.dialect.quote(column.name)} = {self._typed(column, n)}" for n, column in columns)
+
+    def _has_any_key(self, count: int) -> str:
+        """That a row has one of so many keys of several columns."""
+        columns = self.definition.key_columns
+        keys = (
+            ", ".join(self._typed(column, n) for n, column in enumerate(columns, 1 + place * len(columns)))
+            for place in range(count)
+        )
+        return f"({self._key()}) in ({', '.join(f'({key})' for key in keys)})"
+
+    def _p(self, number: int) -> str:
+        return placeholder(self.dialect.parameter, number)
+
+    def _typed(self, column: Column, number: int) -> str:
+        cast = None if self.definition.managed else self.dialect.casts.get(column.kind)
+        return f"{self._p(number)}::{cast}" if cast else self._p(number)
+
+    def _where(self, conditions: tuple[Condition, ...]) -> str:
+        parts, number = [], 0
+        for condition in conditions:
+            name = self.dialect.quote(condition.column)
+            if condition.takes_value:
+                number += 1
+                value = self._typed(self.definition.column(condition.column), number)
+                parts.append(f"{name} {condition.comparison} {value}")
+            else:
+                parts.append(f"{name} {condition.comparison}")
+        return " where " + " and ".join(parts) if parts else ""
+
+    def _ordered(self, name: str, direction: str) -> str:
+        nulls = self.dialect.order_nulls.get(direction, "") if self.definition.column(name).optional else ""
+        return f"{self.dialect.quote(name)} {direction}{nulls}"
+
+    def _aggregated(self, what: str, column: str | None) -> str:
+        if column is None:
+            return "count(*)"
+        kind = self.definition.column(column).kind
+        template = self.dialect.sum.get(kind, "sum({0})") if what == "sum" else f"{what}({{0}})"
+        return template.format(self.dialect.quote(column))
+
+
+def _encoding(definition: TableDefinition, column: Column, dialect: Dialect) -> Convert | None:
+    """From the neutral form of a value to what the driver takes."""
+    encode = dialect.encode.get(column.kind)
+    if encode is None or column.kind is not Kind.DECIMAL:
+        return encode
+    return str if column.long or not definition.managed else partial(_short, f"{definition.name}.{column.name}", encode)
+
+
+def _short(where: str, encode: Convert, value: Any) -> Any:
+    """A decimal as a number.
+
+    Raises:
+        ValueInvalid: It has more digits than a number keeps.
+    """
+    found = encode(value)
+    if isinstance(found, str):
+        raise ValueInvalid(
+            f"{where}: {value} has more digits than a number of SQLite's keeps, which is 15.",
+            fix="Declare the field with more, such as Field(max_digits=40): then it is stored as text.",
+        )
+    return found
+
+
+class Statements:
+    """The statements of all tables in one dialect.
+
+    Attributes:
+        reactive: Names of tables that reactive tasks and outboxes of this program are about.
+        tables: Names of the tables of this program.
+        ordered: Those of them each of whose changes is a message of an outbox, of this or another program, as far as
+            is known.
+    """
+
+    def __init__(self, dialect: Dialect, reactive: Iterable[str] = ()) -> None:
+        self.dialect = dialect
+        self.reactive = frozenset(reactive)
+        self.tables: tuple[str, ...] = ()
+        self.ordered: frozenset[str] = frozenset()
+        self._tables: dict[type[Table], TableStatements] = {}
+
+    def of(self, table: type[Table], definition: TableDefinition) -> TableStatements:
+        """The statements of one table."""
+        found = self._tables.get(table)
+        if found is None:
+            found = self._tables[table] = TableStatements(definition, self.dialect)
+        return found
+
+
+def index_columns(definition: TableDefinition, index: Index, dialect: Dialect) -> list[str]:
+    """The columns of an index in SQL: its own, then the key, so that rows of equal columns keep one order."""
+    names = index.columns if index.unique else definition.order_of(index)
+    return [dialect.quote(name) + (dialect.index_nulls if definition.column(name).optional else "") for name in names]
+
+
+def _decoding(column: Column, dialect: Dialect) -> tuple[str, Convert | None]:
+    return column.name, _chain(dialect.decode.get(column.kind), column.decode)
+
+
+def _decoder(columns: list[tuple[str, Convert | None]]) -> RowDecoder:
+    """A function from rows to fields, written out for its columns: every row of every read passes through it."""
+    values = [f"v{place}" for place in range(len(columns))]
+    fields = [
+        f"{name!r}: {value}" if convert is None else f"{name!r}: None if {value} is None else convert_{value}({value})"
+        for (name, convert), value in zip(columns, values, strict=True)
+    ]
+    source = f"lambda rows: [{{{', '.join(fields)}}} for {', '.join(values)}, in rows]"
+    converts = {f"convert_v{place}": convert for place, (_, convert) in enumerate(columns)}
+    return eval(source, converts)  # type: ignore[no-any-return]  # noqa: S307 - column names stand in it as literals
+
+
+def _chain(first: Convert | None, second: Convert | None) -> Convert | None:
+    if first is None or second is None:
+        return first or second
+    return lambda value: second(first(value))

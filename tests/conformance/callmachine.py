@@ -1,0 +1,235 @@
+"""Any order of moves of jobs that tell of their end: each on_complete takes effect once for each end of its job.
+
+Leaves moves of jobs without one to `machine`, and what a store should remember of these to `callmodel`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, precondition, rule
+
+from conformance.bench import KEEP, ended, new_job, rooms
+from conformance.callmodel import CalledJob, CallModel
+from conformance.machine import INDEX, WHILE_SHRINKING, AnyOrder, JobMachine
+from penstock.jobs.job import Job, Kind, NewJob, Settlement, job_id
+from penstock.jobs.retry import Retry
+from penstock.jobs.settle import completed
+from penstock.jobs.states import JobEvent
+
+_ALL = 1000
+_RETRY = Retry(max_attempts=2, initial_backoff=10.0)
+_ENDS = st.sampled_from([JobEvent.RETURNED, JobEvent.RAISED, JobEvent.SNOOZED, JobEvent.HANDED_BACK, JobEvent.CANCELED])
+_SECRETS = st.sampled_from(["one", "two"])
+
+
+class CallMachine(JobMachine):
+    """Does each step to the model and to the store, and compares; most jobs have an on_complete."""
+
+    model: CallModel
+
+    # ----- steps
+
+    @initialize()
+    def begin(self) -> None:
+        self._take_lease()
+        self._take_lease()
+        for retried in (False, True):
+            self.enqueue("action", 0, retried=retried, on_complete=True, count=2)
+
+    @rule(which=INDEX, ends=st.lists(_ENDS, min_size=2, max_size=6), seconds=st.sampled_from([0, 4, 11]))
+    def work(self, which: int, ends: list[JobEvent], seconds: int) -> None:
+        """Jobs and calls start and end, each with what it does."""
+        for number, event in enumerate(ends):
+            self.claim(which + number, 2)
+            if self.handles:
+                self.settle_within(which + number, event, kept=True)
+        self.time_passes(seconds)
+
+    @rule(which=INDEX, ends=st.lists(_ENDS, min_size=1, max_size=2), asked=st.booleans())
+    def crash(self, which: int, ends: list[JobEvent], *, asked: bool) -> None:
+        """A worker is not heard of, whatever of it was under way, and what it still says is in vain."""
+        self.claim(which, 4)
+        if asked:
+            self.ask_to_cancel(which)
+            self.carry_out_cancels()
+        self.time_passes(31)
+        for lease in self.runner.run(self.bench.store.leases.expired(self.now)):
+            self._rescue(lease)
+        for number, event in enumerate(ends if self.handles else []):
+            self.settle_within(which + number, event, kept=True)
+        self.work(which, ends, 0)
+
+    @rule(
+        kind=st.sampled_from(["mutation", "action"]),
+        delay=st.sampled_from([0, 0, 5]),
+        retried=st.booleans(),
+        on_complete=st.sampled_from([True, True, False]),
+        count=st.integers(1, 3),
+    )
+    def enqueue(self, kind: Kind, delay: int, *, retried: bool, on_complete: bool, count: int) -> None:
+        told, retry = "conformance:told" if on_complete else None, _RETRY if retried else None
+        made = [new_job(kind, delay=delay, retry=retry, on_complete=told, now=self.now) for _ in range(count)]
+        self._enqueue([replace(job, options=replace(job.options, on_complete_retry=_RETRY)) for job in made])
+
+    @rule(which=INDEX, limit=st.integers(1, 4))
+    def claim(self, which: int, limit: int) -> None:
+        lease, model = self._some_lease(which), self.model
+        claim = self.runner.run(self.bench.store.jobs.claim(lease, limit, rooms(limit), self.now))
+        calls = [job.id for job in model.calls()]
+        ready = [job.id for job in model.line("ready") if job.asked_at is None]
+        promoted = {job.id for job in model.promote(self.now)}
+        calls_came = [job.id for job in model.calls() if job.id in promoted]
+        came = [job.id for job in model.line("ready") if job.id in promoted and job.asked_at is None]
+        claimed = [job.id for job in claim.jobs]
+        lines = (calls, calls_came, ready, came)
+        assert len(claimed) == min(limit if lease in model.leases else 0, sum(map(len, lines)))
+        for line in (ready, came):  # calls of jobs that ended at one moment are in no order
+            taken = [job for job in line if job in claimed]
+            assert taken == line[: len(taken)], "nobody is passed over"
+        assert set(claimed) <= {one for line in lines for one in line}
+        assert set(calls) <= set(claimed) or set(claimed) <= set(calls), "who waits for a call comes first"
+        for job in claim.jobs:
+            known = model.jobs[job.id]
+            assert (job.ending.state.value if job.ending else None) == known.ending
+            known.place, known.lease = "running", lease
+            known.attempt += known.ending is None
+            assert job.attempt == known.attempt
+            self._note(lease, job)
+        assert claim.next_run_at == model.next_run_at()
+
+    @precondition(lambda self: self.handles)
+    @rule(which=INDEX, event=_ENDS, kept=st.booleans())
+    def settle_within(self, which: int, event: JobEvent, *, kept: bool) -> None:
+        """End a job, or the call of its on_complete, in the transaction of what it does."""
+        lease, job = self._some_handle(which)
+        known, settlement = self.model.jobs[job.id], self._settlement(job, event)
+        if job.ending is not None and event in {JobEvent.RETURNED, JobEvent.CANCELED}:
+            settlement = completed(job, job.ending, self.now, KEEP)
+
+        async def write() -> bool:
+            session = await self.bench.store.begin_write()
+            try:
+                if settlement.event is JobEvent.COMPLETED and settlement.on_complete_error is None:
+                    await self.bench.insert(session, f"{job.id} {known.told + 1}")
+                won = await self.bench.store.jobs.settle_within(session, lease, settlement)
+                if won and kept:
+                    await session.commit()
+                return won
+            finally:
+                await session.rollback()
+
+        assert self.runner.run(write()) is (known.lease == lease)
+        if kept:
+            self.model.settle(lease, settlement)
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(which=INDEX, count=st.integers(1, 3))
+    def recall(self, which: int, count: int) -> None:
+        known = list(self.model.jobs.values())
+        if which % 4 < 3:
+            known = [job for job in known if job.gave_up] or known
+        asked = [known[(which + number) % len(known)] for number in range(count)]
+        expected = [job.id for job in asked if self.model.recall(job, self.now)]
+        assert self.runner.run(self.bench.recall(*(job.id for job in asked), now=self.now)) == expected
+
+    @precondition(lambda self: self.handles)
+    @rule(which=INDEX, secret=_SECRETS, held=st.booleans())
+    def issue(self, which: int, secret: str, *, held: bool) -> None:
+        if not self._is_call(which):
+            super().issue(which, secret, held=held)
+
+    @precondition(lambda self: self.handles)
+    @rule(which=INDEX)
+    def hold(self, which: int) -> None:
+        if not self._is_call(which):
+            super().hold(which)
+
+    @precondition(lambda self: self.handles)
+    @rule(which=INDEX, secret=_SECRETS, event=st.sampled_from([JobEvent.RETURNED, JobEvent.RAISED]))
+    def redeem(self, which: int, secret: str, event: JobEvent) -> None:
+        if not self._is_call(which):
+            super().redeem(which, secret, event)
+
+    def _is_call(self, which: int) -> bool:
+        """Whether only the on_complete of a job is left; no token is given for that, and none counts any more."""
+        lease, job = self._some_handle(which)
+        if self.model.jobs[job.id].ending is None:
+            return False
+        if not job.attempt:  # of a job that was canceled before it started there can be none
+            return True
+        token, tokens = self._token(job, "one"), self.bench.store.tokens
+        assert not self.runner.run(tokens.issue(lease, token, self.now + timedelta(seconds=20)))
+        assert not self.runner.run(tokens.hold(lease, [(job.id, job.attempt)]))
+        answer = self.runner.run(tokens.redeem(token, "success", self.now, lambda _: []))
+        assert answer is None or not answer.accepted
+        return True
+
+    @rule()
+    def carry_out_cancels(self) -> None:
+        running = self.runner.run(self.bench.cancel_pending(self.now, _ALL))
+        asked = [job for job in self.model.jobs.values() if job.asked_at is not None]
+        found = [one for one in running if self.model.jobs[one].ending is None]
+        assert sorted(found) == sorted(job.id for job in asked if job.state == "running")
+        for job in asked:
+            if job.state == "pending":
+                self.model.cancel(job)
+            if job.state != "running":
+                job.asked_at = None
+
+    # ----- comparison
+
+    @invariant()
+    def each_end_is_told_of_once(self) -> None:
+        written = self.runner.run(self.bench.kept())
+        for job in self.model.jobs.values():
+            assert [one for one in written if one.startswith(str(job.id))] == [
+                f"{job.id} {number + 1}" for number in range(job.told)
+            ]
+            assert job.told == job.ends - (job.ending is not None) - job.gave_up
+
+    @invariant()
+    def calls_that_failed_are_kept(self) -> None:
+        listed = {status.id: status for status in self.runner.run(self.bench.list(limit=_ALL, now=self.now))}
+        for job in self.model.jobs.values():
+            status = listed[job_id(job.id)]
+            assert [one.number for one in status.on_complete_attempts] == job.failed_calls
+            assert (status.on_complete_error is not None) is job.gave_up
+
+    async def _clear(self) -> None:
+        await super()._clear()
+        end = self.now + timedelta(days=2)
+        lease = await self.bench.lease(end)
+        while claimed := (await self.bench.store.jobs.claim(lease, _ALL, rooms(_ALL), end)).jobs:
+            for job in claimed:
+                assert job.ending is not None
+                await self.bench.settle(lease, completed(job, job.ending, end, KEEP))
+        await self.bench.store.leases.give_back(lease)
+
+    # ----- words
+
+    def _new_model(self) -> CallModel:
+        return CallModel()
+
+    def _enqueue(self, jobs: list[NewJob]) -> None:
+        self.runner.run(self.bench.enqueue(*jobs, now=self.now))
+        for job in jobs:
+            place, seq = ("ready", self.model.seq()) if job.run_at <= self.now else ("scheduled", 0)
+            tells = job.on_complete is not None
+            self.model.jobs[job.id] = CalledJob(job.id, job.priority, job.run_at, place, seq, tells=tells)
+
+    def _settlement(self, job: Job, event: JobEvent) -> Settlement:
+        """What is written of an attempt, or of a call that was not made, or was for nothing."""
+        if job.ending is not None and event in {JobEvent.RETURNED, JobEvent.CANCELED}:
+            event = JobEvent.HANDED_BACK
+        return ended(job, event, now=self.now, error="E", delay=timedelta(seconds=7))
+
+
+class CallsInAnyOrder(AnyOrder):
+    """The moves of jobs that tell of their end, in any order."""
+
+    @WHILE_SHRINKING
+    def test_any_order_of_moves_of_jobs_with_an_on_complete_does_as_the_model_says(self) -> None:
+        self.run_machine(CallMachine, self.machine_examples)

@@ -1,0 +1,304 @@
+"""What a store promises of the change feed: its order, its readers and their fences, and the room it takes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from conformance.bench import NOW, TTL, Bench, Suite, after, story
+from conformance.interests import change, declare, delete, insert, note, run
+from penstock.changes.position import BEGINNING, Position
+from penstock.errors import CursorInvalid
+from penstock.store.contract.changes import Batch, Lag
+from penstock.store.contract.store import Session
+
+READER = "reader"
+
+
+class Changes(Suite):
+    """`store.changes.Changes`."""
+
+    # ----- reading
+
+    @story
+    async def test_nothing_is_read_of_nothing(self, bench: Bench) -> None:
+        batch = await bench.store.changes.read(BEGINNING, 10)
+        assert (batch.changes, batch.complete) == ([], True)
+        again = await bench.store.changes.read(batch.position, 10)
+        assert (again.changes, again.complete) == ([], True)
+
+    @story
+    async def test_what_is_committed_is_read_once_and_in_order(self, bench: Bench) -> None:
+        (number,) = await declare(bench, note("all"))
+        await run(bench, *(insert(title, 1) for title in "abc"))
+        first = await bench.store.changes.read(BEGINNING, 10)
+        assert keys(first) == ["a", "b", "c"]
+        assert first.complete
+        assert {one.interest for one in first.changes} == {number}
+        assert [one.seq for one in first.changes] == sorted({one.seq for one in first.changes})
+        assert all(one.changed_at.tzinfo is not None for one in first.changes)
+        await run(bench, change("a", 2))
+        second = await bench.store.changes.read(first.position, 10)
+        assert keys(second) == ["a"]
+        assert keys(await bench.store.changes.read(second.position, 10)) == []
+
+    @story
+    async def test_a_large_batch_is_read_in_pieces(self, bench: Bench) -> None:
+        await declare(bench, note("all"))
+        await bench.write_notes(**{f"n{number:02}": number for number in range(25)})
+        position = BEGINNING
+        found: list[str] = []
+        sizes: list[tuple[int, bool]] = []
+        for _ in range(5):
+            batch = await bench.store.changes.read(Position.parse(str(position)), 10)
+            await run(bench, insert(f"later {len(sizes)}", 1))
+            position, found = batch.position, found + keys(batch)
+            sizes.append((len(batch.changes), batch.complete))
+        assert found[:25] == [f"n{number:02}" for number in range(25)]
+        assert found[25:] == [f"later {number}" for number in range(len(found) - 25)]
+        assert sizes[:2] == [(10, False), (10, False)]
+
+    @story
+    async def test_of_many_interests_those_are_read_that_are_asked_for(self, bench: Bench) -> None:
+        one, other = await declare(bench, note("one"), note("other", kinds=["delete"]))
+        await run(bench, *(insert(f"n{number}", 1) for number in range(9)), delete("n3"))
+        batch = await bench.store.changes.read(BEGINNING, 5, [other])
+        assert [(each.kind, each.interest) for each in batch.changes] == [("delete", other)]
+        assert batch.complete
+        assert keys(await bench.store.changes.read(batch.position, 5)) == [], "what was not asked for is passed as well"
+        assert len((await bench.store.changes.read(BEGINNING, 50, [one, other])).changes) == 11
+
+    @story
+    async def test_a_position_is_text_that_nobody_else_reads(self, bench: Bench) -> None:
+        batch = await bench.store.changes.read(BEGINNING, 10)
+        assert Position.parse(str(batch.position)) == batch.position
+        for text in ("", "null", "[]", "{}", "7", '{"seen": "1", "batch": null, "last": 0, "high": 0}'):
+            with pytest.raises(CursorInvalid):
+                Position.parse(text)
+
+    # ----- readers
+
+    @story
+    async def test_a_reader_begins_where_it_is_told_to(self, bench: Bench) -> None:
+        changes = bench.store.changes
+        await declare(bench, note("all"))
+        await run(bench, insert("a", 1))
+        middle = (await changes.read(BEGINNING, 10)).position
+        await run(bench, insert("b", 1))
+        assert await changes.register("beginning", NOW, BEGINNING)
+        assert await changes.register("middle", NOW, middle)
+        assert await changes.register("end", NOW)
+        assert not await changes.register("end", after(5), BEGINNING)
+        await run(bench, insert("c", 1))
+        lease = await bench.lease()
+        found = {name: await rest(bench, name, lease) for name in ("beginning", "middle", "end")}
+        assert found == {"beginning": ["a", "b", "c"], "middle": ["b", "c"], "end": ["c"]}
+        rows = await changes.readers()
+        assert [(row.name, row.lease, row.registered_at, row.moved_at) for row in rows] == [
+            (name, lease, NOW, NOW) for name in ("beginning", "end", "middle")
+        ]
+
+    @story
+    async def test_a_reader_moves_with_what_it_has_done(self, bench: Bench) -> None:
+        lease, position = await reading(bench)
+        await run(bench, insert("a", 1))
+        batch = await bench.store.changes.read(position, 10)
+
+        async def fail(session: Session) -> None:
+            assert await bench.store.changes.move(session, READER, lease, position, batch.position, after(1))
+            raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            await bench.writing(fail)
+        (row,) = await bench.store.changes.readers()
+        assert (row.position, row.moved_at) == (position, NOW)
+        assert await move(bench, lease, position, batch)
+        (row,) = await bench.store.changes.readers()
+        assert (row.position, row.moved_at) == (batch.position, after(1))
+
+    @story
+    async def test_who_is_not_where_the_reader_is_does_not_move_it(self, bench: Bench) -> None:
+        lease, position = await reading(bench)
+        await run(bench, insert("a", 1))
+        batch = await bench.store.changes.read(position, 10)
+        assert not await move(bench, lease + 1, position, batch), "another lease"
+        assert await move(bench, lease, position, batch)
+        assert not await move(bench, lease, position, batch), "it has moved on"
+        assert not await bench.writing(
+            lambda session: bench.store.changes.move(session, "nobody", lease, position, batch.position, NOW)
+        )
+
+    @story
+    async def test_one_lease_at_a_time_reads(self, bench: Bench) -> None:
+        changes = bench.store.changes
+        first, position = await reading(bench)
+        second = await bench.lease()
+        assert await changes.take(READER, second) is None
+        assert await changes.take(READER, first) == position, "it has it already"
+        assert await changes.take("nobody", first) is None
+        await bench.store.leases.give_back(first)
+        await run(bench, insert("a", 1))
+        batch = await changes.read(position, 10)
+        assert await changes.take(READER, second) == position
+        assert not await move(bench, first, position, batch), "who has lost its lease cannot move it"
+        assert await move(bench, second, position, batch)
+
+    @story
+    async def test_who_has_died_loses_its_readers_with_its_lease(self, bench: Bench) -> None:
+        first, position = await reading(bench)
+        second = await bench.lease(now=after(60))
+        assert await bench.store.changes.take(READER, second) is None
+        for lease in await bench.store.leases.expired(NOW + TTL):
+            await bench.store.leases.rescue(lease, NOW + TTL, lambda _: [])
+        assert await bench.store.changes.take(READER, second) == position
+        batch = await bench.store.changes.read(position, 10)
+        assert not await move(bench, first, position, batch)
+
+    @story
+    async def test_a_reader_is_put_elsewhere(self, bench: Bench) -> None:
+        changes = bench.store.changes
+        lease, position = await reading(bench)
+        await run(bench, insert("a", 1), insert("b", 1))
+        batch = await changes.read(position, 10)
+        assert await move(bench, lease, position, batch)
+        assert await changes.place(READER, after(2), position)
+        assert not await changes.place("nobody", after(2))
+        assert not await move(bench, lease, batch.position, batch), "whoever read it has to take it again"
+        assert await rest(bench, READER, lease) == ["a", "b"]
+        assert await changes.place(READER, after(3))
+        assert await rest(bench, READER, lease) == []
+
+    @story
+    async def test_how_far_a_reader_is_behind(self, bench: Bench) -> None:
+        changes = bench.store.changes
+        _lease, position = await reading(bench)
+        assert await changes.lag(position, 10) == Lag(0, None)
+        (other,) = await declare(bench, note("other", kinds=["delete"]))
+        await run(bench, *(insert(f"n{number}", 1) for number in range(9)))
+        lag = await changes.lag(position, 100)
+        first = (await changes.read(position, 1)).changes[0]
+        assert lag == Lag(9, first.changed_at)
+        assert (await changes.lag(position, 5)).rows == 5
+        assert await changes.lag(position, 5, [other]) == Lag(0, None)
+        batch = await changes.read(position, 4)
+        assert (await changes.lag(batch.position, 100)).rows == 5
+        batch = await changes.read(batch.position, 10)
+        assert await changes.lag(batch.position, 100) == Lag(0, None)
+
+    # ----- room
+
+    @story
+    async def test_what_all_readers_have_passed_is_dropped(self, bench: Bench) -> None:
+        changes = bench.store.changes
+        lease, position = await reading(bench)
+        assert await changes.register("slow", NOW)
+        await run(bench, insert("a", 1), insert("b", 1))
+        batch = await changes.read(position, 10)
+        assert await move(bench, lease, position, batch)
+        await rotate(bench)
+        assert await kept(bench) == ["a", "b"], "the slow reader has still to read them"
+        assert await changes.forget("slow")
+        assert not await changes.forget("slow")
+        await rotate(bench)
+        assert await kept(bench) == []
+        await run(bench, insert("c", 1))
+        await rotate(bench)
+        assert keys(await changes.read(batch.position, 10)) == ["c"]
+
+    @story
+    async def test_what_nobody_reads_is_dropped(self, bench: Bench) -> None:
+        await declare(bench, note("all"))
+        await run(bench, insert("a", 1))
+        await rotate(bench)
+        assert await kept(bench) == []
+
+    @story
+    async def test_a_reader_in_the_middle_of_a_batch_keeps_the_rest(self, bench: Bench) -> None:
+        lease, position = await reading(bench)
+        await run(bench, *(insert(title, 1) for title in "abc"))
+        batch = await bench.store.changes.read(position, 2)
+        assert await move(bench, lease, position, batch)
+        await rotate(bench)
+        assert await rest(bench, READER, lease) == ["c"]
+
+    @story
+    async def test_numbers_go_on_when_all_is_dropped(self, bench: Bench) -> None:
+        lease, position = await reading(bench)
+        for title in "abc":
+            await run(bench, insert(title, 1))
+            batch = await bench.store.changes.read(position, 10)
+            assert keys(batch) == [title]
+            assert await move(bench, lease, position, batch)
+            position = batch.position
+            await rotate(bench)
+
+    @story
+    async def test_how_much_room_the_feed_takes(self, bench: Bench) -> None:
+        changes = bench.store.changes
+        empty = await changes.size()
+        await declare(bench, note("all", after=["title"]))
+        await run(bench, *(insert(f"{number} {'x' * 500}", number) for number in range(100)))
+        full = await changes.size()
+        assert full - empty > 100 * 500
+        await rotate(bench)
+        assert await changes.size() == empty
+
+    @story
+    async def test_how_long_the_oldest_transaction_is_open(self, bench: Bench) -> None:
+        session = await bench.store.begin_write()
+        try:
+            await bench.insert(session, "a")
+            found = await bench.store.changes.oldest_transaction()
+        finally:
+            await session.rollback()
+        assert found is None or timedelta(0) <= found < timedelta(minutes=1)
+
+
+# ----- steps
+
+
+async def reading(bench: Bench) -> tuple[int, Position]:
+    """A reader of all notes, from the end on, and its lease and position."""
+    await declare(bench, note("all"))
+    assert await bench.store.changes.register(READER, NOW)
+    lease = await bench.lease()
+    position = await bench.store.changes.take(READER, lease)
+    assert position is not None
+    return lease, position
+
+
+async def move(bench: Bench, lease: int, before: Position, batch: Batch) -> bool:
+    """Move the reader on to the end of a batch."""
+    work = partial(bench.store.changes.move, name=READER, lease=lease, before=before, after=batch.position)
+    return await bench.writing(lambda session: work(session, now=after(1)))
+
+
+async def rest(bench: Bench, name: str, lease: int) -> list[Any]:
+    """All that a reader has still to read; it is not moved."""
+    position = await bench.store.changes.take(name, lease)
+    assert position is not None
+    found: list[Any] = []
+    while True:
+        batch = await bench.store.changes.read(position, 2)
+        found, position = found + keys(batch), batch.position
+        if batch.complete:
+            return found
+
+
+async def rotate(bench: Bench) -> None:
+    """Look after the room of the feed for some hours."""
+    for hour in range(1, 9):
+        await bench.store.changes.rotate(after(hour * 4000), 100)
+
+
+async def kept(bench: Bench) -> list[Any]:
+    """What the feed still holds."""
+    return keys(await bench.store.changes.read(BEGINNING, 100))
+
+
+def keys(batch: Batch) -> list[Any]:
+    """The keys of changes, in order."""
+    return [one.key_values()[0] for one in batch.changes]

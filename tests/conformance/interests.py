@@ -1,0 +1,380 @@
+"""What a store promises of interests: which changes are captured, of which rows, and what becomes of their triggers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pytest
+
+from conformance.bench import NOW, Bench, Suite, after, story
+from conformance.interestmodel import Model, Row, write_one
+from penstock.changes.change import KINDS
+from penstock.changes.interest import Interest
+from penstock.changes.position import BEGINNING
+from penstock.clock import random_of
+from penstock.errors import DeclarationError
+from penstock.store.contract.store import Session, Statement, Store
+
+GREATER = '{row}."amount" > 10'
+
+
+class Interests(Suite):
+    """`store.changes.Interests`."""
+
+    @story
+    async def test_without_conditions_every_change_is_told(self, bench: Bench) -> None:
+        await declare(bench, note("all"))
+        await run(bench, insert("a", 1), insert("b", 2), change("a", 5), change("a", 5), delete("b"))
+        assert await told(bench) == [("enter", "a"), ("enter", "b"), ("change", "a"), ("delete", "b")]
+
+    @story
+    async def test_rows_enter_change_and_leave(self, bench: Bench) -> None:
+        await declare(bench, note("great", matches=GREATER, watches=['{row}."amount"']))
+        await run(bench, insert("a", 1), change("a", 9), delete("a"))
+        assert await told(bench) == [], "it was never of interest"
+        await run(bench, insert("b", 11), change("b", 12), change("b", 2), change("b", 3), change("b", 20), delete("b"))
+        assert await told(bench) == [
+            ("enter", "b"),
+            ("change", "b"),
+            ("leave", "b"),
+            ("enter", "b"),
+            ("delete", "b"),
+        ]
+
+    @story
+    async def test_only_what_is_watched_counts_as_a_change(self, bench: Bench) -> None:
+        await declare(bench, note("titles", watches=['lower({row}."title")']))
+        retitle = sql("update conformance_note set title = {0} where id = 'a'")
+        await run(bench, insert("a", 1), change("a", 2), retitle("A"), retitle("b"), retitle("b"))
+        assert await told(bench) == [("enter", "a"), ("change", "a")]
+
+    @story
+    async def test_only_the_kinds_that_are_wanted_are_told(self, bench: Bench) -> None:
+        numbers = await declare(bench, *(note(kind, matches=GREATER, kinds=[kind]) for kind in KINDS))
+        await run(bench, insert("a", 11), change("a", 12), change("a", 1), change("a", 11), rename("a", "b"))
+        await run(bench, change("b", 12), delete("b"))
+        found = {
+            kind: await told(bench, [number]) for kind, number in zip(KINDS, numbers, strict=True) if kind != "truncate"
+        }
+        assert found == {
+            "enter": [("enter", "a"), ("enter", "a"), ("enter", "b")],
+            "change": [("change", "a"), ("change", "b")],
+            "leave": [("leave", "a")],
+            "delete": [("delete", "a"), ("delete", "b")],
+        }
+
+    @story
+    async def test_no_watch_at_all_tells_of_no_change(self, bench: Bench) -> None:
+        await declare(bench, note("entering", watches=[]))
+        await run(bench, insert("a", 1), change("a", 2), delete("a"))
+        assert await told(bench) == [("enter", "a"), ("delete", "a")]
+
+    @story
+    async def test_another_key_is_another_row(self, bench: Bench) -> None:
+        await declare(bench, note("great", matches=GREATER))
+        await run(bench, insert("a", 11), rename("a", "b"))
+        assert await told(bench) == [("enter", "a"), ("delete", "a"), ("enter", "b")]
+        await run(bench, sql("update conformance_note set id = 'c', amount = 1 where id = 'b'")())
+        assert await told(bench) == [("delete", "b")]
+        await run(bench, sql("update conformance_note set id = 'd', amount = 11 where id = 'c'")())
+        assert await told(bench) == [("enter", "d")]
+
+    @story
+    async def test_whatever_is_written_is_told_as_a_model_says(self, bench: Bench) -> None:
+        await make_table(bench, "thing", "a integer primary key, b integer, c integer")
+        models = [
+            Model(thing(name="all")),
+            Model(thing(name="b", matches='{row}."b" > 1'), about=lambda row: row[0] is not None and row[0] > 1),
+            Model(thing(name="c", watches=['{row}."c" / 2']), watched=lambda row: row[1] and row[1] // 2),
+            Model(
+                thing(
+                    name="both", matches='{row}."b" is null', watches=['{row}."c"'], kinds=["enter", "change", "leave"]
+                ),
+                about=lambda row: row[0] is None,
+                watched=lambda row: row[1],
+            ),
+        ]
+        numbers = await declare(bench, *(model.interest for model in models))
+        chance, rows, statements = random_of(7), dict[int, Row](), list[str]()
+        for _ in range(150):
+            before = dict(rows)
+            statements.append(write_one(chance, rows))
+            for model in models:
+                model.follow(before, rows)
+        await bench.writing(plainly(*statements))
+        for number, model in zip(numbers, models, strict=True):
+            assert await told(bench, [number]) == model.told, model.interest.name
+            assert len(model.told) > 20
+
+    @story
+    async def test_null_is_a_value_like_any_other(self, bench: Bench) -> None:
+        await make_table(bench, "thing", "a integer primary key, b integer")
+        await declare(bench, thing(matches='{row}."b" <> 1', watches=['{row}."b"']))
+        await run(bench, "insert into thing values (1, null), (2, 5)", "update thing set b = 6 where a = 1")
+        await run(bench, "update thing set b = null where a in (1, 2)", "update thing set b = null")
+        assert await told(bench) == [("enter", 2), ("enter", 1), ("leave", 1), ("leave", 2)]
+
+    @story
+    async def test_columns_are_captured_before_and_after(self, bench: Bench) -> None:
+        await declare(bench, note("great", matches=GREATER, before=["amount"], after=["title", "amount"]))
+        await run(bench, insert("a", 11), change("a", 12), change("a", 1), insert("b", 11), delete("b"))
+        found = [(one.kind, one.values("before"), one.values("after")) for one in await captured(bench)]
+        assert found == [
+            ("enter", {}, {"title": "a", "amount": 11}),
+            ("change", {"amount": 11}, {"title": "a", "amount": 12}),
+            ("leave", {"amount": 12}, {"title": "a", "amount": 1}),
+            ("enter", {}, {"title": "b", "amount": 11}),
+            ("delete", {"amount": 11}, {}),
+        ]
+
+    @story
+    async def test_a_condition_that_says_too_much_counts_all_that_is_captured(self, bench: Bench) -> None:
+        exact = note("exact", watches=['{row}."title"'], after=["amount"])
+        wider = note("wider", watches=['{row}."title"'], after=["amount"], exact=False)
+        one, other = await declare(bench, exact, wider)
+        await run(bench, insert("a", 1), change("a", 2))
+        assert await told(bench, [one]) == [("enter", "a")]
+        assert await told(bench, [other]) == [("enter", "a"), ("change", "a")]
+
+    @story
+    async def test_odd_names_and_keys_of_many_columns(self, bench: Bench) -> None:
+        await make_table(
+            bench, 'Odd "Name; --', '"Key 1" text, "key\'2" integer, "é" text, primary key ("Key 1", "key\'2")'
+        )
+        odd = Interest(name='it\'s "odd"', table='Odd "Name; --', key=["Key 1", "key'2"], after=["é"])
+        await declare(bench, odd)
+        name = bench.store.dialect.quote(odd.table)
+        await run(bench, f"""insert into {name} values ('x "y"', 7, 'ü\\'), ('z', -1, null)""", f"delete from {name}")
+        found = [(one.kind, one.key_values(), one.values("after")) for one in await captured(bench)]
+        assert found == [
+            ("enter", ('x "y"', 7), {"é": "ü\\"}),
+            ("enter", ("z", -1), {"é": None}),
+            ("delete", ('x "y"', 7), {}),
+            ("delete", ("z", -1), {}),
+        ]
+
+    @story
+    async def test_tables_of_others_with_any_columns(self, bench: Bench) -> None:
+        bytes_type, real = ("bytea", "double precision") if bench.store.dialect.schemas else ("blob", "real")
+        await make_table(bench, "thing", f"a {bytes_type} primary key, b {real}, c text")
+        await declare(bench, thing(after=["b", "c"]))
+        literal = "'\\x00ff'" if bench.store.dialect.schemas else "x'00ff'"
+        await run(bench, f"insert into thing values ({literal}, 0.1, 'tab\t\"quoted\" ☃'), ('\\x41', 1e300, null)")
+        (first, second) = await captured(bench)
+        assert first.key_values() == ("\\x00ff",)
+        assert [float(one.values("after")["b"]) for one in (first, second)] == [0.1, 1e300]
+        assert first.values("after")["c"] == 'tab\t"quoted" ☃'
+        assert second.values("after")["c"] is None
+
+    @story
+    async def test_what_is_undone_was_never_told(self, bench: Bench) -> None:
+        await declare(bench, note("all"))
+
+        async def write(session: Session) -> None:
+            await bench.insert(session, "a")
+            await session.savepoint("point")
+            await bench.insert(session, "b")
+            await session.rollback_to("point")
+            await bench.insert(session, "c")
+
+        await bench.writing(write)
+
+        async def fail(session: Session) -> None:
+            await bench.insert(session, "d")
+            raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            await bench.writing(fail)
+        assert await told(bench) == [("enter", "a"), ("enter", "c")]
+
+    @story
+    async def test_each_interest_is_told_by_itself(self, bench: Bench) -> None:
+        first, second = await declare(bench, note("one"), note("two", kinds=["delete"]))
+        await run(bench, insert("a", 1), delete("a"))
+        assert await told(bench, [first]) == [("enter", "a"), ("delete", "a")]
+        assert await told(bench, [second]) == [("delete", "a")]
+        assert await told(bench, []) == []
+
+    # ----- declaring
+
+    @story
+    async def test_declaring_again_changes_nothing(self, bench: Bench) -> None:
+        numbers = await declare(bench, note("one"), note("two"))
+        assert await declare(bench, note("two"), note("one")) == numbers[::-1]
+        assert await (await bench.another()).interests.declare([note("one")], after(9)) == numbers[:1]
+        rows = await bench.store.interests.list()
+        assert [(row.id, row.interest.name, row.state, row.declared_at) for row in rows] == [
+            (numbers[0], "one", "ok", NOW),
+            (numbers[1], "two", "ok", NOW),
+        ]
+        assert rows[0].interest.digest == note("one").digest
+
+    @story
+    async def test_many_declare_at_once(self, bench: Bench) -> None:
+        stores = [bench.store, await bench.another(), await bench.another()]
+        interests = [note("one"), note("two", matches=GREATER)]
+        found = await asyncio.gather(*(store.interests.declare(interests, NOW) for store in stores))
+        assert found[0] == found[1] == found[2]
+        assert await states(bench) == ["ok", "ok"]
+        await run(bench, insert("a", 1), insert("b", 11))
+        assert await told(bench) == [("enter", "a"), ("enter", "b"), ("enter", "b")]
+
+    @story
+    async def test_two_releases_of_one_interest_stand_side_by_side(self, bench: Bench) -> None:
+        old, new = await declare(bench, note("one"), note("one", matches=GREATER))
+        assert old != new
+        await run(bench, insert("a", 1))
+        await bench.store.interests.drop([old])
+        await run(bench, insert("b", 11), insert("c", 1))
+        assert await told(bench, [old]) == [("enter", "a")], "what was captured stays"
+        assert await told(bench, [new]) == [("enter", "b")]
+        assert [row.id for row in await bench.store.interests.list()] == [new]
+        await bench.store.interests.drop([old])
+        await bench.store.interests.drop([])
+        (again,) = await declare(bench, note("one"))
+        assert again not in {old, new}, "a number is never given twice"
+
+    @story
+    async def test_a_table_each_of_whose_changes_counts_is_known_however_it_is_spelled(self, bench: Bench) -> None:
+        other = "public.conformance_note" if bench.store.dialect.schemas else "Conformance_NOTE"
+        each_of, spellings = bench.store.interests.each_of, ("conformance_note", other)
+        await declare(bench, note("merged"))
+        assert await each_of(spellings) == frozenset()
+        (number,) = await declare(bench, note("one by one", each=True))
+        again = (await declare(bench, note("so too", each=True, table=other)))[0]
+        for one in (number, again):
+            assert await each_of((*spellings, "nothing")) == {*spellings}
+            assert await bench.reading(lambda session: each_of(spellings[:1], session)) == {spellings[0]}
+            await bench.store.interests.drop([one])
+        assert await each_of(spellings) == frozenset()
+
+    @story
+    async def test_triggers_that_are_gone_are_noticed_and_mended(self, bench: Bench) -> None:
+        (number,) = await declare(bench, note("all"))
+        on = " on conformance_note" if bench.store.dialect.schemas else ""
+        await bench.writing(plainly(f"drop trigger penstock_change_{number}_update{on}"))
+        assert await states(bench) == ["missing"]
+        await run(bench, insert("a", 1), change("a", 2))
+        assert await declare(bench, note("all")) == [number]
+        assert await states(bench) == ["ok"]
+        await run(bench, change("a", 3))
+        assert await told(bench) == [("enter", "a"), ("lost", None), ("change", "a")], "the reader knows of the gap"
+
+    @story
+    async def test_a_table_that_is_gone_is_noticed(self, bench: Bench) -> None:
+        await make_table(bench, "thing", "a integer primary key")
+        (number,) = await declare(bench, thing())
+        await bench.writing(plainly("drop table thing"))
+        assert await states(bench) == ["gone"]
+        with pytest.raises(DeclarationError, match="there is no table"):
+            await declare(bench, thing())
+        await make_table(bench, "thing", "a integer primary key")
+        assert await states(bench) == ["missing"]
+        assert await declare(bench, thing()) == [number]
+        await bench.writing(plainly("drop table thing"))
+        await bench.store.interests.drop([number])
+        assert await states(bench) == []
+
+    @story
+    async def test_no_write_fails_as_a_column_has_another_name(self, bench: Bench) -> None:
+        await make_table(bench, "thing", "a integer primary key, b integer")
+        await declare(bench, thing(after=["b"]))
+        await bench.writing(plainly("alter table thing rename column b to c"))
+        await run(bench, "insert into thing values (1, 2)")
+        assert await states(bench) == ["altered"]
+        with pytest.raises(DeclarationError, match="no column b"):
+            await declare(bench, thing(after=["b"]))
+        await declare(bench, thing(after=["c"]))
+        await run(bench, "insert into thing values (2, 2)")
+
+
+# ----- steps
+
+
+def note(name: str, **options: Any) -> Interest:
+    """An interest in notes."""
+    return Interest(**{"name": name, "table": "conformance_note", "key": ["id"], **options})
+
+
+def thing(**options: Any) -> Interest:
+    """An interest in things, a table of somebody else's."""
+    return Interest(**{"name": "things", "table": "thing", "key": ["a"], **options})
+
+
+async def declare(bench: Bench, *interests: Interest) -> list[int]:
+    """Declare interests."""
+    return await bench.store.interests.declare(interests, NOW)
+
+
+async def make_table(bench: Bench, name: str, columns: str) -> None:
+    """Make a table past penstock, as another program would."""
+    await bench.writing(plainly(f"create table {bench.store.dialect.quote(name)} ({columns})"))
+
+
+def plainly(*statements: str) -> Any:
+    """Runs SQL in a session."""
+
+    async def write(session: Session) -> None:
+        for statement in statements:
+            await session.execute(Statement(statement))
+
+    return write
+
+
+async def run(bench: Bench, *statements: str, store: Store | None = None) -> None:
+    """Run statements, each in a transaction of its own."""
+    for statement in statements:
+        await bench.writing(plainly(statement), store)
+
+
+def sql(text: str) -> Any:
+    """SQL with values written into it."""
+    return lambda *values: text.format(*(f"'{value}'" for value in values))
+
+
+def insert(title: str, amount: int) -> str:
+    """Insert a note whose id is its title."""
+    return (
+        f"insert into conformance_note (id, creation_time, title, amount) "
+        f"values ('{title}', '2030-01-01T00:00:00.000000Z', '{title}', {amount})"
+    )
+
+
+def change(title: str, amount: int) -> str:
+    """Change a note's amount."""
+    return f"update conformance_note set amount = {amount} where id = '{title}'"
+
+
+def rename(title: str, to: str) -> str:
+    """Change a note's key."""
+    return f"update conformance_note set id = '{to}' where id = '{title}'"
+
+
+def delete(title: str) -> str:
+    """Delete a note."""
+    return f"delete from conformance_note where id = '{title}'"
+
+
+async def captured(bench: Bench, interests: Sequence[int] | None = None) -> list[Any]:
+    """What the feed holds."""
+    return (await bench.store.changes.read(BEGINNING, 1000, interests)).changes
+
+
+_read: WeakKeyDictionary[Bench, dict[tuple[int, ...], Any]] = WeakKeyDictionary()
+
+
+async def told(bench: Bench, interests: Sequence[int] | None = None) -> list[tuple[str, Any]]:
+    """Kind and key of what was captured since the last time this was asked of these interests."""
+    positions = _read.setdefault(bench, {})
+    asked = () if interests is None else tuple(interests)
+    batch = await bench.store.changes.read(positions.get(asked, BEGINNING), 1000, interests)
+    positions[asked] = batch.position
+    return [(one.kind, one.key_values()[0] if one.key else None) for one in batch.changes]
+
+
+async def states(bench: Bench) -> list[str]:
+    """How interests stand."""
+    return [row.state for row in await bench.store.interests.list()]

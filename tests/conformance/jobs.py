@@ -1,0 +1,391 @@
+"""What a store promises of jobs that wait, are claimed, looked at and forgotten. How they end is in `settlements`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from conformance.bench import (
+    AGAIN,
+    KEEP,
+    NOW,
+    Bench,
+    Suite,
+    after,
+    ended,
+    ids,
+    lose,
+    new_job,
+    rooms,
+    story,
+)
+from penstock.errors import TryAgain
+from penstock.jobs.job import Job, NewJob, Options, Settlement
+from penstock.jobs.states import JobEvent, JobState
+from penstock.store.contract.store import Session, Statement, Store
+
+
+class Listening:
+    """A session that remembers the statements it is given."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.heard: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._session, name)
+
+        def listen(statement: Statement, *args: Any) -> Any:
+            self.heard.append(statement.sql)
+            return verb(statement, *args)
+
+        return listen if name in {"fetch", "execute", "execute_many"} else verb
+
+
+class Jobs(Suite):
+    """`store.contract.Jobs`: enqueueing, claiming, looking and pruning."""
+
+    # ----- enqueue
+
+    @story
+    async def test_a_job_is_kept_as_it_was_enqueued(self, bench: Bench) -> None:
+        job = new_job("action", priority=3, retry=AGAIN, args='{"text":"žluťoučký \\u2028 kůň"}')
+        await bench.enqueue(job)
+        status = await bench.status(job.id)
+        assert (status.state, status.attempt) == (JobState.PENDING, 0)
+        assert (status.function, status.args) == (job.function, {"text": "žluťoučký \u2028 kůň"})
+        assert (status.run_at, status.enqueued_at) == (NOW, NOW)
+        claimed = await bench.claim_one(await bench.lease(), after(5))
+        assert claimed == Job(
+            job.id,
+            job.function,
+            "action",
+            job.args,
+            NOW,
+            job.pool,
+            3,
+            Options(retry=AGAIN),
+            None,
+            None,
+            1,
+            enqueued_at=NOW,
+            started_at=after(5),
+        )
+
+    @story
+    async def test_a_job_is_enqueued_only_if_its_transaction_commits(self, bench: Bench) -> None:
+        now, later = new_job(), new_job(delay=10)
+        session = await bench.store.begin_write()
+        await bench.store.jobs.enqueue(session, [now, later], NOW)
+        assert await bench.count() == {}
+        await session.rollback()
+        assert await bench.count() == {}
+        assert await bench.claim(await bench.lease(), now=after(20)) == []
+
+    @story
+    async def test_many_jobs_are_enqueued_at_once_and_stay_in_order(self, bench: Bench) -> None:
+        jobs = [new_job(delay=number % 2) for number in range(1000)]
+        await bench.enqueue(*jobs)
+        assert await bench.count() == {"ready": 500, "scheduled": 500}
+        claimed = await bench.claim(await bench.lease(), 500)
+        assert ids(claimed) == ids(jobs[::2])
+
+    @story
+    async def test_jobs_that_are_alike_are_enqueued_while_they_are_made(self, bench: Bench) -> None:
+        due = []
+        for many, delay, key in ((250, 0, None), (250, 10, None), (250, 0, "a"), (7, 0, None), (0, 0, None)):
+            made = [new_job(delay=delay, concurrency_key=key) for _ in range(many)]
+            before, session = await bench.count(), await bench.store.begin_write()
+            await bench.store.jobs.enqueue_alike(session, iter(made), NOW)
+            assert await bench.count() == before
+            await session.commit()
+            now, place = await bench.count(), "scheduled" if delay else "ready"
+            assert now.get(place, 0) - before.get(place, 0) == many == sum(now.values()) - sum(before.values())
+            due += [] if delay or key else made
+        assert ids(await bench.claim(await bench.lease(), 1000)) == ids(due)
+
+    @story
+    async def test_if_one_cannot_be_made_none_is_stored(self, bench: Bench) -> None:
+        def each() -> Iterator[NewJob]:
+            yield from (new_job() for _ in range(150))
+            raise LookupError("the 151st")
+
+        with pytest.raises(LookupError, match="the 151st"):
+            await bench.writing(lambda session: bench.store.jobs.enqueue_alike(session, each(), NOW))
+        assert await bench.count() == {}
+        await bench.enqueue(new_job())
+        assert await bench.count() == {"ready": 1}
+
+    @story
+    async def test_a_job_is_enqueued_alone(self, bench: Bench) -> None:
+        jobs = [new_job("action", retry=AGAIN), new_job(delay=10), new_job(concurrency_key="a")]
+        for job in jobs:
+            await bench.store.jobs.enqueue_alone(job, NOW)
+        assert await bench.count() == {"ready": 2, "scheduled": 1}
+        assert ids(await bench.claim(await bench.lease())) == [jobs[0].id]
+        with pytest.raises(Exception, match="already"):
+            await bench.store.jobs.enqueue_alone(jobs[1], NOW)
+
+    @story
+    async def test_no_jobs_are_enqueued_without_fuss(self, bench: Bench) -> None:
+        await bench.enqueue()
+        await bench.request_cancel()
+        assert await bench.count() == {}
+
+    @story
+    async def test_an_id_is_taken_once(self, bench: Bench) -> None:
+        job = new_job()
+        await bench.enqueue(job)
+        with pytest.raises(Exception, match="already"):
+            await bench.enqueue(job)
+
+    # ----- claim
+
+    @story
+    async def test_the_most_urgent_come_first_then_the_oldest(self, bench: Bench) -> None:
+        low, first, second, high = new_job(priority=-1), new_job(), new_job(), new_job(priority=9)
+        await bench.enqueue(low, first, second, high)
+        lease = await bench.lease()
+        assert ids(await bench.claim(lease, 1)) == [high.id]
+        assert ids(await bench.claim(lease, 2)) == [first.id, second.id]
+        assert ids(await bench.claim(lease, 2)) == [low.id]
+        assert ids(await bench.claim(lease, 2)) == []
+
+    @story
+    async def test_the_order_is_that_of_enqueueing_and_not_of_ids(self, bench: Bench) -> None:
+        """Ids are made by the machines that enqueue, whose clocks differ."""
+        older, newer = new_job(), new_job()
+        await bench.enqueue(newer)
+        await bench.enqueue(older)
+        assert ids(await bench.claim(await bench.lease())) == [newer.id, older.id]
+
+    @story
+    async def test_each_job_is_claimed_once_by_many_at_a_time(self, bench: Bench) -> None:
+        stores: list[Store] = [await bench.another() for _ in range(3)]
+        jobs = [new_job() for _ in range(200)]
+        await bench.enqueue(*jobs)
+
+        async def claim_all(store: Store) -> list[Job]:
+            lease, claimed = await store.leases.take("one of many", timedelta(seconds=30), NOW), []
+            while found := await self._claim_patiently(store, lease):
+                claimed += found
+            return claimed
+
+        claims = await asyncio.gather(*(claim_all(store) for store in stores for _ in range(3)))
+        claimed = [job.id for claim in claims for job in claim]
+        assert sorted(claimed) == ids(jobs)
+        assert await bench.count() == {"running": 200}
+
+    async def _claim_patiently(self, store: Store, lease: int) -> list[Job]:
+        while True:
+            try:
+                return (await store.jobs.claim(lease, 7, rooms(7), NOW)).jobs
+            except TryAgain:
+                continue
+
+    @story
+    async def test_under_a_lease_that_was_taken_away_nothing_is_claimed(self, bench: Bench) -> None:
+        job = new_job()
+        await bench.enqueue(job)
+        gone = await bench.lease()
+        await bench.store.leases.give_back(gone)
+        assert await bench.claim(gone) == []
+        rescued = await bench.lease()
+        await bench.store.leases.rescue(rescued, after(31), lose())
+        assert await bench.claim(rescued) == []
+        assert await bench.state(job.id) == "pending"
+
+    @story
+    async def test_a_job_runs_under_its_lease_only(self, bench: Bench) -> None:
+        job = new_job()
+        await bench.enqueue(job)
+        lease, other = await bench.lease(), await bench.lease()
+        await bench.claim(lease)
+        assert ids(await bench.store.leases.jobs(lease)) == [job.id]
+        assert await bench.store.leases.jobs(other) == []
+        assert await bench.claim(other) == []
+
+    # ----- scheduled for later
+
+    @story
+    async def test_a_scheduled_job_waits_for_its_time(self, bench: Bench) -> None:
+        job = new_job(delay=10)
+        await bench.enqueue(job)
+        lease = await bench.lease()
+        for moment, expected in ((0, []), (9.999999, []), (10, [job.id])):
+            claim = await bench.store.jobs.claim(lease, 5, rooms(5), after(moment))
+            assert ids(claim.jobs) == expected
+            assert claim.next_run_at == (None if expected else after(10))
+
+    @story
+    async def test_the_next_time_is_that_of_the_earliest(self, bench: Bench) -> None:
+        lease = await bench.lease()
+        assert (await bench.store.jobs.claim(lease, 5, rooms(5), NOW)).next_run_at is None
+        await bench.enqueue(new_job(delay=20), new_job(delay=10), new_job(delay=30))
+        assert (await bench.store.jobs.claim(lease, 5, rooms(5), NOW)).next_run_at == after(10)
+        claim = await bench.store.jobs.claim(lease, 5, rooms(5), after(15))
+        assert (len(claim.jobs), claim.next_run_at) == (1, after(20))
+
+    @story
+    async def test_due_jobs_start_in_the_order_of_their_times(self, bench: Bench) -> None:
+        jobs = [new_job(delay=delay) for delay in (3, 1, 2, 1)]
+        await bench.enqueue(*jobs)
+        claimed = await bench.claim(await bench.lease(), now=after(5))
+        assert ids(claimed) == [jobs[1].id, jobs[3].id, jobs[2].id, jobs[0].id]
+
+    @story
+    async def test_more_due_jobs_than_places_wait_as_ready(self, bench: Bench) -> None:
+        await bench.enqueue(*(new_job(delay=1) for _ in range(5)))
+        lease = await bench.lease()
+        claim = await bench.store.jobs.claim(lease, 2, rooms(2), after(2))
+        assert (len(claim.jobs), claim.next_run_at) == (2, None)
+        assert await bench.count() == {"ready": 3, "running": 2}
+
+    @story
+    async def test_thousands_that_are_due_together_all_start(self, bench: Bench) -> None:
+        jobs = [new_job(delay=1) for _ in range(2500)]
+        await bench.enqueue(*jobs)
+        lease, claimed = await bench.lease(), []
+        while (claim := await bench.store.jobs.claim(lease, 600, rooms(600), after(2))).jobs:
+            claimed += ids(claim.jobs)
+        assert claimed == ids(jobs)
+
+    # ----- look
+
+    @story
+    async def test_a_job_is_found_wherever_it_stands(self, bench: Bench) -> None:
+        ready, scheduled, runs, failed = new_job(), new_job(delay=10), new_job(), new_job()
+        lease, (running, finished) = await bench.running(runs, failed)
+        await bench.enqueue(ready, scheduled)
+        await bench.settle(lease, ended(finished, JobEvent.RAISED, error="E"))
+        found = {job.id: await bench.state(job.id) for job in (ready, scheduled, running, finished)}
+        assert list(found.values()) == ["pending", "pending", "running", "failed"]
+        assert await bench.find(new_job().id) is None
+        assert await bench.count() == {"ready": 1, "scheduled": 1, "running": 1, "failed": 1}
+
+    @story
+    async def test_jobs_are_listed_newest_first_by_state(self, bench: Bench) -> None:
+        jobs = [new_job(delay=10 if number == 1 else 0) for number in range(5)]
+        lease, claimed = await bench.running(jobs[3], jobs[4])
+        await bench.enqueue(*jobs[:3])
+        await bench.settle(lease, ended(claimed[0]))
+        order = {status.id: number for number, status in enumerate(await bench.list())}
+        assert len(order) == 5
+        listed = [[status.state.value for status in await bench.list(state)] for state in (None, "pending")]
+        assert listed == [["running", "success", "pending", "pending", "pending"], ["pending"] * 3]
+        assert [status.run_at for status in await bench.list("pending")] == [NOW, after(10), NOW]
+        assert [len(await bench.list(state)) for state in ("running", "success", "failed", "canceled")] == [1, 1, 0, 0]
+        assert len(await bench.list(limit=2)) == 2
+
+    @story
+    async def test_a_job_is_found_in_the_transaction_that_enqueues_it(self, bench: Bench) -> None:
+        job = new_job()
+        session = await bench.store.begin_write()
+        await bench.store.jobs.enqueue(session, [job], NOW)
+        status = await bench.store.jobs.find(session, job.id, NOW)
+        assert status is not None
+        assert status.state is JobState.PENDING
+        await session.rollback()
+
+    # ----- forget
+
+    @story
+    async def test_a_status_expires_on_time_and_is_pruned_later(self, bench: Bench) -> None:
+        lease, (short, medium, long) = await bench.running(new_job(), new_job(), new_job())
+        days = {short.id: 1, medium.id: 5, long.id: 400}
+        await bench.settle(lease, *(self._kept_for(ended(job), days[job.id]) for job in (short, medium, long)))
+        for day, known in ((0, 3), (0.99, 3), (1, 2), (4.99, 2), (5, 1), (399.9, 1), (400, 0)):
+            now = after(day * 86400)
+            assert len(await bench.list(now=now)) == known, f"on day {day}"
+            assert (await bench.count(now)).get("success", 0) == known
+            assert (await bench.find(short.id, now) is None) is (day >= 1)
+
+    def _kept_for(self, settlement: Settlement, days: float) -> Settlement:
+        return Settlement(
+            id=settlement.id,
+            state=settlement.state,
+            event=settlement.event,
+            attempt=settlement.attempt,
+            run_at=settlement.run_at,
+            finished_at=settlement.finished_at,
+            expires_at=settlement.finished_at + timedelta(days=days),
+            result="null",
+        )
+
+    @story
+    async def test_pruning_takes_what_has_expired_and_nothing_else(self, bench: Bench) -> None:
+        """For two months, each day some jobs end and the pruner runs: nobody's status goes before its time."""
+        lease = await bench.lease(ttl=timedelta(days=1000))
+        kept: dict[object, float] = {}
+        for day in range(60):
+            now = after(day * 86400)
+            jobs = [new_job(now=now) for _ in range(4)]
+            await bench.enqueue(*jobs, now=now)
+            claimed = await bench.claim(lease, now=now)
+            lengths = (0.25, 1, 7, 20)
+            await bench.settle(
+                lease,
+                *(self._kept_for(ended(job, now=now), length) for job, length in zip(claimed, lengths, strict=True)),
+            )
+            kept |= {job.id: day + length for job, length in zip(claimed, lengths, strict=True)}
+            await bench.store.jobs.prune(now, 1000)
+            expected = sum(until > day for until in kept.values())
+            assert await bench.count(now) == {"success": expected}, f"on day {day}"
+        end = after(200 * 86400)
+        for day in range(60, 120):
+            await bench.store.jobs.prune(after(day * 86400), 1000)
+        assert await bench.store.jobs.prune(end, 1000) == 0, "nothing is left behind"
+        assert await bench.list(now=NOW) == []
+
+    @story
+    async def test_pruning_goes_in_bounded_pieces(self, bench: Bench) -> None:
+        lease, jobs = await bench.running(*(new_job() for _ in range(10)))
+        await bench.settle(lease, *(self._kept_for(ended(job), 400) for job in jobs))
+        now = after(401 * 86400)
+        assert [await bench.store.jobs.prune(now, 4) for _ in range(4)] == [4, 4, 2, 0]
+
+    @story
+    async def test_pruning_leaves_jobs_alone_that_have_not_ended(self, bench: Bench) -> None:
+        _lease, _jobs = await bench.running(new_job())
+        await bench.enqueue(new_job(), new_job(delay=10))
+        for day in range(40):
+            await bench.store.jobs.prune(after(day * 86400), 1000)
+        assert await bench.count() == {"ready": 1, "scheduled": 1, "running": 1}
+
+    # ----- in peace with users
+
+    @story
+    async def test_a_users_transaction_only_inserts_and_looks(self, bench: Bench) -> None:
+        """What workers update and delete all the time, a transaction of a user's never does: neither is in the way."""
+        session = await bench.store.begin_write()
+        listening = Listening(session)
+        await bench.store.jobs.enqueue(listening, [new_job(), new_job(delay=5)], NOW)
+        await bench.store.jobs.request_cancel(listening, [new_job().id], NOW)
+        await bench.store.jobs.find(listening, new_job().id, NOW)
+        await session.rollback()
+        assert listening.heard
+        for sql in listening.heard:
+            assert not re.search(r"\b(update|delete|truncate|merge)\b", sql, re.IGNORECASE), sql
+
+    @story
+    async def test_enqueueing_neither_waits_for_workers_nor_conflicts_with_them(self, bench: Bench) -> None:
+        """A user's transaction only inserts: while it is open, all else goes on, and then it commits."""
+        if self.one_writer:
+            return  # then all who write wait for each other, workers too
+        lease, (job,) = await bench.running(new_job())
+        await bench.enqueue(new_job(), new_job(delay=1))
+        session = await bench.store.begin_write()
+        await bench.insert(session, "effect")
+        await bench.store.jobs.enqueue(session, [new_job(), new_job(delay=5)], NOW)
+        await bench.store.jobs.request_cancel(session, [new_job().id], NOW)
+        assert len(await bench.claim(lease, now=after(2))) == 2
+        await bench.settle(lease, ended(job))
+        await bench.cancel_pending()
+        await bench.store.jobs.prune(NOW + 2 * KEEP, 10)
+        await session.commit()
+        assert await bench.count() == {"ready": 1, "scheduled": 1, "running": 2, "success": 1}

@@ -1,0 +1,250 @@
+"""What a store promises of keys: one job at a time has one, and it is free when the job has started, or ended."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from conformance.bench import (
+    AGAIN,
+    KEEP,
+    NOW,
+    Bench,
+    Suite,
+    after,
+    ended,
+    lose,
+    new_job,
+    story,
+)
+from penstock.jobs.job import NewJob, Settlement
+from penstock.jobs.settle import completed
+from penstock.jobs.states import JobEvent
+from penstock.pools.pool import PoolDefinition
+from penstock.store.contract.keys import KeyHolder
+from penstock.store.contract.store import Room
+
+
+class Keys(Suite):
+    """`store.contract.Keys`."""
+
+    @story
+    async def test_a_key_is_had_by_one_job_of_a_pool(self, bench: Bench) -> None:
+        one, two, elsewhere = keyed(), keyed(), keyed(pool="q")
+        assert await hold(bench, one)
+        assert not await hold(bench, two)
+        assert await hold(bench, elsewhere)
+        assert await hold(bench, keyed("other"))
+        assert await holder(bench) == KeyHolder(one.id, until_start=False, enqueued_at=NOW)
+        assert await holder(bench, "unknown") is None
+
+    @story
+    async def test_a_key_is_free_if_its_transaction_is_undone(self, bench: Bench) -> None:
+        session = await bench.store.begin_write()
+        assert await bench.store.keys.hold(session, keyed())
+        await session.rollback()
+        assert await holder(bench) is None
+        assert await hold(bench, keyed())
+
+    @story
+    async def test_a_key_is_had_until_its_job_has_ended(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("p", 100)])
+        job = keyed(kind="action", retry=AGAIN)
+        await hold(bench, job)
+        lease = await bench.lease()
+        assert not await free(bench, job)
+        (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)).jobs
+        assert not await free(bench, job)
+        assert await holder(bench) == KeyHolder(job.id, until_start=False, enqueued_at=None)
+        await bench.settle(lease, ended(running, JobEvent.RAISED, error="No"))
+        assert not await free(bench, job)
+        assert await holder(bench) == KeyHolder(job.id, until_start=False, enqueued_at=None), "it is tried again"
+        (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], after(60))).jobs
+        assert await bench.store.jobs.settle(await bench.lease(), [ended(running)]) == set()
+        assert await holder(bench) is not None, "who has lost the job frees nothing"
+        await bench.settle(lease, ended(running))
+        assert await holder(bench) is None
+
+    @story
+    async def test_a_key_may_be_had_only_until_its_job_starts(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("p", 100)])
+        job, next_one = keyed(until_start=True, kind="action", retry=AGAIN), keyed(until_start=True)
+        await hold(bench, job)
+        lease = await bench.lease()
+        (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)).jobs
+        assert await hold(bench, next_one)
+        await bench.settle(lease, ended(running))
+        assert await holder(bench) == KeyHolder(next_one.id, until_start=True, enqueued_at=NOW), "not that of another"
+
+    @story
+    async def test_a_key_is_free_when_its_job_is_canceled_or_lost(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("p", 100)])
+        for until_start in (False, True):
+            for delay in (0, 60):
+                job = keyed(delay=delay, until_start=until_start)
+                await hold(bench, job)
+                await bench.request_cancel(job.id)
+                await bench.cancel_pending()
+                assert await holder(bench) is None
+        await hold(bench, keyed(kind="action"))
+        lease = await bench.lease()
+        await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)
+        await bench.store.leases.rescue(lease, after(31), lose(after(31)))
+        assert await holder(bench) is None
+
+    @story
+    async def test_a_key_is_free_when_its_on_complete_has_run(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("p", 100)])
+        lease = await bench.lease()
+        for canceled in (False, True):
+            job = keyed(on_complete="conformance:told")
+            await hold(bench, job)
+            if canceled:
+                await bench.request_cancel(job.id)
+                await bench.cancel_pending()
+            else:
+                (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)).jobs
+                await bench.settle(lease, ended(running))
+            assert not await free(bench, job)
+            assert await holder(bench) == KeyHolder(job.id, until_start=False, enqueued_at=None)
+            (running,) = (await bench.store.jobs.claim(lease, 5, [], NOW)).jobs
+            assert running.ending is not None
+            await within(bench, lease, completed(running, running.ending, NOW, KEEP))
+            assert await holder(bench) is None
+
+    @story
+    async def test_a_key_is_taken_from_a_job_that_was_never_stored(self, bench: Bench) -> None:
+        lost, other = keyed(), keyed()
+        await bench.writing(lambda session: bench.store.keys.hold(session, lost))
+        assert not await hold(bench, other)
+        assert not await free(bench, other), "it has not the key"
+        assert await free(bench, lost)
+        assert not await free(bench, lost)
+        assert await hold(bench, other)
+
+    @story
+    async def test_a_pending_job_gives_way_to_another_and_keeps_its_id(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("p", 100)])
+        first = keyed(until_start=True, delay=10)
+        second = keyed(until_start=True, delay=60, args='{"new": 1}', priority=3, concurrency_key="a")
+        await hold(bench, first)
+        assert await replace(bench, first, second)
+        status = await bench.status(first.id)
+        assert (status.args, status.run_at, status.enqueued_at) == ({"new": 1}, after(60), NOW)
+        lease = await bench.lease()
+        assert (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], after(59))).jobs == []
+        assert await replace(bench, first, keyed(until_start=True, delay=-1))
+        (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)).jobs
+        assert (running.id, running.args, running.options.concurrency_key) == (first.id, "{}", None)
+        assert not await replace(bench, first, second), "it has started"
+        assert await holder(bench) is None
+
+    @story
+    async def test_a_job_that_waits_at_its_gate_can_be_put_off(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("p", 100)])
+        first = keyed(until_start=True)
+        await hold(bench, first)
+        assert await replace(bench, first, keyed(until_start=True, delay=60))
+        found = await bench.store.jobs.claim(await bench.lease(), 5, [Room("p", 5, 1)], NOW)
+        assert (found.jobs, found.next_run_at) == ([], NOW + timedelta(seconds=60))
+
+    @story
+    async def test_a_job_that_is_to_be_canceled_gives_way_to_none_but_leaves_its_key(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("p", 100)])
+        for until_start in (False, True):
+            old, new = keyed(until_start=until_start), keyed(until_start=not until_start)
+            await hold(bench, old)
+            assert not await take_over(bench, old, new), "it is not to be canceled"
+            await bench.request_cancel(old.id)
+            known = KeyHolder(old.id, until_start=until_start, enqueued_at=None, canceled=True)
+            assert await holder(bench) == known
+            assert not await replace(bench, old, new)
+            assert await take_over(bench, old, new)
+            assert await holder(bench) == KeyHolder(new.id, until_start=not until_start, enqueued_at=NOW)
+            await bench.cancel_pending()
+            assert await bench.state(old.id) == "canceled"
+            assert await holder(bench) == KeyHolder(new.id, until_start=not until_start, enqueued_at=NOW)
+            lease = await bench.lease()
+            (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)).jobs
+            assert running.id == new.id
+            await bench.request_cancel(new.id)
+            assert not await take_over(bench, new, old), "it has started"
+            await bench.settle(lease, ended(running))
+            assert await holder(bench) is None
+
+    @story
+    async def test_a_job_to_be_canceled_has_its_key_until_its_on_complete_has_run(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("p", 100)])
+        job = keyed(on_complete="conformance:told")
+        known = KeyHolder(job.id, until_start=False, enqueued_at=None)
+        await hold(bench, job)
+        await bench.request_cancel(job.id)
+        assert await holder(bench) == known
+        assert not await replace(bench, job, keyed())
+        await bench.cancel_pending()
+        lease = await bench.lease()
+        (running,) = (await bench.store.jobs.claim(lease, 5, [], NOW)).jobs
+        await bench.settle(lease, ended(running, JobEvent.RAISED, error="No"))
+        assert await holder(bench) == known, "it is called again"
+        assert not await replace(bench, job, keyed())
+
+    @story
+    async def test_who_comes_in_the_place_of_another_has_the_key_as_long_as_it_asks(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("p", 100)])
+        job = keyed()
+        await hold(bench, job)
+        assert await replace(bench, job, keyed(until_start=True))
+        assert await holder(bench) == KeyHolder(job.id, until_start=True, enqueued_at=NOW)
+        assert (await bench.store.jobs.claim(await bench.lease(), 5, [Room("p", 5, 1)], NOW)).jobs
+        assert await holder(bench) is None
+
+
+def keyed(key: str = "k", **asked: Any) -> NewJob:
+    """A job with a key."""
+    return new_job(**{"pool": "p", "key": key, **asked})
+
+
+async def hold(bench: Bench, job: NewJob) -> bool:
+    """Enqueue a job if its key is free; whether it was."""
+
+    async def enqueue(session: Any) -> bool:
+        held = await bench.store.keys.hold(session, job)
+        if held:
+            await bench.store.jobs.enqueue(session, [job], NOW)
+        return held
+
+    return await bench.writing(enqueue)
+
+
+async def holder(bench: Bench, key: str = "k") -> KeyHolder | None:
+    """Who has a key of the pool."""
+    return await bench.reading(lambda session: bench.store.keys.holder(session, "p", key))
+
+
+async def free(bench: Bench, job: NewJob) -> bool:
+    """Take its key from a job, if that is not there; whether it was so."""
+    return await bench.writing(lambda session: bench.store.keys.free(session, "p", "k", job.id))
+
+
+async def replace(bench: Bench, old: NewJob, new: NewJob) -> bool:
+    """Put a job in the place of another."""
+    known = KeyHolder(old.id, until_start=bool(old.options.until_start), enqueued_at=NOW)
+    return await bench.writing(lambda session: bench.store.keys.replace(session, known, new, NOW))
+
+
+async def take_over(bench: Bench, old: NewJob, new: NewJob) -> bool:
+    """Enqueue a job with the key of another, if it may have that; whether it did."""
+    known = KeyHolder(old.id, until_start=False, enqueued_at=None, canceled=True)
+
+    async def enqueue(session: Any) -> bool:
+        taken = await bench.store.keys.take_over(session, known, new)
+        if taken:
+            await bench.store.jobs.enqueue(session, [new], NOW)
+        return taken
+
+    return await bench.writing(enqueue)
+
+
+async def within(bench: Bench, lease: int, settlement: Settlement) -> None:
+    """Settle a job in a transaction."""
+    assert await bench.writing(lambda session: bench.store.jobs.settle_within(session, lease, settlement))

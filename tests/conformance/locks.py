@@ -1,0 +1,221 @@
+"""What a store promises of locks: one holder at a time, numbers that rise, and no move by who is not the holder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from conformance.bench import NOW, Bench, Suite, after, story
+from penstock.clock import SystemClock
+from penstock.errors import Conflict
+from penstock.store.contract.locks import LOCK_KEPT, LockRow
+from penstock.store.contract.store import Store
+
+LEASE = timedelta(seconds=15)
+
+_attempts = itertools.count(1)
+
+
+class Locks(Suite):
+    """`store.contract.Locks`."""
+
+    @story
+    async def test_a_free_lock_is_taken_and_a_held_one_is_not(self, bench: Bench) -> None:
+        attempt = new_attempt()
+        row = await bench.store.locks.take("k", attempt, "ada", LEASE, NOW)
+        assert row == LockRow("k", row.fence, attempt, "ada", NOW, after(15), wanted=False)
+        assert await take(bench, "k", "eve") == row, "it tells who has it"
+        assert await take(bench, "k", "eve", after(14.9)) == row
+        assert (await take(bench, "K", "eve")).holder == "eve", "keys are told apart to the letter"
+
+    @story
+    async def test_asked_twice_for_one_attempt_it_answers_the_same(self, bench: Bench) -> None:
+        attempt = new_attempt()
+        row = await bench.store.locks.take("k", attempt, "ada", LEASE, NOW)
+        assert await bench.store.locks.take("k", attempt, "ada", LEASE, after(1)) == row
+
+    @story
+    async def test_numbers_rise_and_none_is_given_twice(self, bench: Bench) -> None:
+        fences = []
+        for number in range(4):
+            row = await take(bench, "k", now=after(number * 100))
+            fences.append(row.fence)
+            if number % 2:  # given back, or left to run out
+                assert await bench.store.locks.release("k", row.fence) is not None
+        fences.append((await take(bench, "other")).fence)
+        assert await bench.store.locks.prune(after(400) + LOCK_KEPT + LEASE, 10) == 1
+        fences.append((await take(bench, "k")).fence)
+        assert fences == sorted(set(fences))
+
+    @story
+    async def test_one_that_is_given_back_is_free_at_once(self, bench: Bench) -> None:
+        row = await take(bench, "k")
+        assert await bench.store.locks.release("k", row.fence) == row
+        assert await bench.store.locks.release("k", row.fence) is None, "not twice"
+        again = await take(bench, "k", "eve")
+        assert (again.holder, again.fence > row.fence) == ("eve", True)
+
+    @story
+    async def test_one_that_has_run_out_is_taken_over(self, bench: Bench) -> None:
+        row = await take(bench, "k")
+        assert (await take(bench, "k", "eve", after(14.999))).fence == row.fence
+        again = await take(bench, "k", "eve", after(15))
+        assert (again.holder, again.taken_at, again.expires_at) == ("eve", after(15), after(30))
+
+    @story
+    async def test_one_that_is_renewed_does_not_run_out(self, bench: Bench) -> None:
+        row = await take(bench, "k")
+        assert await bench.store.locks.renew("k", row.fence, LEASE, after(10))
+        found = await take(bench, "k", "eve", after(20))
+        assert (found.fence, found.taken_at, found.expires_at) == (row.fence, NOW, after(25))
+
+    @story
+    async def test_who_has_lost_it_does_nothing_to_the_next_holder(self, bench: Bench) -> None:
+        locks, attempt = bench.store.locks, new_attempt()
+        lost = await locks.take("k", attempt, "ada", LEASE, NOW)
+        row = await take(bench, "k", "eve", after(15))
+        assert not await locks.renew("k", lost.fence, timedelta(days=1), after(15))
+        assert await locks.release("k", lost.fence) is None
+        assert await locks.withdraw("k", attempt) is None
+        assert not await locks.want("k", lost.fence)
+        assert not await check(bench, "k", lost.fence)
+        assert await take(bench, "k", now=after(16)) == row
+        assert await check(bench, "k", row.fence)
+
+    @story
+    async def test_a_number_is_that_of_one_key(self, bench: Bench) -> None:
+        one, two = await take(bench, "one"), await take(bench, "two")
+        assert not await bench.store.locks.renew("one", two.fence, LEASE, NOW)
+        assert await bench.store.locks.release("two", one.fence) is None
+        assert not await check(bench, "one", two.fence)
+        assert [row.key for row in await listed(bench)] == ["one", "two"]
+
+    @story
+    async def test_what_nobody_heard_of_is_withdrawn(self, bench: Bench) -> None:
+        locks, attempt = bench.store.locks, new_attempt()
+        assert await locks.withdraw("k", attempt) is None
+        row = await locks.take("k", attempt, "ada", LEASE, NOW)
+        assert await locks.withdraw("k", attempt) == row
+        assert await listed(bench) == []
+
+    @story
+    async def test_who_gives_it_back_learns_that_somebody_waits(self, bench: Bench) -> None:
+        row = await take(bench, "k")
+        assert await bench.store.locks.want("k", row.fence)
+        assert await bench.store.locks.want("k", row.fence), "many may wait"
+        assert (await take(bench, "k", "eve")).wanted
+        released = await bench.store.locks.release("k", row.fence)
+        assert released is not None
+        assert released.wanted
+        assert not await bench.store.locks.want("k", row.fence), "it is free by now"
+        assert not (await take(bench, "k")).wanted
+
+    @story
+    async def test_they_are_listed_in_the_order_in_which_they_were_taken(self, bench: Bench) -> None:
+        for number, key in enumerate("cab"):
+            await take(bench, key, now=after(number))
+        assert [row.key for row in await listed(bench)] == ["c", "a", "b"]
+        assert [row.key for row in await listed(bench, limit=2)] == ["c", "a"]
+
+    @story
+    async def test_only_those_are_forgotten_that_ran_out_long_ago(self, bench: Bench) -> None:
+        for number in range(3):
+            await take(bench, f"k{number}", now=after(number))
+        locks, then = bench.store.locks, NOW + LEASE + LOCK_KEPT
+        assert await locks.prune(then - timedelta(seconds=1), 10) == 0
+        assert await locks.prune(then + timedelta(seconds=1), 1) == 1
+        assert await locks.prune(then + timedelta(seconds=1), 10) == 1
+        assert [row.key for row in await listed(bench)] == ["k2"]
+
+    @story
+    async def test_of_many_who_ask_at_once_one_gets_it(self, bench: Bench) -> None:
+        stores = [bench.store, await bench.another(), await bench.another()]
+        last = 0
+        for round_ in range(8):
+            now = after(round_ * 100)  # in every second round it has run out, in the others it was given back
+            rows = await asyncio.gather(*(take(bench, "k", f"h{n}", now, stores[n % 3]) for n in range(9)))
+            (row,) = set(rows)
+            assert row.fence > last
+            last = row.fence
+            if round_ % 2:
+                assert await bench.store.locks.release("k", row.fence) is not None
+
+    @story
+    async def test_holders_follow_each_other_with_rising_numbers(self, bench: Bench) -> None:
+        """Each takes it and gives it back at once, side by side: nobody has a lower number than who was before."""
+        stores = [bench.store, await bench.another(), await bench.another()]
+        fences: list[int] = []
+        inside, machine = 0, SystemClock()
+
+        async def use(store: Store) -> None:
+            nonlocal inside
+            for _ in range(12):
+                attempt = new_attempt()
+                while (row := await store.locks.take("k", attempt, "h", LEASE, NOW)).attempt != attempt:
+                    await machine.sleep(0)
+                inside += 1
+                assert inside == 1
+                fences.append(row.fence)
+                inside -= 1
+                assert await store.locks.release("k", row.fence) is not None
+
+        await asyncio.gather(*(use(store) for store in stores))
+        assert len(fences) == 36
+        assert fences == sorted(set(fences))
+
+    @story
+    async def test_what_is_checked_stays_until_the_transaction_ends(self, bench: Bench) -> None:
+        row = await take(bench, "k")
+        session, other = await bench.store.begin_write(), await bench.another()
+        assert await bench.store.locks.check(session, "k", row.fence)
+        await bench.insert(session, "effect")
+        if not self.one_writer:
+            assert await other.locks.renew("k", row.fence, timedelta(seconds=1), NOW), "its holder may renew it"
+        taking = asyncio.create_task(take(bench, "k", "eve", after(15), other))
+        releasing = asyncio.create_task(other.locks.release("k", row.fence))
+        await bench.reading(bench.titles)  # a round trip, in which they would be done
+        await bench.reading(bench.titles)
+        assert not taking.done()
+        assert not releasing.done()
+        await session.commit()
+        assert (await taking).holder == "eve" or (await releasing) is not None
+        await releasing
+        assert await bench.kept() == ["effect"]
+
+    @story
+    async def test_what_was_taken_over_after_the_transaction_began_is_not_found(self, bench: Bench) -> None:
+        if self.one_writer:
+            return
+        row = await take(bench, "k")
+        session = await bench.store.begin_write()
+        try:
+            await bench.titles(session)  # its snapshot
+            await take(bench, "k", "eve", after(15))
+            with contextlib.suppress(Conflict):  # it is to begin again, and then sees it
+                assert not await bench.store.locks.check(session, "k", row.fence)
+        finally:
+            await session.rollback()
+        assert not await check(bench, "k", row.fence)
+
+
+def new_attempt() -> UUID:
+    """A number of somebody who asks."""
+    return UUID(int=next(_attempts))
+
+
+async def take(bench: Bench, key: str, holder: str = "ada", now: datetime = NOW, store: Store | None = None) -> LockRow:
+    """Ask for a lock; whose it is."""
+    return await (store or bench.store).locks.take(key, new_attempt(), holder, LEASE, now)
+
+
+async def check(bench: Bench, key: str, fence: int) -> bool:
+    """Whether a lock has this holder."""
+    return await bench.writing(lambda session: bench.store.locks.check(session, key, fence))
+
+
+async def listed(bench: Bench, limit: int = 100) -> list[LockRow]:
+    """All locks."""
+    return await bench.reading(lambda session: bench.store.locks.list(session, limit))

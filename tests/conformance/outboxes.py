@@ -1,0 +1,278 @@
+"""What a store promises of outboxes: how they are declared, the fences of their steps, and what is put aside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from conformance.bench import NOW, Bench, Suite, after, story
+from penstock.changes.change import CapturedChange
+from penstock.changes.position import BEGINNING, Position
+from penstock.outbox.outbox import reader_name
+from penstock.outbox.trouble import Trouble
+from penstock.store.contract.outboxes import Aside, AsideState, OutboxPlan, OutboxRow, Step
+from penstock.store.contract.tasks import Move
+
+PLAN = OutboxPlan("o", "app:send", "action", "topic t", '{"on": []}', 1, timedelta(seconds=90))
+STATES: tuple[AsideState, ...] = ("waiting", "halted", "parked")
+ODD = 'ž"\\\n\u2028😀'
+
+
+class Outboxes(Suite):
+    """`store.outboxes.Outboxes`."""
+
+    # ----- declaring
+
+    @story
+    async def test_a_new_outbox_is_known_and_not_ready(self, bench: Bench) -> None:
+        row = await bench.store.outboxes.declare(PLAN, "left", NOW)
+        assert (row.plan, row.backfill, row.ready, row.paused, row.declared_at) == (PLAN, "left", False, False, NOW)
+        assert (row.interests, row.skips, row.trouble, row.delivered, row.delivered_at) == ((), (), None, 0, None)
+        assert await bench.store.outboxes.declare(PLAN, None, after(5)) == row, "and again changes nothing"
+        assert await bench.store.outboxes.list() == [row]
+        await bench.store.outboxes.declare(replace(PLAN, name="a"), None, NOW)
+        assert [one.plan.name for one in await bench.store.outboxes.list()] == ["a", "o"]
+
+    @story
+    async def test_another_declaration_takes_over_unless_its_version_is_lower(self, bench: Bench) -> None:
+        first = await bench.store.outboxes.declare(replace(PLAN, version=2), "left", NOW)
+        newer = replace(PLAN, version=3, function="app:other", kind="mutation", spec="{}", keep_for=timedelta(days=1))
+        row = await bench.store.outboxes.declare(newer, None, after(5))
+        assert (row.plan, row.backfill, row.declared_at, row.id) == (newer, "left", after(5), first.id)
+        assert row.epoch > first.epoch
+        assert await bench.store.outboxes.declare(PLAN, None, after(9)) == row
+
+    @story
+    async def test_it_is_read_under_more_numbers_and_each_once(self, bench: Bench) -> None:
+        row = await bench.store.outboxes.declare(PLAN, None, NOW)
+        for numbers, expected in (([7], (7,)), ([3, 7], (3, 7)), ([7], (3, 7)), ([-2], (-2, 3, 7))):
+            before = await find(bench)
+            await bench.store.outboxes.capture(row.id, numbers)
+            found = await find(bench)
+            assert found.interests == expected
+            assert (found.epoch > before.epoch) is (found.interests != before.interests)
+        for number, meaning in ((11, "said"), (4, ODD), (11, "later")):
+            await bench.store.outboxes.capture(row.id, [number], meaning)
+        assert (await find(bench)).meanings == {11: "said", 4: ODD}, "what a number means stays so"
+        await bench.store.outboxes.prepared(row.id)
+        ready = await find(bench)
+        await bench.store.outboxes.prepared(row.id)
+        assert (ready.ready, await find(bench)) == (True, ready)
+
+    # ----- topics
+
+    @story
+    async def test_messages_are_sent_to_topics_that_are_known(self, bench: Bench) -> None:
+        number = await bench.store.outboxes.topic("t")
+        assert await bench.store.outboxes.topic("t") == number
+        assert await bench.store.outboxes.topic(ODD) != number
+
+        async def send(session: Any) -> list[bool]:
+            store = bench.store.outboxes
+            return [await store.send(session, topic, f'"{topic}"', key) for topic, key in (("t", ODD), ("u", None))]
+
+        assert await bench.writing(send) == [True, False]
+        (change,) = (await bench.store.changes.read(BEGINNING, 9, [-number])).changes
+        assert (change.interest, change.kind, change.key, change.after) == (-number, "message", ODD, '"t"')
+        assert change.before is None
+
+    # ----- steps
+
+    @story
+    async def test_a_step_is_written_as_a_whole(self, bench: Bench) -> None:
+        row, lease = await begun(bench)
+        trouble = Trouble(seq=9, attempts=2, since=NOW, retry_at=after(3), error=ODD, traceback=None, halted=True)
+        put = [aside(3), aside(1, "halted"), aside(2, "parked")]
+        assert await bench.store.outboxes.advance(step(row, lease, 0, 5, trouble=trouble, put=put, delivered=4), NOW)
+        found = await find(bench)
+        assert (found.trouble, found.delivered, found.delivered_at, found.epoch) == (trouble, 4, NOW, row.epoch)
+        assert await position(bench) == at(5)
+        assert await asides(bench, row) == [put[1], put[2], put[0]]
+        again = step(found, lease, 5, 5, put=[replace(put[0], state="parked", trouble=known(3))], taken=[1, 77])
+        assert await bench.store.outboxes.advance(again, after(1))
+        assert await asides(bench, row) == [put[2], *again.put]
+        assert ((await find(bench)).trouble, (await find(bench)).delivered_at) == (None, NOW)
+
+    @story
+    async def test_what_is_done_with_behind_the_next_message_is_kept_until_it_is_moved(self, bench: Bench) -> None:
+        row, lease = await begun(bench)
+        assert row.passed == frozenset()
+        passed = frozenset({(7, None), (9, None), (0, ODD)})
+        assert await bench.store.outboxes.advance(step(row, lease, 0, 5, passed=passed), NOW)
+        found = await find(bench)
+        assert found.passed == passed
+        assert await bench.store.outboxes.advance(step(found, lease, 5, 7, passed=frozenset({(9, None)})), NOW)
+        assert (await find(bench)).passed == {(9, None)}
+        assert await bench.store.outboxes.place("o", at(0), None, NOW)
+        assert (await find(bench)).passed == frozenset()
+
+    @story
+    async def test_who_does_not_know_the_outbox_or_its_reader_as_it_is_writes_nothing(self, bench: Bench) -> None:
+        row, lease = await begun(bench)
+        stale = replace(row, epoch=row.epoch - 1)
+        for wrong in (step(stale, lease, 0, 5), step(row, lease + 1, 0, 5), step(row, lease, 1, 5)):
+            for full in (wrong, replace(wrong, put=[aside(1)]), replace(wrong, taken=[1])):
+                assert not await bench.store.outboxes.advance(replace(full, delivered=1), NOW)
+                assert (await position(bench), await find(bench), await asides(bench, row)) == (at(0), row, [])
+
+    @story
+    async def test_a_step_in_a_transaction_is_there_once_that_commits(self, bench: Bench) -> None:
+        row, lease = await begun(bench)
+        session = await bench.store.begin_write()
+        assert await bench.store.outboxes.advance(step(row, lease, 0, 5, put=[aside(1)], delivered=1), NOW, session)
+        await session.rollback()
+        assert (await position(bench), await find(bench), await asides(bench, row)) == (at(0), row, [])
+        session = await bench.store.begin_write()
+        assert await bench.store.outboxes.advance(step(row, lease, 0, 5, put=[aside(1)], delivered=1), NOW, session)
+        await session.commit()
+        assert (await position(bench), (await find(bench)).delivered) == (at(5), 1)
+
+    @story
+    async def test_of_two_that_write_the_same_step_one_does(self, bench: Bench) -> None:
+        row, lease = await begun(bench)
+        one = step(row, lease, 0, 5, delivered=1)
+        done = await asyncio.gather(*(bench.store.outboxes.advance(one, NOW) for _ in range(4)))
+        assert (sorted(done), (await find(bench)).delivered) == ([False, False, False, True], 1)
+
+    # ----- what is put aside
+
+    @story
+    async def test_of_a_key_that_has_failed_none_is_next(self, bench: Bench) -> None:
+        row, lease = await begun(bench)
+        put = [aside(1, "halted", "a", retry=5), aside(2, key="a"), aside(3, key="b"), aside(4, "parked", "b")]
+        assert await bench.store.outboxes.advance(step(row, lease, 0, 5, put=put), NOW)
+        store = bench.store.outboxes
+        assert [one.change.seq for one in await store.waiting(row.id, 9)] == [3]
+        assert await store.failed(row.id, after(4), 9) == []
+        assert [one.change.seq for one in await store.failed(row.id, after(5), 9)] == [1]
+        later = step(await find(bench), lease, 5, 6, put=[aside(6, "halted", "c", retry=4)])
+        assert await bench.store.outboxes.advance(later, NOW)
+        assert [one.change.seq for one in await store.failed(row.id, after(5), 9)] == [6, 1], "the longest due first"
+        assert await bench.store.outboxes.advance(step(await find(bench), lease, 6, 6, taken=[6]), NOW)
+        assert (await store.next_retry(row.id), await store.kept_keys(row.id)) == (after(5), {"a", "b"})
+        assert await store.count_aside(row.id) == {"waiting": 2, "halted": 1, "parked": 1}
+        assert [one.change.seq for one in await store.aside(row.id, ["waiting", "parked"], 2, 2)] == [3, 4]
+        for kinds, expected in ((["enter"], {"[1]"}), (["enter", "change"], {"[1]"}), (["leave"], set())):
+            found = await bench.reading(partial(store.put_keys, outbox=row.id, keys=["[1]", "[9]"], kinds=kinds))
+            assert found == expected
+
+    # ----- what people ask for
+
+    @story
+    async def test_what_people_ask_for_stops_the_next_step(self, bench: Bench) -> None:
+        store = bench.store.outboxes
+        assert not await store.pause("o", paused=True)
+        row, lease = await begun(bench)
+        trouble, put = known(9), [aside(1, "halted"), aside(2, "parked"), aside(3)]
+        assert await store.advance(step(row, lease, 0, 5, trouble=trouble, put=put), NOW)
+        asked: tuple[Callable[[], Awaitable[int]], ...] = (
+            lambda: store.pause("o", paused=True),
+            lambda: store.retry("o", after(1)),
+            lambda: store.skip("o", 1, NOW),
+            lambda: store.skip("o", 9, NOW),
+            lambda: store.place("o", at(0), None, NOW),
+        )
+        for ask in asked:
+            before = await find(bench)
+            assert await ask()
+            assert not await store.advance(step(before, lease, 5, 6), NOW)
+            assert (await find(bench)).epoch > before.epoch
+        assert await position(bench) == at(0)
+
+    @story
+    async def test_what_failed_is_tried_again_or_skipped(self, bench: Bench) -> None:
+        store = bench.store.outboxes
+        row, lease = await begun(bench)
+        put = [aside(1, "halted"), aside(2, "parked"), aside(3), aside(4, "parked")]
+        assert await store.advance(step(row, lease, 0, 5, trouble=known(9), put=put), NOW)
+        assert await store.retry("o", after(1), [2, 3, 9, 77]) == 2
+        trouble = (await find(bench)).trouble
+        assert trouble is not None
+        assert (trouble.seq, trouble.attempts, trouble.retry_at, trouble.halted) == (9, 0, after(1), False)
+        assert [one.state for one in await asides(bench, row)] == ["halted", "waiting", "waiting", "parked"]
+        assert await store.retry("o", after(2)) == 3
+        assert not await store.skip("o", 2, NOW), "it waits"
+        assert await store.skip("o", 1, NOW)
+        assert await store.skip("o", 9, NOW)
+        found = await find(bench)
+        assert (found.skips, found.trouble) == ((9,), None)
+        assert await store.advance(replace(step(found, lease, 5, 6), skipped=[9]), NOW)
+        assert (await find(bench)).skips == ()
+        assert [one.change.seq for one in await asides(bench, row)] == [2, 3, 4]
+
+    @story
+    async def test_what_is_tried_again_counts_as_if_no_process_had_died(self, bench: Bench) -> None:
+        """Otherwise the next process to die would put an end to its attempts at once."""
+        store = bench.store.outboxes
+        row, lease = await begun(bench)
+        put = [replace(one, trouble=deadly(one.change.seq)) for one in (aside(1, "halted"), aside(2, "parked"))]
+        assert await store.advance(step(row, lease, 0, 5, trouble=deadly(9), put=put), NOW)
+        before = [(await find(bench)).trouble, *(one.trouble for one in await asides(bench, row))]
+        assert [one and one.deaths for one in before] == [3, 3, 3]
+        assert await store.retry("o", after(1)) == 3
+        later = [(await find(bench)).trouble, *(one.trouble for one in await asides(bench, row))]
+        assert [one and (one.attempts, one.deaths, one.halted) for one in later] == [(0, 0, False)] * 3
+
+    @story
+    async def test_it_is_forgotten_with_all_that_belongs_to_it(self, bench: Bench) -> None:
+        row, lease = await begun(bench)
+        assert await bench.store.outboxes.advance(step(row, lease, 0, 5, put=[aside(1)]), NOW)
+        assert await bench.store.outboxes.forget("o")
+        assert not await bench.store.outboxes.forget("o")
+        assert (await bench.store.outboxes.list(), await bench.store.changes.readers()) == ([], [])
+        assert await asides(bench, row) == []
+
+
+async def begun(bench: Bench) -> tuple[OutboxRow, int]:
+    """An outbox whose reader is at the beginning, under a lease."""
+    await bench.store.outboxes.declare(PLAN, None, NOW)
+    await bench.store.changes.register(reader_name("o"), NOW, at(0))
+    lease = await bench.lease()
+    await bench.store.changes.take(reader_name("o"), lease)
+    await bench.store.outboxes.prepared((await find(bench)).id)
+    return await find(bench), lease
+
+
+async def find(bench: Bench) -> OutboxRow:
+    """The outbox as it is kept."""
+    return next(row for row in await bench.store.outboxes.list() if row.plan.name == "o")
+
+
+async def position(bench: Bench) -> Position:
+    """Where its reader is."""
+    return next(row.position for row in await bench.store.changes.readers() if row.name == reader_name("o"))
+
+
+async def asides(bench: Bench, row: OutboxRow) -> list[Aside]:
+    """All that is put aside."""
+    return list(await bench.store.outboxes.aside(row.id, STATES, 99))
+
+
+def at(number: int) -> Position:
+    """A position."""
+    return Position(high=number)
+
+
+def step(row: OutboxRow, lease: int, before: int, then: int, **said: Any) -> Step:
+    """A step that moves the reader."""
+    return Step(outbox=row, move=Move(reader_name("o"), lease, at(before), at(then)), backfill=row.backfill, **said)
+
+
+def aside(number: int, state: AsideState = "waiting", key: str = ODD, retry: float = 1) -> Aside:
+    """A message that is put aside."""
+    change = CapturedChange(number, 1, "enter", f"[{number}]", None, f'{{"text": "{number}"}}', after(number))
+    return Aside(change, key, state, None if state == "waiting" else known(number, retry))
+
+
+def deadly(number: int) -> Trouble:
+    """What is known of a message at which processes have ended three times."""
+    return replace(known(number), deaths=3)
+
+
+def known(number: int, retry: float = 1) -> Trouble:
+    """What is known of a message that has failed."""
+    return Trouble(seq=number, attempts=2, since=NOW, retry_at=after(retry), error=ODD, traceback=ODD, halted=True)

@@ -1,0 +1,379 @@
+"""What a store promises of pools: no more slots than the limit, whoever asks, and none left behind by a dead worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from conformance.bench import (
+    KEEP,
+    NOW,
+    Bench,
+    Suite,
+    after,
+    definitions,
+    ended,
+    ids,
+    lose,
+    new_job,
+    patiently,
+    story,
+)
+from penstock.clock import random_of
+from penstock.jobs.filter import JobFilter
+from penstock.jobs.job import Ending, job_id
+from penstock.jobs.settle import completed
+from penstock.jobs.states import JobEvent, JobState
+from penstock.pools.pool import PoolDefinition
+from penstock.pools.rates import FixedWindow, TokenBucket
+from penstock.store.contract.pools import Backlog, PoolRow, PoolView
+from penstock.store.contract.store import Room, Session, Store
+
+
+class Pools(Suite):
+    """`store.contract.Pools`, and what jobs in pools do."""
+
+    # ----- limits
+
+    @story
+    async def test_a_declared_limit_holds_until_it_is_changed_or_another_is_declared(self, bench: Bench) -> None:
+        pools = bench.store.pools
+        await pools.declare(definitions({"b": 2, "a": 1}))
+        assert await _rows(bench) == [("a", 1, 1, False), ("b", 2, 2, False)]
+        assert await pools.change("b", max_parallelism=9)
+        await pools.declare(definitions({"a": 1, "b": 2}))
+        assert await _rows(bench) == [("a", 1, 1, False), ("b", 2, 9, False)]
+        await pools.declare(definitions({"b": 3}))
+        assert await _rows(bench) == [("a", 1, 1, False), ("b", 3, 3, False)]
+        assert await pools.change("b", paused=True)
+        assert await pools.change("b", max_parallelism=5)
+        assert await _rows(bench) == [("a", 1, 1, False), ("b", 3, 5, True)]
+        assert not await pools.change("c", paused=True)
+
+    @story
+    async def test_a_pool_is_looked_at(self, bench: Bench) -> None:
+        await bench.store.pools.declare(definitions({"p": 5, "q": 1}))
+        await bench.enqueue(*(new_job(pool="p") for _ in range(7)), new_job(pool="q"), new_job(pool="p", delay=9))
+        mine, other = await bench.lease(), await bench.lease()
+        assert await bench.store.pools.acquire(other, "p", 4) == 4
+        assert await bench.store.pools.acquire(mine, "p", 3) == 1
+        (view,) = await bench.store.pools.look(mine, ["p"], 5)
+        assert view == PoolView("p", 5, 1, granted=5, held=1, holders=2, wanted=0, waiting=5)
+        (view,) = await bench.store.pools.look(other, ["p", "unknown"], 100)
+        assert view == PoolView("p", 5, 1, granted=5, held=4, holders=2, wanted=2, waiting=7)
+        await bench.store.pools.change("p", paused=True)
+        (view,) = await bench.store.pools.look(mine, ["p"], 5)
+        assert (view.max_parallelism, view.epoch) == (0, 2)
+        rows = await bench.reading(bench.store.pools.list)
+        assert rows[0] == PoolRow("p", 5, 5, paused=True, granted=5, ready=7, scheduled=1, running=0)
+
+    @story
+    async def test_the_gate_of_a_pool_is_seen_from_outside(self, bench: Bench) -> None:
+        bucket, window = TokenBucket(6, timedelta(minutes=1), capacity=3), FixedWindow(9, timedelta(days=1), start=NOW)
+        limits: dict[str, Any] = {"key_parallelism": 2, "rate_limit": bucket, "key_rate_limit": window, "group": "g"}
+        await bench.store.pools.declare([PoolDefinition("p", 9, **limits), PoolDefinition("q", 9)])
+        keys = ["b"] * 5 + ["a"] * 3 + ["", "c"]
+        await bench.enqueue(*(new_job(pool="p", concurrency_key=key) for key in keys), new_job(pool="q"))
+        await bench.store.jobs.claim(await bench.lease(), 1, [Room("p", 1, 1)], NOW)
+        gated, plain = await bench.reading(bench.store.pools.list)
+        assert gated == PoolRow("p", 9, 9, False, granted=0, ready=9, scheduled=0, running=1, waiting=9, **limits)
+        assert plain == PoolRow("q", 9, 9, False, granted=0, ready=1, scheduled=0, running=0)
+
+        async def waiting(pool: str, keys: int, most: int) -> list[tuple[str, int, int]]:
+            rows = await bench.reading(lambda session: bench.store.pools.waiting(session, pool, keys, most))
+            return [(row.key, row.waiting, row.running) for row in rows]
+
+        assert await waiting("p", 9, 9) == [("", 1, 0), ("a", 2, 1), ("b", 5, 0), ("c", 1, 0)]
+        assert await waiting("p", 3, 2) == [("", 1, 0), ("a", 2, 1), ("b", 2, 0)]
+        assert await waiting("q", 9, 9) == []
+
+    @story
+    async def test_jobs_whose_keys_run_all_they_may_do_not_count_as_waiting(self, bench: Bench) -> None:
+        await bench.store.pools.declare(
+            [PoolDefinition("p", 9, key_parallelism=2, group="g"), PoolDefinition("q", 9, key_parallelism=2)]
+        )
+        keys = ["a"] * 5 + ["b"] * 1 + ["c"] * 4
+        await bench.enqueue(*(new_job(pool=pool, concurrency_key=key) for pool in "pq" for key in keys))
+        lease = await bench.lease()
+
+        async def waiting(most: int = 99) -> list[int]:
+            return [view.waiting for view in await bench.store.pools.look(lease, ["p", "q"], most)]
+
+        assert await waiting() == [2 + 1 + 2, 10], "only a pool that might lend its slots looks so closely"
+        assert await waiting(3) == [3, 3]
+        jobs = (await bench.store.jobs.claim(lease, 3, [Room("p", 3, 1)], NOW)).jobs
+        assert await waiting() == [2, 10]
+        await bench.store.jobs.claim(lease, 9, [Room("p", 9, 1)], NOW)
+        assert await waiting() == [0, 10]
+        await bench.settle(lease, *map(ended, jobs))
+        assert await waiting() == [2, 10]
+        await bench.enqueue(new_job(pool="p"), *(new_job(pool="p", concurrency_key="") for _ in range(3)))
+        assert await waiting() == [6, 10], "jobs without a key have no limit of their own"
+
+    @story
+    async def test_the_backlog_of_each_pool_is_counted_up_to_a_number(self, bench: Bench) -> None:
+        pools = bench.store.pools
+        await pools.declare(definitions({"p": 5, "q": 2}))
+        await bench.enqueue(*(new_job(pool="p") for _ in range(4)), new_job(pool="p", delay=9), new_job(pool="q"))
+        told = new_job("action", pool="q", on_complete="conformance:told")
+        await bench.enqueue(new_job(), told, replace(new_job(pool="p"), concurrency_key="k"))
+        lease = await bench.lease()
+        await pools.acquire(lease, "q", 2)
+        claim = await bench.store.jobs.claim(lease, 5, [Room("q", 2, 1)], NOW)
+        await bench.settle(lease, *(ended(job, result="1", now=after(1)) for job in claim.jobs))
+        await pools.change("q", paused=True)
+        expected = [
+            Backlog("default", None, granted=0, ready=1, oldest=NOW, scheduled=0),
+            Backlog("p", 5, granted=0, ready=5, oldest=NOW, scheduled=1),
+            Backlog("q", 0, granted=2, ready=0, oldest=None, scheduled=0),
+        ]
+        assert list(await pools.backlog(100)) == expected
+        assert [row.ready for row in await pools.backlog(3)] == [1, 4, 0], "three, and one at the gate"
+
+    # ----- slots
+
+    @story
+    async def test_slots_are_given_up_to_the_limit_and_taken_back(self, bench: Bench) -> None:
+        pools = bench.store.pools
+        await pools.declare(definitions({"p": 5}))
+        one, two = await bench.lease(), await bench.lease()
+        assert await pools.acquire(one, "p", 3) == 3
+        assert await pools.acquire(two, "p", 9) == 2
+        assert await pools.acquire(two, "p", 1) == 2
+        assert await pools.release(one, "p", 2) == 1
+        assert await pools.acquire(two, "p", 9) == 4
+        assert await pools.release(one, "p", 9) == 0
+        assert await pools.acquire(one, "p", 0) == 0
+        assert await pools.acquire(one, "unknown", 1) == 0
+        assert await pools.release(one, "unknown", 1) == 0
+
+    @story
+    async def test_a_paused_pool_gives_no_slots_and_a_lower_limit_takes_none_away(self, bench: Bench) -> None:
+        pools = bench.store.pools
+        await pools.declare(definitions({"p": 5}))
+        one = await bench.lease()
+        assert await pools.acquire(one, "p", 2) == 2
+        await pools.change("p", paused=True)
+        assert await pools.acquire(one, "p", 2) == 2
+        await pools.change("p", paused=False, max_parallelism=1)
+        assert await pools.acquire(one, "p", 2) == 2
+        (view,) = await pools.look(one, ["p"], 1)
+        assert (view.granted, view.max_parallelism) == (2, 1)
+
+    @story
+    async def test_slots_end_with_their_lease(self, bench: Bench) -> None:
+        pools = bench.store.pools
+        await pools.declare(definitions({"p": 5}))
+        one, two, three = await bench.lease(), await bench.lease(), await bench.lease()
+        await pools.acquire(one, "p", 2)
+        await pools.acquire(two, "p", 2)
+        await bench.store.leases.give_back(one)
+        assert await pools.acquire(three, "p", 9) == 3
+        await bench.store.leases.rescue(two, after(31), lose(after(31)))
+        assert await pools.acquire(three, "p", 9) == 5
+        assert await pools.acquire(two, "p", 1) == 0, "a lease that was lost gets none"
+
+    @story
+    async def test_a_lease_with_running_jobs_keeps_its_slots(self, bench: Bench) -> None:
+        await bench.store.pools.declare(definitions({"p": 1}))
+        await bench.enqueue(new_job(pool="p"))
+        one = await bench.lease()
+        await bench.store.pools.acquire(one, "p", 1)
+        claim = await bench.store.jobs.claim(one, 5, [Room("p", 1, 1)], NOW)
+        assert len(claim.jobs) == 1
+        await bench.store.leases.give_back(one)
+        assert await bench.store.pools.acquire(await bench.lease(), "p", 1) == 0
+
+    @story
+    async def test_of_many_who_take_slots_at_once_none_gets_too_many(self, bench: Bench) -> None:
+        await bench.store.pools.declare(definitions({"p": 20}))
+        stores = [bench.store, await bench.another(), await bench.another()]
+        chance = random_of(1)
+
+        async def take_and_give(store: Store) -> None:
+            lease = await store.leases.take("conformance", timedelta(days=1), NOW)
+            for _ in range(15):
+                await patiently(lambda: store.pools.acquire(lease, "p", chance.randrange(1, 12)))
+                (view,) = await store.pools.look(lease, ["p"], 1)
+                assert view.granted <= 20
+                await patiently(lambda: store.pools.release(lease, "p", chance.randrange(1, 12)))
+
+        await asyncio.gather(*(take_and_give(store) for store in stores))
+
+    # ----- claims
+
+    @story
+    async def test_of_each_pool_as_many_are_claimed_as_it_has_room_for(self, bench: Bench) -> None:
+        await bench.store.pools.declare(definitions({"p": 5, "q": 5}))
+        jobs = {pool: [new_job(pool=pool) for _ in range(6)] for pool in ("default", "p", "q", "r")}
+        await bench.enqueue(*(job for several in jobs.values() for job in several))
+        rooms = [Room("default", 2), Room("p", 3, 1), Room("q", 0, 1)]
+        claim = await bench.store.jobs.claim(await bench.lease(), 100, rooms, NOW)
+        assert sorted(ids(claim.jobs)) == sorted(ids(jobs["default"][:2] + jobs["p"][:3]))
+        assert {job.pool for job in claim.jobs} == {"default", "p"}
+
+    @story
+    async def test_pools_take_turns_when_there_is_less_room_than_they_have(self, bench: Bench) -> None:
+        await bench.store.pools.declare(definitions({"p": 50, "q": 50}))
+        await bench.enqueue(*(new_job(pool="p", priority=9) for _ in range(50)), *(new_job(pool="q") for _ in range(3)))
+        rooms = [Room("default", 8), Room("p", 8, 1), Room("q", 8, 1)]
+        claim = await bench.store.jobs.claim(await bench.lease(), 8, rooms, NOW)
+        assert sorted(job.pool for job in claim.jobs) == ["p"] * 5 + ["q"] * 3
+
+    @story
+    async def test_a_place_goes_to_the_one_pool_of_many_that_has_work(self, bench: Bench) -> None:
+        names = [f"p{number}" for number in range(6)]
+        await bench.store.pools.declare(definitions(dict.fromkeys(names, 1)))
+        jobs = {pool: new_job(pool=pool) for pool in names[3:]}
+        await bench.enqueue(*jobs.values())
+        lease, rooms = await bench.lease(), [Room("default", 2), *(Room(pool, 1, 1) for pool in names[:4])]
+        assert ids((await bench.store.jobs.claim(lease, 1, rooms, NOW)).jobs) == ids([jobs["p3"]])
+        rooms = [Room("default", 2), *(Room(pool, 1, 1) for pool in names)]
+        assert sorted(ids((await bench.store.jobs.claim(lease, 2, rooms, NOW)).jobs)) == sorted(
+            ids([jobs["p4"], jobs["p5"]])
+        )
+
+    @story
+    async def test_a_place_goes_to_the_pool_whose_gate_lets_a_job_pass(self, bench: Bench) -> None:
+        names = [f"p{number}" for number in range(4)]
+        await bench.store.pools.declare([PoolDefinition(pool, 5, key_parallelism=1) for pool in names])
+        lease, rooms = await bench.lease(), [Room(pool, 5, 1) for pool in names]
+        for pool in names[:3]:
+            await bench.enqueue(*(new_job(pool=pool, concurrency_key="a") for _ in range(2)))
+        assert len((await bench.store.jobs.claim(lease, 3, rooms, NOW)).jobs) == 3
+        late = [new_job(pool="p3", concurrency_key=key) for key in "abc"]
+        await bench.enqueue(*late)
+        claims = [await bench.store.jobs.claim(lease, limit, rooms, NOW) for limit in (1, 2)]
+        assert sorted(ids([job for claim in claims for job in claim.jobs])) == sorted(ids(late))
+
+    @story
+    async def test_places_go_to_the_pools_that_run_the_least(self, bench: Bench) -> None:
+        await bench.store.pools.declare(definitions({"p": 50, "q": 50, "r": 50}))
+        for pool in ("p", "q", "r"):
+            await bench.enqueue(*(new_job(pool=pool) for _ in range(9)))
+        lease = await bench.lease()
+        rooms = [Room("p", 8, 1, running=4), Room("q", 8, 1, running=2), Room("r", 1, 1, running=3)]
+        for limit, pools in ((1, "q"), (4, "pqqr"), (4, "ppqq"), (0, "")):
+            claim = await bench.store.jobs.claim(lease, limit, rooms, NOW)
+            assert sorted(job.pool for job in claim.jobs) == list(pools)
+            started = Counter(job.pool for job in claim.jobs)
+            rooms = [
+                Room(room.pool, room.room - started[room.pool], 1, room.running + started[room.pool]) for room in rooms
+            ]
+
+    @story
+    async def test_of_pools_that_run_as_much_the_one_named_first_has_the_place(self, bench: Bench) -> None:
+        await bench.store.pools.declare(definitions({"p": 50, "q": 50}))
+        await bench.enqueue(*(new_job(pool="p", priority=9) for _ in range(3)))
+        await bench.enqueue(new_job(pool="q"), new_job(pool="q", priority=1))
+        lease, found = await bench.lease(), []
+        for first, second in (("q", "p"), ("p", "q"), ("q", "p"), ("q", "p")):
+            claim = await bench.store.jobs.claim(lease, 1, [Room(first, 5, 1), Room(second, 5, 1)], NOW)
+            found += [(job.pool, job.priority) for job in claim.jobs]
+        assert found == [("q", 1), ("p", 9), ("q", 0), ("p", 9)]
+
+    @story
+    async def test_room_within_a_limit_that_was_changed_is_none(self, bench: Bench) -> None:
+        await bench.store.pools.declare(definitions({"p": 5}))
+        await bench.enqueue(*(new_job(pool="p") for _ in range(6)))
+        lease = await bench.lease()
+        for epoch, change in ((1, {"max_parallelism": 1}), (2, {"paused": True})):
+            assert len((await bench.store.jobs.claim(lease, 1, [Room("p", 1, epoch)], NOW)).jobs) == 1
+            assert await bench.store.pools.change("p", **change)
+            assert (await bench.store.jobs.claim(lease, 5, [Room("p", 5, epoch)], NOW)).jobs == []
+
+    # ----- on_complete
+
+    @story
+    async def test_a_job_with_an_on_complete_waits_for_it_with_its_ending(self, bench: Bench) -> None:
+        job = new_job("action", pool="p", on_complete="conformance:told", priority=-3)
+        await bench.enqueue(job)
+        lease = await bench.lease()
+        (claimed,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 1)], NOW)).jobs
+        assert (claimed.on_complete, claimed.ending) == ("conformance:told", None)
+        settled = ended(claimed, result='"done"', now=after(1))
+        assert settled.state is JobState.COMPLETING
+        await bench.settle(lease, settled)
+        assert await bench.state(job.id) == "completing"
+        (again,) = (await bench.store.jobs.claim(lease, 5, [], after(2))).jobs
+        assert (again.id, again.attempt, again.pool, again.priority) == (job.id, 1, "p", -3), "it needs no room"
+        assert again.ending == Ending(JobState.SUCCESS, after(1), result='"done"', started_at=NOW, run_at=NOW)
+        assert await bench.state(job.id) == "completing"
+        await bench.settle(lease, ended(again, JobEvent.RAISED, error="No", now=after(3)))
+        assert ((await bench.status(job.id)).error, (await bench.list("completing"))[0].id) == ("No", job_id(job.id))
+        assert (await bench.store.jobs.claim(lease, 5, [], after(3))).jobs == [], "it waits for a while"
+        (last,) = (await bench.store.jobs.claim(lease, 5, [], after(60))).jobs
+        assert last.ending is not None
+        assert last.ending.calls == 1
+
+    @story
+    async def test_an_on_complete_and_the_end_are_one(self, bench: Bench) -> None:
+        job = new_job("action", on_complete="conformance:told")
+        lease, (claimed,) = await bench.running(job)
+        settled = ended(claimed, JobEvent.RAISED, error="Boom", traceback="line 1", now=after(1))
+        await bench.settle(lease, settled)
+        again = await bench.claim_one(lease, after(2))
+
+        assert again.ending is not None
+        end = completed(again, again.ending, after(2), KEEP)
+
+        async def told(session: Session) -> None:
+            await bench.insert(session, "told")
+            assert await bench.store.jobs.settle_within(session, lease, end)
+
+        await bench.writing(told)
+        status = await bench.status(job.id, after(3))
+        assert (status.state, status.error, status.traceback, status.finished_at) == (
+            JobState.FAILED, "Boom", "line 1", after(1),
+        )  # fmt: skip
+        assert await bench.kept() == ["told"]
+
+    @story
+    async def test_canceled_jobs_wait_for_their_on_complete_too(self, bench: Bench) -> None:
+        ready, later = (new_job(delay=delay, on_complete="conformance:told") for delay in (0, 60))
+        await bench.enqueue(ready, later)
+        await bench.request_cancel(ready.id, later.id)
+        await bench.cancel_pending(after(1))
+        assert await bench.count(after(1)) == {"ready": 2}
+        claimed = await bench.claim(await bench.lease(), now=after(1))
+        assert {job.id for job in claimed} == {ready.id, later.id}
+        assert {job.ending for job in claimed} == {
+            Ending(JobState.CANCELED, after(1), run_at=one.run_at) for one in (ready, later)
+        }
+        await bench.request_cancel(ready.id)
+        assert await bench.cancel_pending(after(2)) == [ready.id]
+        assert await bench.state(ready.id) == "completing", "what has ended cannot be canceled any more"
+
+    @story
+    async def test_a_lost_job_waits_for_its_on_complete(self, bench: Bench) -> None:
+        job = new_job("action", on_complete="conformance:told")
+        lease, _ = await bench.running(job)
+        await bench.store.leases.rescue(lease, after(31), lose(after(31)))
+        other = await bench.lease(after(31))
+        again = await bench.claim_one(other, after(31))
+        assert again.ending == Ending(
+            JobState.FAILED, after(31), error="WorkerLost: gone", started_at=NOW, run_at=job.run_at
+        )
+        await bench.store.leases.rescue(other, after(99), lose(after(99)))
+        assert await bench.state(job.id) == "completing", "its ending outlives the worker that was to tell of it"
+
+    # ----- cancel all
+
+    @story
+    async def test_all_jobs_of_a_pool_are_asked_to_be_canceled(self, bench: Bench) -> None:
+        await bench.enqueue(*(new_job(pool="p", delay=number % 2) for number in range(6)), new_job(pool="q"))
+        lease = await bench.lease()
+        running = (await bench.store.jobs.claim(lease, 1, [Room("p", 1)], NOW)).jobs
+        cancel = bench.store.jobs.request_cancel_all
+        assert await bench.writing(lambda session: cancel(session, JobFilter("p", "other:function"), NOW)) == 0
+        assert await bench.writing(lambda session: cancel(session, JobFilter("p", "conformance:function"), NOW)) == 6
+        assert await bench.cancel_pending() == ids(running)
+        assert await bench.count() == {"canceled": 5, "ready": 1, "running": 1}
+
+
+async def _rows(bench: Bench) -> list[tuple[str, int, int, bool]]:
+    rows = await bench.reading(bench.store.pools.list)
+    return [(row.name, row.declared, row.max_parallelism, row.paused) for row in rows]

@@ -1,0 +1,71 @@
+"""The whole conformance suite in one class."""
+
+from __future__ import annotations
+
+from conformance.callmachine import CallsInAnyOrder
+from conformance.cancels import Cancels
+from conformance.catalog import Catalog
+from conformance.changes import Changes
+from conformance.crons import Crons
+from conformance.declaring import Declaring
+from conformance.gatemachine import GatesInAnyOrder
+from conformance.gates import Gates
+from conformance.interests import Interests
+from conformance.isolation import Isolation
+from conformance.jobs import Jobs
+from conformance.keys import Keys
+from conformance.leases import Leases
+from conformance.locks import Locks
+from conformance.machine import AnyOrder
+from conformance.mending import Mending
+from conformance.messages import Messages
+from conformance.moves import Moves
+from conformance.outboxcare import OutboxCare
+from conformance.outboxes import Outboxes
+from conformance.pools import Pools
+from conformance.rates import Rates
+from conformance.records import Records
+from conformance.retries import Retries
+from conformance.sessions import Sessions
+from conformance.settlements import Settlements
+from conformance.signals import Signals
+from conformance.sources import Sources
+from conformance.taskmachine import TasksInAnyOrder
+from conformance.tasks import Tasks
+from conformance.tokens import Tokens
+
+
+class StoreSuite(
+    Sessions,
+    Isolation,
+    Jobs,
+    Settlements,
+    Moves,
+    Retries,
+    Cancels,
+    Pools,
+    Gates,
+    Keys,
+    Rates,
+    Crons,
+    Interests,
+    Declaring,
+    Mending,
+    Sources,
+    Changes,
+    Messages,
+    Tasks,
+    Records,
+    Outboxes,
+    OutboxCare,
+    Leases,
+    Locks,
+    Tokens,
+    Signals,
+    Catalog,
+    CallsInAnyOrder,
+    GatesInAnyOrder,
+    TasksInAnyOrder,
+    AnyOrder,
+):
+    """What `store.contract` promises, as tests: inherit from it, and say what `Suite` asks."""

@@ -1,0 +1,287 @@
+"""Any order of changes of rows, and of moves of the jobs made of them: a small model and the store do the same things.
+
+Leaves the model to `taskmodel`, and the moves that all jobs make to `machine`, whose words it uses.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from conformance.bench import KEEP, NOW, TTL, Bench
+from conformance.machine import INDEX, WHILE_SHRINKING, AnyOrder
+from conformance.taskbench import HISTORY, row, task_plan
+from conformance.taskmodel import ModelRow
+from penstock.jobs.job import Job, JobStatus, Outcome, Settlement, job_id
+from penstock.jobs.settle import settle, settle_cancel
+from penstock.jobs.states import JobEvent
+from penstock.pools.pool import PoolDefinition
+from penstock.reactive.planning import RowPlan
+from penstock.store.contract.store import Room, Session
+from penstock.store.contract.tasks import RecordRow
+
+_YEAR = timedelta(days=366)
+_ALL = 1000
+_KEPT = 20  # attempts of one job, until the next run begins
+_POOLS = ("default", "keyed")
+_ENDS = (JobEvent.RETURNED, JobEvent.RAISED, JobEvent.SNOOZED, JobEvent.SKIPPED, JobEvent.CANCELED)
+_KEYS = st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True)
+_ENDED = {"success", "failed", "canceled", "skipped"}
+
+
+class TaskMachine(RuleBasedStateMachine):
+    """Does each step to the model and to the store, and compares."""
+
+    bench: Bench
+    runner: Any
+    examples = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).examples += 1
+        self.now: datetime = NOW + self.examples * _YEAR
+        self.leases: list[int] = []
+        self.handles: list[tuple[int, Job]] = []
+        self.rows: dict[tuple[int, str], ModelRow] = {}
+
+    @initialize(resets=st.booleans())
+    def begin(self, *, resets: bool) -> None:
+        keyed = f"keyed-{self.examples}"
+        self.run(self.bench.store.pools.declare([PoolDefinition(keyed, 9, key_parallelism=1)]))
+        plans = [
+            task_plan(f"{pool} {self.examples}", pool=keyed if pool == "keyed" else pool, resets=resets)
+            for pool in _POOLS
+        ]
+        self.pool = keyed
+        declared = self.run(self.bench.store.tasks.declare(plans, self.now))
+        self.tasks = [one.id for one in declared]
+        self.gated = {one.id: one.plan.pool == keyed for one in declared}
+        self._take_lease()
+
+    # ----- changes
+
+    @rule(
+        which=st.integers(0, 1),
+        keys=_KEYS,
+        delay=st.sampled_from([0, 0, 5]),
+        latest=st.sampled_from([None, 8]),
+        partition=st.sampled_from("pq"),
+    )
+    def change(self, which: int, keys: list[str], delay: int, latest: int | None, partition: str) -> None:
+        task = self.tasks[which]
+        plans = [
+            row(
+                task,
+                key,
+                "change" if (task, key) in self.rows else "enter",
+                due=delay,
+                latest=latest,
+                partition=partition if self.gated[task] else None,
+                after=json.dumps(self._row(task, key).generation + 1),
+                now=self.now,
+            )
+            for key in keys
+        ]
+        self._plan(plans)
+
+    @rule(which=st.integers(0, 1), keys=_KEYS, deleted=st.booleans())
+    def leave(self, which: int, keys: list[str], *, deleted: bool) -> None:
+        kind = "delete" if deleted else "leave"
+        gone = "deleted" if deleted else "left"
+        task = self.tasks[which]
+        self._plan(
+            [row(task, key, kind, runs=False, drops=True, gone=gone, now=self.now) for key in keys]  # type: ignore[arg-type]
+        )
+
+    def _plan(self, plans: list[RowPlan]) -> None:
+        before = self._statuses(self._listed())
+        launched = self.run(self.bench.store.tasks.plan(plans, None, self.now))
+        expected = 0
+        for plan in plans:
+            known = self._row(plan.task, plan.key)
+            status = before.get((plan.task, plan.key))
+            if plan.runs:
+                self.rows[plan.task, plan.key] = known
+                expected += known.changes(pending=status is not None and status.state.value == "pending")
+            elif (plan.task, plan.key) in self.rows:
+                known.leaves(pending=status is not None and status.state.value == "pending")
+        assert launched == expected
+
+    # ----- jobs
+
+    @rule(which=INDEX, limit=st.integers(1, 4))
+    def claim(self, which: int, limit: int) -> None:
+        lease = self.leases[which % len(self.leases)]
+        rooms = [Room("default", limit), Room(self.pool, limit, 1)]
+        for job in self.run(self.bench.store.jobs.claim(lease, limit, rooms, self.now)).jobs:
+            known = self._of(job)
+            assert known.live and not known.running, "one run of a row at a time"  # noqa: PT018
+            args = json.loads(job.args)
+            known.running, known.claimed = lease, args["generation"]
+            assert args["after"] == json.dumps(args["generation"])
+            assert args["generation"] == known.generation, "nobody held the job while it learned of the last change"
+            self.handles.append((lease, job))
+
+    @precondition(lambda self: self.handles)
+    @rule(which=INDEX, event=st.sampled_from(_ENDS), within=st.booleans())
+    def settle(self, which: int, event: JobEvent, *, within: bool) -> None:
+        lease, job = self.handles.pop(which % len(self.handles))
+        settlement = self._settlement(job, event)
+
+        async def write(session: Session) -> set[Any]:
+            return {job.id} if await self.bench.store.jobs.settle_within(session, lease, settlement) else set()
+
+        won = self.run(self.bench.writing(write) if within else self.bench.settle(lease, settlement))
+        known = self._of(job)
+        assert bool(won) is (known.running == lease and known.claimed == json.loads(job.args)["generation"])
+        if won:
+            known.ends(settlement)
+
+    @precondition(lambda self: self.rows)
+    @rule(which=INDEX, at_once=st.booleans())
+    def cancel(self, which: int, *, at_once: bool) -> None:
+        known = list(self.rows.values())[which % len(self.rows)]
+        if known.job is not None:
+            self.run(self.bench.request_cancel(known.job, now=self.now))
+            known.asked = True
+        if at_once:
+            self.carry_out_cancels()
+
+    @rule()
+    def carry_out_cancels(self) -> None:
+        before = self._statuses(self._listed())
+        self.run(
+            self.bench.store.jobs.cancel_pending(
+                self.now, _ALL, lambda jobs: [settle_cancel(job, self.now, KEEP) for job in jobs]
+            )
+        )
+        for place, known in self.rows.items():
+            status = before[place]
+            if known.asked and status is not None and status.state.value == "pending":
+                known.canceled()
+
+    @precondition(lambda self: self.rows)
+    @rule(which=INDEX)
+    def retry(self, which: int) -> None:
+        known = list(self.rows.values())[which % len(self.rows)]
+        status = self._status(known)
+        if known.job is None or status is None:
+            return
+        retried = self.run(self.bench.retry(known.job, now=self.now))
+        assert bool(retried) is (status.state.value in {"failed", "canceled"})
+        if retried:
+            known.revived()
+
+    @rule(which=INDEX)
+    def lose(self, which: int) -> None:
+        lease = self.leases.pop(which % len(self.leases))
+        self.now += TTL + timedelta(seconds=1)
+        lost: list[Settlement] = []
+
+        def decide(jobs: list[Job]) -> list[Settlement]:
+            lost.extend(self._settlement(job, JobEvent.LOST) for job in jobs)
+            return lost[-len(jobs) :]
+
+        self.run(self.bench.store.leases.rescue(lease, self.now, decide))
+        for settlement in lost:
+            next(known for known in self.rows.values() if known.job == settlement.id).ends(settlement)
+        for other in self.leases:
+            self.run(self.bench.store.leases.renew(other, TTL, self.now))
+        self._take_lease()
+
+    @rule(seconds=st.sampled_from([1, 6, 30]))
+    def time_passes(self, seconds: int) -> None:
+        self.now += timedelta(seconds=seconds)
+        for lease in self.leases:
+            self.run(self.bench.store.leases.renew(lease, _YEAR, self.now))
+
+    # ----- comparison
+
+    @invariant()
+    def each_row_has_one_job_at_most_and_a_live_one_if_it_is_to_run(self) -> None:
+        listed = self._listed()
+        ids = [status.id for status in listed]
+        assert len(ids) == len(set(ids)), "one job of each row, wherever it stands"
+        records = self.run(self.bench.reading(self._records))
+        for place, known in self.rows.items():
+            record = records[place]
+            assert record is not None
+            known.job = record.job
+            assert (record.generation, record.live) == (known.generation, known.live)
+        statuses = self._statuses(listed)
+        for place, known in self.rows.items():
+            status = statuses[place]
+            assert status is not None
+            assert (status.state.value not in _ENDED) is known.live, status
+            assert len(status.attempts) <= _KEPT + HISTORY
+            assert (status.state.value == "running") is (known.running is not None)
+            if status.state.value == "pending":
+                assert status.args["generation"] == known.generation, "the job is for the last change"
+                assert status.attempt <= 3
+            if known.done < known.generation and not known.let_go:
+                assert known.live, "what was not done has a job"
+
+    def teardown(self) -> None:
+        """Leave nothing that the next example could claim."""
+        self.now += _YEAR / 2
+        for lease in self.leases:
+            self.run(
+                self.bench.store.leases.rescue(
+                    lease, self.now + 2 * _YEAR, lambda jobs: [self._settlement(job, JobEvent.RETURNED) for job in jobs]
+                )
+            )
+        for known in self.rows.values():
+            if known.job is not None:
+                self.run(self.bench.request_cancel(known.job, now=self.now))
+        self.run(
+            self.bench.store.jobs.cancel_pending(
+                self.now, _ALL, lambda jobs: [settle_cancel(job, self.now, KEEP) for job in jobs]
+            )
+        )
+
+    # ----- words
+
+    def run(self, work: Any) -> Any:
+        """The result of something asynchronous."""
+        return self.runner.run(work)
+
+    def _take_lease(self) -> None:
+        self.leases.append(self.run(self.bench.store.leases.take("conformance", TTL, self.now)))
+
+    def _row(self, task: int, key: str) -> ModelRow:
+        return self.rows.get((task, key)) or ModelRow()
+
+    def _of(self, job: Job) -> ModelRow:
+        return self.rows[job.options.task or 0, json.loads(job.args)["key"]]
+
+    def _listed(self) -> list[JobStatus]:
+        listed: list[JobStatus] = self.run(self.bench.list(limit=_ALL, now=self.now))
+        return listed
+
+    def _statuses(self, listed: list[JobStatus]) -> dict[tuple[int, str], JobStatus | None]:
+        """How the job of each row stands, of all that are listed."""
+        found = {status.id: status for status in listed}
+        return {place: found.get(job_id(known.job)) if known.job else None for place, known in self.rows.items()}
+
+    async def _records(self, session: Session) -> dict[tuple[int, str], RecordRow | None]:
+        return {place: await self.bench.store.tasks.find(session, *place) for place in self.rows}
+
+    def _status(self, known: ModelRow) -> JobStatus | None:
+        return None if known.job is None else self.run(self.bench.find(known.job, self.now))
+
+    def _settlement(self, job: Job, event: JobEvent) -> Settlement:
+        return settle(job, Outcome(event, error="E", delay=timedelta(seconds=7)), self.now, 0.5, KEEP)
+
+
+class TasksInAnyOrder(AnyOrder):
+    """The changes of rows and the moves of their jobs in any order."""
+
+    task_examples = 20
+
+    @WHILE_SHRINKING
+    def test_any_order_of_changes_does_as_the_model_of_tasks_says(self) -> None:
+        self.run_machine(TaskMachine, self.task_examples)  # type: ignore[arg-type]
