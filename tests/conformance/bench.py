@@ -33,7 +33,9 @@ from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.schema.index import Index
 from penstock.schema.table import Table, definition_of
-from penstock.store.contract.store import ABOVE_ALL, Claim, Room, Row, Session, Statement, Store
+from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room
+from penstock.store.contract.session import Row, Session, Statement
+from penstock.store.contract.store import Store
 from penstock.store.push.migrate import push
 from penstock.store.sql.statements import TableStatements
 

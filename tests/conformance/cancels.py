@@ -19,7 +19,7 @@ from conformance.bench import (
     story,
 )
 from penstock.jobs.states import JobEvent, JobState
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 
 
 class Cancels(Suite):

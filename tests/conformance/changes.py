@@ -13,7 +13,7 @@ from conformance.interests import change, declare, delete, insert, note, run
 from penstock.changes.position import BEGINNING, Position
 from penstock.errors import CursorInvalid
 from penstock.store.contract.changes import Batch, Lag
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 
 READER = "reader"
 

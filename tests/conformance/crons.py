@@ -19,7 +19,7 @@ from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent
 from penstock.store.contract import crons as store
 from penstock.store.contract.crons import CronLook, CronMove, CronScope
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 from penstock.store.rows.crons import job_text
 
 MINUTE = timedelta(minutes=1)

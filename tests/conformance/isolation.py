@@ -12,7 +12,7 @@ from penstock.errors import (
     Conflict,
     PenstockError,
 )
-from penstock.store.contract.store import EVERY_QUEUE, QUEUES, Session
+from penstock.store.contract.session import EVERY_QUEUE, QUEUES, Session
 
 Steps = Callable[[Session], AsyncIterator[None]]
 

@@ -27,7 +27,8 @@ from conformance.bench import (
 from penstock.errors import TryAgain
 from penstock.jobs.job import Job, NewJob, Options, Settlement
 from penstock.jobs.states import JobEvent, JobState
-from penstock.store.contract.store import Session, Statement, Store
+from penstock.store.contract.session import Session, Statement
+from penstock.store.contract.store import Store
 
 
 class Listening:

@@ -21,8 +21,8 @@ from penstock.jobs.job import NewJob, Settlement
 from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
+from penstock.store.contract.jobs import Room
 from penstock.store.contract.keys import KeyHolder
-from penstock.store.contract.store import Room
 
 
 class Keys(Suite):

@@ -28,7 +28,7 @@ from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent
 from penstock.jobs.token import Token, Told, token_of, token_text
 from penstock.store.contract.external import OUTSIDE
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 
 _YEAR = timedelta(days=366)
 _MINUTE = timedelta(minutes=1)

@@ -29,8 +29,10 @@ from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent, JobState
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, TokenBucket
+from penstock.store.contract.jobs import Room
 from penstock.store.contract.pools import Backlog, PoolRow, PoolView
-from penstock.store.contract.store import Room, Session, Store
+from penstock.store.contract.session import Session
+from penstock.store.contract.store import Store
 
 
 class Pools(Suite):

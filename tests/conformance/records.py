@@ -16,7 +16,7 @@ from penstock.pools.pool import PoolDefinition
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import definition_of
 from penstock.store.contract.records import RecordQuery, RecordState, RowKey, TaskBacklog
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 
 ALL = RecordQuery()
 STANDS = ("canceled", "failed", "gone", "later", "ready", "retried", "running", "skipped", "success")

@@ -16,7 +16,7 @@ from penstock.errors import (
     UniqueViolation,
     ValueInvalid,
 )
-from penstock.store.contract.store import Session, Statement
+from penstock.store.contract.session import Session, Statement
 from penstock.store.sql.dialect import placeholder
 
 _STARTED = 0.05  # seconds after which a slow statement is surely under way

@@ -21,7 +21,8 @@ from penstock.jobs.settle import settle, settle_cancel
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.reactive.planning import RowPlan
-from penstock.store.contract.store import Room, Session
+from penstock.store.contract.jobs import Room
+from penstock.store.contract.session import Session
 from penstock.store.contract.tasks import RecordRow
 
 _YEAR = timedelta(days=366)

@@ -29,7 +29,8 @@ from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent, JobState
 from penstock.jobs.token import Token, token_of, token_text
 from penstock.store.contract.external import OUTSIDE, Redeemed
-from penstock.store.contract.store import Room, Store
+from penstock.store.contract.jobs import Room
+from penstock.store.contract.store import Store
 
 HOUR = timedelta(hours=1)
 

@@ -28,7 +28,7 @@ from penstock import (
     sync,
 )
 from penstock.server.asgi import Asgi
-from penstock.store.contract.store import Statement
+from penstock.store.contract.session import Statement
 
 SECRET = "the-secret-of-the-house"
 

@@ -19,7 +19,7 @@ from stage.waits import until
 
 from penstock import ActionCtx, App, Backend, ContextError, LockLost, LockTaken
 from penstock.store.contract.locks import LockRow
-from penstock.store.contract.store import Statement
+from penstock.store.contract.session import Statement
 from penstock.testing import TestClock
 
 AT_ONCE, LONG = timedelta(0), timedelta(seconds=30)

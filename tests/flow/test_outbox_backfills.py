@@ -19,7 +19,7 @@ from penstock.errors import CallTimeout, DatabaseUnavailable
 from penstock.services.relay.sending import Sending
 from penstock.store.contract.changes import Batch
 from penstock.store.contract.outboxes import Step
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 from penstock.store.sql.conditions import ConditionSql
 from penstock.testing import TestApp
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import App, Table, TaskCtx
 from penstock.clock import SystemClock, random_of
-from penstock.store.contract.store import Statement
+from penstock.store.contract.session import Statement
 
 
 class Label(Table, source="label", key="text", managed=False):

@@ -13,7 +13,7 @@ from stage.monitors import failure_ratio, flat, max_backlog, messages, permanent
 from stage.monitors import streamed as stream
 
 from penstock import ActionCtx, App, MutationCtx, Retry, WorkId, WorkResult
-from penstock.store.contract.store import Room
+from penstock.store.contract.jobs import Room
 from penstock.testing import TestApp, TestClock
 from penstock.transaction.transaction import Transaction
 

@@ -33,6 +33,7 @@ from penstock import (
 from penstock.api.tasks import changes as taskchanges
 from penstock.api.tasks import selection as taskpieces
 from penstock.jobs.job import job_uuid
+from penstock.store.contract.session import Statement
 from penstock.testing import TestApp
 
 HOUR = timedelta(hours=1)
@@ -134,8 +135,6 @@ class House:
 
     async def sql(self, text: str) -> None:
         session = await self.backend.engine.store.begin_write()
-        from penstock.store.contract.store import Statement  # noqa: PLC0415
-
         await session.execute(Statement(text))
         await session.commit()
 
@@ -150,8 +149,6 @@ async def house(url: str) -> AsyncIterator[House]:
     store = session_app.engine.store
     await store.open()
     session = await store.begin_write()
-    from penstock.store.contract.store import Statement  # noqa: PLC0415
-
     await session.execute(Statement("create table parcel_of_others (number bigint primary key, name text not null)"))
     await session.commit()
     await store.close()

@@ -13,7 +13,7 @@ import pytest
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError
-from penstock.store.contract.store import Statement
+from penstock.store.contract.session import Statement
 from penstock.store.postgres.session import PostgresSession
 from penstock.store.postgres.store import PostgresStore
 

@@ -17,7 +17,8 @@ from stage.server import copy_database, server
 from penstock.changes.position import BEGINNING, Position, Snapshot
 from penstock.errors import Conflict, DatabaseBusy
 from penstock.store.contract.changes import Rotation
-from penstock.store.contract.store import Statement, Store
+from penstock.store.contract.session import Statement
+from penstock.store.contract.store import Store
 from penstock.store.postgres.changes import TURN
 from penstock.store.postgres.jobs import run
 from penstock.store.sql.queries import Query

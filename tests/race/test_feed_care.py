@@ -26,7 +26,8 @@ from penstock.clock import SystemClock
 from penstock.services.feed_truncation import FeedRoom
 from penstock.services.feed_watch import FeedWatch
 from penstock.services.pruner import Pruner
-from penstock.store.contract.store import Statement, Store
+from penstock.store.contract.session import Statement
+from penstock.store.contract.store import Store
 from penstock.testing import TestApp, TestClock
 
 WRITERS, ROWS = 4, 1500

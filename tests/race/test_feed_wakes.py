@@ -9,7 +9,8 @@ from stage.waits import until
 
 from penstock.changes.position import BEGINNING
 from penstock.store.contract.feed import BACKSTOP, BY_ITSELF
-from penstock.store.contract.store import Statement, Store
+from penstock.store.contract.session import Statement
+from penstock.store.contract.store import Store
 
 
 async def told(store: Store, reader: asyncio.Event) -> None:

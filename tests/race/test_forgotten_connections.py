@@ -13,7 +13,7 @@ from stage import ledger
 from penstock import Backend, asgi_app
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract.store import Statement
+from penstock.store.contract.session import Statement
 from penstock.store.postgres.route import Route
 from penstock.store.postgres.store import PostgresStore
 

@@ -34,7 +34,7 @@ from penstock import Retry
 from penstock.errors import ConfigError, DatabaseBusy, DatabaseUnavailable
 from penstock.outbox.message import Message
 from penstock.store.contract.outboxes import Step
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 from penstock.testing import TestClock, raising
 
 UNCERTAIN = DatabaseUnavailable("lost during the commit", uncertain=True)

@@ -18,7 +18,7 @@ from penstock import Index, Retry, Table
 from penstock.outbox.message import Message
 from penstock.services.relay import parallel
 from penstock.store.contract.outboxes import Step
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 from penstock.testing import TestClock
 
 

@@ -14,7 +14,7 @@ from stage.outboxes import OutboxStage, drain, outbox_row, run_sql
 from stage.reactive import Stage, settle, task_row
 
 from penstock import Table
-from penstock.api.outbox.outboxes import DeclaredOutbox
+from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.store.contract.changes import InterestRow
 from penstock.testing import TestApp
 

@@ -21,7 +21,7 @@ from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseBusy, Overloaded, UniqueViolation
 from penstock.services.worker.worker import Worker
-from penstock.store.contract.store import Statement
+from penstock.store.contract.session import Statement
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.contention import in_a_row, pause_after
 

@@ -6,7 +6,7 @@ import asyncio
 
 from penstock.calls.run.admission import Turns
 from penstock.clock import SystemClock
-from penstock.store.contract.store import EVERY_QUEUE, QUEUES
+from penstock.store.contract.session import EVERY_QUEUE, QUEUES
 
 
 async def try_begin(turns: Turns, function: str = "add", *, again: bool = False) -> asyncio.Task[int | None]:

@@ -14,7 +14,7 @@ import pytest
 from penstock import Index, Table
 from penstock.calls.run.sql import prepare_sql
 from penstock.schema.table import definition_of
-from penstock.store.contract.store import Statement
+from penstock.store.contract.session import Statement
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.dialect import Placeholders, placeholder
 from penstock.store.sql.statements import Condition, TableStatements

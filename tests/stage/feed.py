@@ -21,7 +21,8 @@ from penstock.changes.position import BEGINNING, Position
 from penstock.clock import SystemClock, random_of
 from penstock.config import Config
 from penstock.store.contract.changes import Batch
-from penstock.store.contract.store import Session, Statement, Store
+from penstock.store.contract.session import Session, Statement
+from penstock.store.contract.store import Store
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
 

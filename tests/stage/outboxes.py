@@ -17,7 +17,7 @@ from penstock.app import Backend
 from penstock.outbox.message import Message
 from penstock.services.relay.relay import Relay
 from penstock.store.contract.outboxes import Aside, OutboxRow
-from penstock.store.contract.store import Row, Session, Statement
+from penstock.store.contract.session import Row, Session, Statement
 from penstock.testing import TestApp, TestClock
 
 _seeds = itertools.count(1000)

@@ -16,7 +16,7 @@ from penstock.app import Backend
 from penstock.outbox.message import Message
 from penstock.services.relay.relay import Relay
 from penstock.store.contract.outboxes import Step
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 from penstock.testing import TestClock
 
 SECOND, TEN = timedelta(seconds=1), timedelta(seconds=10)

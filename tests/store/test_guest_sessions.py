@@ -27,7 +27,8 @@ from penstock.errors import (
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, NewJob
 from penstock.jobs.states import JobState
-from penstock.store.contract.store import Jobs, Session, Statement
+from penstock.store.contract.jobs import Jobs
+from penstock.store.contract.session import Session, Statement
 from penstock.store.guest.drivers import answer
 from penstock.store.guest.session import guest_session
 from penstock.store.open import make_store

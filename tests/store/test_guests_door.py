@@ -25,7 +25,7 @@ from penstock.errors import (
     UniqueViolation,
     ValueInvalid,
 )
-from penstock.store.contract.store import Statement
+from penstock.store.contract.session import Statement
 from penstock.store.guest.session import SyncGuestSession, guest_session
 
 ONE = Statement("select 1")

@@ -23,7 +23,7 @@ from stage.guests import django_connection, library_url
 from penstock.errors import (
     ContextError,
 )
-from penstock.store.contract.store import Statement
+from penstock.store.contract.session import Statement
 from penstock.store.guest.session import SyncGuestSession, guest_session
 
 ONE = Statement("select 1")

@@ -25,7 +25,7 @@ from penstock.errors import (
     DatabaseBusy,
 )
 from penstock.schema.table import definition_of
-from penstock.store.contract.store import Statement
+from penstock.store.contract.session import Statement
 from penstock.store.guest.session import SyncGuestSession, guest_session
 from penstock.store.open import make_store
 from penstock.store.push import migrate

@@ -18,7 +18,8 @@ from stage.feed import NOW, opened
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.store.contract.changes import Source
-from penstock.store.contract.store import Row, Store
+from penstock.store.contract.session import Row
+from penstock.store.contract.store import Store
 from penstock.store.open import sqlite_path
 
 DECLARED = (

@@ -17,7 +17,8 @@ from stage.pgbouncer import PgBouncer
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract.store import Statement, Store
+from penstock.store.contract.session import Statement
+from penstock.store.contract.store import Store
 from penstock.store.open import make_store
 
 

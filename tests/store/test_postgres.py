@@ -17,7 +17,8 @@ from stage.examples import examples
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.jobs.job import NewJob
-from penstock.store.contract.store import Statement, Store
+from penstock.store.contract.session import Statement
+from penstock.store.contract.store import Store
 from penstock.store.open import make_store
 from penstock.store.postgres.binary import pieces
 from penstock.store.postgres.route import Route, _Connection

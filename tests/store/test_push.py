@@ -17,7 +17,8 @@ from stage.pushes import push, tell
 from penstock import Index, Table
 from penstock.errors import DataError, DeclarationError, SchemaMismatch
 from penstock.schema.table import definition_of
-from penstock.store.contract.store import Change, Store
+from penstock.store.contract.schema import Change
+from penstock.store.contract.store import Store
 from penstock.store.push import migrate
 from penstock.store.sql.statements import TableStatements
 

@@ -22,7 +22,7 @@ from penstock.errors import ContextError
 from penstock.functions.registry import Registry
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob
-from penstock.store.contract.store import OpenTransaction
+from penstock.store.contract.session import OpenTransaction
 from penstock.store.guest.session import GuestSession, finish, guest_session, is_connection
 from penstock.store.open import make_store
 

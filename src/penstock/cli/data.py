@@ -22,7 +22,7 @@ from penstock.cli.visible import visible_json
 from penstock.errors import ValueInvalid
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.store import Row
+from penstock.store.contract.session import Row
 from penstock.store.sql.statements import Comparison, Condition, TableStatements
 
 _WHERE = re.compile(r"(?P<column>\w+)\s*(?P<comparison><=|>=|=|<|>)\s*(?P<value>.*)", re.DOTALL)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.api.outbox.outboxes import DeclaredOutbox
+from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.app import Backend
 from penstock.changes.interest import Interest
 from penstock.crons.plan import CronPlan

@@ -21,7 +21,7 @@ from penstock.errors import InputError, RowInvalid, ValueInvalid
 from penstock.schema.fields import Kind
 from penstock.schema.ids import format_id, is_id
 from penstock.schema.system import SYSTEM_COLUMNS
-from penstock.store.contract.store import Row
+from penstock.store.contract.session import Row
 from penstock.store.sql.statements import TableStatements
 from penstock.values import decode_json
 from penstock.wire.tags import MAX_PLAIN_INTEGER, is_plain_float, read_tag, tag_bytes, tag_float, tag_integer

@@ -23,7 +23,7 @@ from penstock.cli.output import counted, print_json, say
 from penstock.cli.progress import Progress
 from penstock.cli.tables import count_rows, find_table, read_rows, statements_of
 from penstock.errors import ConfigError
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 from penstock.store.sql.statements import TableStatements
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from penstock.app import Backend
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.store import Row, Session
+from penstock.store.contract.session import Row, Session
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.segments import Segment, after
 

@@ -21,7 +21,7 @@ from penstock.reactive.planning import PlannedTask, Read, RowPlan
 from penstock.reactive.reconciling import Found, Reconciling, compare_records, compare_rows, is_found
 from penstock.services.planner.plans import write_plans
 from penstock.store.contract.changes import Source
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 from penstock.store.contract.tasks import Move, Progress, TaskRow
 
 _AT_ONCE = 1000

@@ -11,7 +11,7 @@ from typing import Any
 from penstock.changes.readset import RangeRead
 from penstock.errors import ValueInvalid
 from penstock.schema.fields import Kind
-from penstock.store.contract.store import Row
+from penstock.store.contract.session import Row
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.segments import Segment
 from penstock.transaction.transaction import Scope

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from penstock.errors import LimitExceeded, RowInvalid, UniqueViolation, ValueInvalid
 from penstock.schema.table import Table, TableDefinition
-from penstock.store.contract.store import Row
+from penstock.store.contract.session import Row
 from penstock.store.sql.statements import TableStatements
 from penstock.values import text_bytes
 

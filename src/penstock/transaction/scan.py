@@ -13,7 +13,7 @@ from penstock.errors import NotUnique, ValueInvalid
 from penstock.schema.fields import Column
 from penstock.schema.index import Index
 from penstock.schema.table import Table
-from penstock.store.contract.store import Row
+from penstock.store.contract.session import Row
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.aggregates import Groups, aggregate
 from penstock.transaction.operands import segment_of

@@ -30,7 +30,8 @@ from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob
 from penstock.jobs.work import Work
 from penstock.schema.table import Table, definition_of
-from penstock.store.contract.store import Row, Session, Statement, Store
+from penstock.store.contract.session import Row, Session, Statement
+from penstock.store.contract.store import Store
 from penstock.store.sql.statements import Statements, TableStatements
 from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.api.outbox.overview import look_at, messages_of, outbox_of
 from penstock.api.outbox.rebuilding import rebuild, reset_of
 from penstock.api.outbox.resending import chosen_rows, resend
@@ -26,7 +27,6 @@ from penstock.reactive.tracing import RowFilter
 from penstock.store.contract.outboxes import KEPT
 
 if TYPE_CHECKING:
-    from penstock.api.outbox.outboxes import DeclaredOutbox
     from penstock.calls.enqueue.callers import AsyncWaiter, SyncWaiter
 
 T = TypeVar("T")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 
-from penstock.api.outbox.outboxes import DeclaredOutbox, Outboxes
+from penstock.api.outbox.declared import DeclaredOutbox
+from penstock.api.outbox.outboxes import Outboxes
 from penstock.api.outbox.overview import look_at
 from penstock.calls.run.engine import Engine
 from penstock.changes.interest import Interest

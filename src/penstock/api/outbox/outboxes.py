@@ -7,32 +7,26 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from penstock.api.guests import Guests
 from penstock.api.outbox.admin import OutboxCare
+from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.api.sending import Sending
-from penstock.calls.handlers.deliveries import Messages, Wanted, run_of
+from penstock.calls.handlers.deliveries import run_of
 from penstock.calls.run.ctxkinds import annotation_of, named, refuse_bare, word_of
-from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
 from penstock.jobs.retry import Retry
-from penstock.outbox.meaning import Meaning
 from penstock.outbox.message import is_topic
 from penstock.outbox.outbox import Event, OnFailure, Outbox, Start
 from penstock.reactive.tracing import RowFilter, trace_filter
 from penstock.schema.table import Table, definition_of
-from penstock.store.contract.outboxes import OutboxPlan
-from penstock.store.sql.conditions import condition_sql
-from penstock.store.sql.dialect import Dialect
 
 T = TypeVar("T", bound=Table)
 H = TypeVar("H", bound=Callable[..., Any])
 
-_ROW = "{row}"
 _OF_TABLES = frozenset({"on", "fields", "partition_by", "order_by"})
 _KINDS: dict[str, type[AnyFunction]] = {
     "ActionCtx": ActionFunction,
@@ -60,85 +54,6 @@ class OutboxOptions(TypedDict, total=False):
     keep_for: timedelta
     reset: Callable[..., Any] | None
     version: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredOutbox:
-    """An outbox with its handler.
-
-    Attributes:
-        outbox: The outbox.
-        function: What is run for its messages.
-        handler: The handler as it was written.
-        reset: What clears what the handler has written, so that it can be rebuilt.
-    """
-
-    outbox: Outbox
-    function: AnyFunction
-    handler: Any
-    reset: AnyFunction | None = None
-
-    def interest(self, dialect: Dialect, order: tuple[str, ...] | None = None) -> Interest:
-        """What the change feed is to capture for it.
-
-        Args:
-            dialect: How its store spells conditions.
-            order: The columns by which its rows are read; as it is declared by default. That they change is captured,
-                so that it is known of each row whether it was passed while all are read.
-        """
-        ordered = self.outbox.order_by if order is None else order
-        outbox, definition = self.outbox, self.outbox.definition
-        assert definition is not None  # noqa: S101 - a topic has none
-        asked = None if outbox.condition is None else condition_sql(outbox.condition, definition, dialect, _ROW)
-        exact = asked is None or asked.exact
-        names = (*definition.key, *outbox.fields) if outbox.fields else tuple(one.name for one in definition.columns)
-        also = () if exact or asked is None else asked.columns
-        also = (*also, *((outbox.partition_by,) if outbox.partition_by else ()), *ordered)
-        after = tuple(dict.fromkeys((*names, *also)))
-        wants_before = not exact or bool(ordered) or not {"update", "delete"}.isdisjoint(outbox.on)
-        watched = dict.fromkeys((*(outbox.fields if "update" in outbox.on else ()), *ordered))
-        all_columns = "update" in outbox.on and not outbox.fields
-        return Interest(
-            name=outbox.reader,
-            table=definition.name,
-            key=definition.key,
-            matches=None if asked is None else asked.sql,
-            watches=None if all_columns else tuple(f"{_ROW}.{dialect.quote(name)}" for name in watched),
-            kinds=tuple(dict.fromkeys((*outbox.kinds, "change"))) if ordered else outbox.kinds,
-            before=after if wants_before else (),
-            after=after,
-            exact=exact,
-            order=ordered,
-            each=True,
-            meaning=self._meaning(exact=exact, ordered=bool(ordered)).text(),
-        )
-
-    def messages(self, dialect: Dialect) -> Messages:
-        """What makes messages of its changes."""
-        exact = self.outbox.definition is None or self.interest(dialect).exact
-        meaning = self._meaning(exact=exact, ordered=bool(self.outbox.order_by))
-        return Messages(self.outbox, dialect, Wanted(self.handler, self.outbox), meaning)
-
-    def _meaning(self, *, exact: bool, ordered: bool) -> Meaning:
-        outbox = self.outbox
-        return Meaning(
-            condition=None if exact else outbox.condition,
-            kinds=outbox.kinds,
-            fields=outbox.fields if ordered or not exact else (),
-        )
-
-    def plan(self) -> OutboxPlan:
-        """What is kept of it."""
-        outbox = self.outbox
-        return OutboxPlan(
-            outbox.name,
-            self.function.name,
-            self.function.kind.value,
-            outbox.source,
-            outbox.spec(),
-            outbox.version,
-            outbox.keep_for,
-        )
 
 
 class Outboxes(OutboxCare, Sending):

@@ -10,8 +10,9 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.runner import Runner
 from penstock.errors import ContextError, OutboxNotFound, TryAgain
@@ -21,10 +22,7 @@ from penstock.observe.logs import event as log_event
 from penstock.outbox.older import first
 from penstock.outbox.outbox import reader_name
 from penstock.store.contract.outboxes import OutboxRow
-from penstock.store.contract.store import Session
-
-if TYPE_CHECKING:
-    from penstock.api.outbox.outboxes import DeclaredOutbox
+from penstock.store.contract.session import Session
 
 _RENEW_PART = 0.25  # of a lease
 

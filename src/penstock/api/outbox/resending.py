@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.handlers.deliveries import Judged
 from penstock.calls.run.attempts import Attempts
 from penstock.calls.run.engine import Engine
@@ -24,11 +25,8 @@ from penstock.reactive.tracing import RowFilter, trace_filter
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.changes import Source
 from penstock.store.contract.outboxes import OutboxRow
-from penstock.store.contract.store import Row
+from penstock.store.contract.session import Row
 from penstock.store.sql.conditions import condition_sql
-
-if TYPE_CHECKING:
-    from penstock.api.outbox.outboxes import DeclaredOutbox
 
 _AT_ONCE = 500
 

@@ -19,7 +19,7 @@ from penstock.calls.enqueue.jobs import JobCalls, calls_of
 from penstock.errors import ValueInvalid
 from penstock.reactive.filter import ANYTHING, GONE, STATES, TaskFilter
 from penstock.reactive.task import ReactiveTask
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 
 if TYPE_CHECKING:
     from penstock.calls.enqueue.callers import AsyncWaiter, SyncWaiter

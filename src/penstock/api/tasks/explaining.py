@@ -27,7 +27,7 @@ from penstock.schema.table import Table
 from penstock.store.contract.changes import Lag
 from penstock.store.contract.pools import PoolRow
 from penstock.store.contract.records import Ahead, RecordQuery, RecordState
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 from penstock.store.contract.tasks import HELD, RecordRow, TaskRow
 from penstock.store.sql.values import captured_like
 from penstock.transaction.rows import read_row

@@ -22,7 +22,7 @@ from penstock.reactive.filter import GONE, TaskFilter
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import TableDefinition, definition_of
 from penstock.store.contract.records import RecordQuery, RecordState, RowKey
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 from penstock.store.contract.tasks import TaskRow
 from penstock.store.sql.values import captured_key
 

@@ -31,7 +31,9 @@ from penstock.jobs.order import FARTHEST, rank
 from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
 from penstock.pools.results import Completion
-from penstock.store.contract.store import ABOVE_ALL, OpenTransaction, Store
+from penstock.store.contract.jobs import ABOVE_ALL
+from penstock.store.contract.session import OpenTransaction
+from penstock.store.contract.store import Store
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import encode_json, text_bytes

@@ -28,7 +28,7 @@ from penstock.reactive.task import kinds_of
 from penstock.schema.fields import aware
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, TableDefinition, make_row
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.values import captured_row, captured_value
 

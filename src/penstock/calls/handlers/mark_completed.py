@@ -16,7 +16,7 @@ from penstock.errors import ContextError, LeaseLost
 from penstock.jobs.job import Outcome, job_id
 from penstock.jobs.states import JobEvent
 from penstock.observe.logs import event as log_event
-from penstock.store.contract.store import OpenTransaction
+from penstock.store.contract.session import OpenTransaction
 from penstock.store.guest.session import guest_session
 
 _LEAST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0  # seconds between two looks whether a transaction has ended

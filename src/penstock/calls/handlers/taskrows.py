@@ -15,7 +15,7 @@ from penstock.calls.run.runner import Runner
 from penstock.errors import DataError, PenstockError, TaskConditionFailed
 from penstock.functions.function import AnyFunction
 from penstock.schema.table import Table, make_row
-from penstock.store.contract.store import Row, Session
+from penstock.store.contract.session import Row, Session
 from penstock.store.contract.tasks import RecordRow
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import read_rows

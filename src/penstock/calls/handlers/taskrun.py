@@ -23,7 +23,7 @@ from penstock.reactive.task import Change, ReactiveTask, kinds_of
 from penstock.schema.fields import Kind
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, TableDefinition, make_row
-from penstock.store.contract.store import OpenTransaction
+from penstock.store.contract.session import OpenTransaction
 from penstock.store.contract.tasks import HELD, RecordRow
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.values import captured_fields, captured_like, captured_values

@@ -24,7 +24,7 @@ from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement
 from penstock.jobs.states import FINISHED, JobState
 from penstock.schema.table import definition_of
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 from penstock.transaction.commit import commit_shared
 from penstock.transaction.shared import Shared
 from penstock.transaction.transaction import Transaction

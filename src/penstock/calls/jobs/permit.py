@@ -10,7 +10,8 @@ import asyncio
 
 from penstock.clock import Clock
 from penstock.errors import TryAgain
-from penstock.store.contract.store import Session, Store
+from penstock.store.contract.session import Session
+from penstock.store.contract.store import Store
 
 _HOLDS = 0.3  # seconds after the claim was sent
 NONE_HOLDS_AFTER = 0.5  # seconds after a change; what was let start before it has started by then

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from zlib import crc32
 
-from penstock.store.contract.store import EVERY_QUEUE, QUEUES
+from penstock.store.contract.session import EVERY_QUEUE, QUEUES
 
 _LESS = 0.5
 _MORE, _MORE_QUEUED = 0.05, 0.01

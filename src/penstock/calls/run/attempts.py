@@ -12,7 +12,7 @@ from penstock.calls.run.admission import Turns
 from penstock.calls.run.engine import Engine
 from penstock.errors import Conflict, DatabaseBusy, DatabaseFull, DatabaseUnavailable, TryAgain
 from penstock.jobs.waits import Exponential, backoff
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 
 R = TypeVar("R")
 

@@ -24,7 +24,8 @@ from penstock.functions.registry import Registry
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
 from penstock.reactive.task import ReactiveTask
-from penstock.store.contract.store import OpenTransaction, Store
+from penstock.store.contract.session import OpenTransaction
+from penstock.store.contract.store import Store
 from penstock.store.contract.tasks import TaskRow
 from penstock.store.sql.statements import Statements
 

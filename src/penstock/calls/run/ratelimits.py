@@ -15,7 +15,7 @@ from penstock.calls.enqueue.jobs import JobCalls, calls_of
 from penstock.errors import ContextError, DeclarationError, ValueInvalid
 from penstock.pools.rates import FixedWindow, RateLimit, TokenBucket, peek, take
 from penstock.store.contract.keys import RateRow
-from penstock.store.contract.store import OpenTransaction
+from penstock.store.contract.session import OpenTransaction
 from penstock.transaction.transaction import Transaction
 
 if TYPE_CHECKING:

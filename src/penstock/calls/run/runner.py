@@ -32,7 +32,7 @@ from penstock.functions.function import (
 from penstock.jobs.job import NewJob, Settlement
 from penstock.jobs.work import Work
 from penstock.observe import points
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 from penstock.transaction.commit import Seal, commit
 from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls

@@ -28,7 +28,7 @@ from penstock.errors import ContextError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
 from penstock.jobs.job import JobId, JobStatus
 from penstock.store.contract.pools import PoolRow
-from penstock.store.contract.store import not_open
+from penstock.store.contract.session import not_open
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -21,7 +21,7 @@ from penstock.jobs.job import Job, JobId, Outcome, job_id, job_uuid
 from penstock.jobs.progress import Progress, progress_of
 from penstock.jobs.token import token_of, token_text
 from penstock.jobs.work import Work
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 
 if TYPE_CHECKING:
     from penstock.calls.run.runner import Runner

@@ -17,7 +17,7 @@ from penstock.outbox.older import Older
 from penstock.services.relay.cursor import Item, Standing, unkeyed
 from penstock.store.contract.changes import Batch, Source
 from penstock.store.contract.outboxes import Aside, Identity, OutboxRow
-from penstock.store.contract.store import OpenTransaction, Row
+from penstock.store.contract.session import OpenTransaction, Row
 
 _AT_ONCE = 2000
 

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
-from penstock.api.outbox.outboxes import DeclaredOutbox
+from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.handlers.deliveries import Delivery
 from penstock.calls.run.runner import Runner
 from penstock.errors import CallTimeout, LeaseLost, TryAgain, WorkerLost
@@ -31,7 +31,7 @@ from penstock.services.relay.sending import Failure, Sending, is_its_own
 from penstock.services.relay.source import Upcoming
 from penstock.services.service import Service
 from penstock.store.contract.outboxes import Aside, Step
-from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 
 _SLOW = 0.1  # seconds after which fewer do
 _LOOK_EVERY = 0.05  # seconds; who writes with penstock wakes it at once

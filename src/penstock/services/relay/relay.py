@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from penstock.api.outbox.outboxes import DeclaredOutbox
+from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.run.runner import Runner
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.observe.logs import event as log_event

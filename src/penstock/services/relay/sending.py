@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
-from penstock.api.outbox.outboxes import DeclaredOutbox
+from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.handlers.deliveries import Delivery, Messages, Seal, deliver
 from penstock.calls.run.containment import uncanceled
 from penstock.calls.run.runner import Runner

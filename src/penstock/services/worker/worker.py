@@ -33,7 +33,7 @@ from penstock.services.worker.housekeeping import Others
 from penstock.services.worker.progress import Heard
 from penstock.services.worker.reports import Reports
 from penstock.services.worker.slots import Slots
-from penstock.store.contract.store import Claim, Room
+from penstock.store.contract.jobs import Claim, Room
 
 # Parts of the setting `lease`, which bounds the time from a worker's death to the take-over of its jobs.
 _HOLDS_PART = 0.75

@@ -6,15 +6,13 @@ import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
 from penstock.changes.position import NOTHING, Position
-
-if TYPE_CHECKING:
-    from penstock.store.contract.store import OpenTransaction, Session, Statement
-    from penstock.store.sql.conditions import ConditionSql
+from penstock.store.contract.session import OpenTransaction, Session, Statement
+from penstock.store.sql.conditions import ConditionSql
 
 State = Literal["ok", "missing", "disabled", "altered", "gone"]
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from penstock.crons.plan import CronPlan, KeptCron
 from penstock.jobs.job import NewJob
-
-if TYPE_CHECKING:
-    from penstock.store.contract.store import OpenTransaction, Session
+from penstock.store.contract.session import OpenTransaction, Session
 
 
 @dataclass(frozen=True, slots=True)

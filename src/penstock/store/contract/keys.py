@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from penstock.jobs.job import NewJob
 from penstock.pools.rates import RateLimit, RateState
-
-if TYPE_CHECKING:
-    from penstock.store.contract.store import OpenTransaction
+from penstock.store.contract.session import OpenTransaction
 
 
 @dataclass(frozen=True, slots=True)

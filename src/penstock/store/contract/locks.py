@@ -9,11 +9,10 @@ from __future__ import annotations
 import builtins
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from uuid import UUID
 
-if TYPE_CHECKING:
-    from penstock.store.contract.store import OpenTransaction, Session
+from penstock.store.contract.session import OpenTransaction, Session
 
 LOCK_KEPT = timedelta(hours=1)  # for how long one that has run out can be seen, if nobody takes it over
 

@@ -6,16 +6,14 @@ import builtins
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.outbox.older import BEFORE_ALL
 from penstock.outbox.trouble import Trouble
+from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.contract.tasks import Move
-
-if TYPE_CHECKING:
-    from penstock.store.contract.store import OpenTransaction, Session
 
 AsideState = Literal["waiting", "halted", "parked"]
 Forgets = Literal["again", "pending", "all"]

@@ -6,14 +6,12 @@ import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import RateLimit
 from penstock.store.contract.overview import Activity
-
-if TYPE_CHECKING:
-    from penstock.store.contract.store import Session
+from penstock.store.contract.session import Session
 
 
 @dataclass(frozen=True, slots=True)

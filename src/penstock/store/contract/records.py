@@ -10,15 +10,13 @@ import builtins
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 from penstock.reactive.expression import Condition
 from penstock.reactive.task import Change
 from penstock.schema.table import TableDefinition
-
-if TYPE_CHECKING:
-    from penstock.store.contract.store import OpenTransaction, Session
+from penstock.store.contract.session import OpenTransaction, Session
 
 FAILED = ("failed",)
 RowKey = tuple[int, str]

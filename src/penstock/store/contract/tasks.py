@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from penstock.changes.position import Position
@@ -14,9 +14,7 @@ from penstock.jobs.job import Job, Options
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept, Reconciling
 from penstock.reactive.task import Change, OnVersionChange, TaskSpec
-
-if TYPE_CHECKING:
-    from penstock.store.contract.store import OpenTransaction
+from penstock.store.contract.session import OpenTransaction
 
 HELD = "The task is held"  # why a job waits that is put off since none of its task's start
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from penstock.errors import ContextError
-from penstock.store.contract.store import Row
+from penstock.store.contract.session import Row
 from penstock.store.guest.parameters import AS_IT_IS, NAMED, NAMED_WITHOUT_UUID, Style
 from penstock.store.guest.refusals import aborted, lost, not_open
 

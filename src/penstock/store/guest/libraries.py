@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.store.contract.store import Row
+from penstock.store.contract.session import Row
 from penstock.store.guest.drivers import (
     CursorDriver,
     answer,

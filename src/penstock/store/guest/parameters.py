@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from penstock.store.contract.store import Row
+from penstock.store.contract.session import Row
 from penstock.values import check_text
 
 # What holds no parameters, or the number of one. An E before a text gives backslashes their meaning.

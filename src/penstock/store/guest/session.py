@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from penstock.errors import ContextError, PenstockError
-from penstock.store.contract.store import OpenTransaction, Row, Statement
+from penstock.store.contract.session import OpenTransaction, Row, Statement
 from penstock.store.guest.drivers import AsyncpgDriver, Driver, Psycopg2Driver, PsycopgDriver, SqliteDriver
 from penstock.store.guest.libraries import DjangoDriver, SqlalchemyDriver
 from penstock.store.guest.parameters import check_values, plain_row

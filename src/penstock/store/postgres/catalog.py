@@ -20,7 +20,8 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import DatabaseBusy
 from penstock.observe.logs import event as log_event
 from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable
-from penstock.store.contract.store import Change, Row
+from penstock.store.contract.schema import Change
+from penstock.store.contract.session import Row
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import translate

@@ -16,7 +16,7 @@ from penstock.changes.position import ERA, Position, Snapshot
 from penstock.changes.rotation import Slots
 from penstock.errors import Conflict, DatabaseBusy
 from penstock.store.contract.changes import Batch, Lag, ReaderRow, Rotation
-from penstock.store.contract.store import OpenTransaction, Row, Session, Statement
+from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin

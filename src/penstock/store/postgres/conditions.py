@@ -36,7 +36,7 @@ from penstock.reactive.expression import (
 )
 from penstock.reactive.pattern import postgres_pattern
 from penstock.schema.fields import Kind
-from penstock.store.sql.conditions import Part, Spelling
+from penstock.store.sql.dialect import Part, Spelling
 from penstock.values import decode_json
 
 _EPOCH = "'1970-01-01 00:00:00+00'"  # without a type, as those below: it takes that of the column beside it

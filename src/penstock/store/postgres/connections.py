@@ -16,7 +16,7 @@ import asyncpg
 
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
-from penstock.store.contract.store import not_open
+from penstock.store.contract.session import not_open
 from penstock.store.places import Line
 from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate
 from penstock.store.postgres.route import Connection, Route

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.crons.plan import CronPlan, KeptCron, begun, changed, paused
 from penstock.store.contract.crons import CronDecide, CronLook, CronScope
-from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import PostgresJobs, run
 from penstock.store.postgres.session import BEGIN_INTERNAL, BEGIN_READ, begin

@@ -12,7 +12,8 @@ from typing import Any
 
 from penstock.jobs.job import Job
 from penstock.pools.turns import Gate, Turn, passage, passed
-from penstock.store.contract.store import Room, Row, Session
+from penstock.store.contract.jobs import Room
+from penstock.store.contract.session import Row, Session
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.rates import PostgresRates
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin

@@ -11,7 +11,8 @@ from typing import Any
 from penstock.changes.interest import Interest
 from penstock.errors import Conflict, DatabaseBusy, DataError, DeclarationError, PenstockError
 from penstock.store.contract.changes import InterestRow, Source, State
-from penstock.store.contract.store import Change, OpenTransaction, SchemaLock, Statement
+from penstock.store.contract.schema import Change, SchemaLock
+from penstock.store.contract.session import OpenTransaction, Statement
 from penstock.store.postgres.capture import EVENTS, function_name, install, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections

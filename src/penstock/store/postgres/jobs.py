@@ -15,7 +15,8 @@ import asyncpg
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
 from penstock.jobs.order import NO_AGEING
-from penstock.store.contract.store import ABOVE_ALL, Claim, OpenTransaction, Room, Row, Session, Settle, Statement
+from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
+from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.jobs.job import Job
+from penstock.store.contract.jobs import Settle
 from penstock.store.contract.overview import LeaseRow
-from penstock.store.contract.store import Row, Session, Settle
+from penstock.store.contract.session import Row, Session
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import PostgresJobs, run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.store.contract.locks import LOCK_KEPT, LockRow
-from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin

@@ -13,7 +13,7 @@ from penstock.outbox.older import BEFORE_ALL
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract.outboxes import KEPT, Aside, AsideCount, AsideState, Forgets, OutboxPlan, OutboxRow, Step
-from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin

@@ -11,7 +11,7 @@ from penstock.pools.pool import PoolDefinition
 from penstock.pools.shares import Member, lent
 from penstock.store.contract.overview import Activity
 from penstock.store.contract.pools import Backlog, KeyRow, PoolRow, PoolView
-from penstock.store.contract.store import Row, Session
+from penstock.store.contract.session import Row, Session
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.jobs import run

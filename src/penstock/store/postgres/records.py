@@ -25,7 +25,7 @@ from penstock.store.contract.records import (
     SourcePiece,
     TaskBacklog,
 )
-from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.jobs import PostgresJobs, run

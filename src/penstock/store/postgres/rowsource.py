@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from penstock.changes.interest import Interest
 from penstock.store.contract.changes import Source
-from penstock.store.contract.store import Statement
+from penstock.store.contract.session import Statement
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.spelling import array, literal, object_
 from penstock.store.postgres.triggerbodies import conditions_of

@@ -15,7 +15,7 @@ import asyncpg
 
 from penstock.clock import SystemClock
 from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded
-from penstock.store.contract.store import EVERY_QUEUE, PIECE_ROWS, Row, Statement, left_behind
+from penstock.store.contract.session import EVERY_QUEUE, PIECE_ROWS, Row, Statement, left_behind
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.route import Connection

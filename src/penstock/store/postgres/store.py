@@ -9,7 +9,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.store import OpenTransaction, Row
+from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.changes import PostgresChanges
 from penstock.store.postgres.connections import Connections

@@ -11,7 +11,7 @@ from penstock.config import FOR_EVER
 from penstock.jobs.job import Mark, Settlement
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.store.contract.records import RowKey
-from penstock.store.contract.store import OpenTransaction, Row
+from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.contract.tasks import HELD
 from penstock.store.rows.jobs import LONG_SLOT
 from penstock.store.sql.queries import load_queries

@@ -18,7 +18,7 @@ from penstock.clock import Clock
 from penstock.jobs.job import Job
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept
-from penstock.store.contract.store import OpenTransaction, Row
+from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.contract.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
 from penstock.store.postgres.changes import PostgresChanges
 from penstock.store.postgres.connections import Connections

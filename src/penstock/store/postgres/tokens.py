@@ -10,7 +10,8 @@ from uuid import UUID
 from penstock.jobs.progress import Progress, progress_text
 from penstock.jobs.token import Token, Told
 from penstock.store.contract.external import OUTSIDE, TOKEN_KEPT, Redeemed
-from penstock.store.contract.store import Row, Settle
+from penstock.store.contract.jobs import Settle
+from penstock.store.contract.session import Row
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import PostgresJobs, run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin

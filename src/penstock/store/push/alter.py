@@ -30,7 +30,7 @@ from penstock.schema.steps import (
     ValidateChoices,
 )
 from penstock.schema.stored import StoredTable, choices_name, index_name, next_name, required_name
-from penstock.store.contract.store import Change
+from penstock.store.contract.schema import Change
 from penstock.store.sql.ddl import (
     SQLITE,
     choices_sql,

@@ -19,7 +19,8 @@ from penstock.schema.index import Index, redundant_indexes
 from penstock.schema.steps import Difference
 from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.store import Change, Description, SchemaLock, Store
+from penstock.store.contract.schema import Change, Description, SchemaLock
+from penstock.store.contract.store import Store
 from penstock.store.push.alter import changes
 from penstock.store.sql.ddl import count_sql, describe
 from penstock.store.sql.dialect import Dialect

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from penstock.jobs.job import NewJob
 from penstock.store.contract.keys import KeyHolder
-from penstock.store.contract.store import OpenTransaction, Row
+from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.rows.jobs import options_text
 from penstock.store.sql.queries import Query
 

@@ -11,7 +11,7 @@ from penstock.reactive.evaluate import holds
 from penstock.reactive.expression import Condition
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.records import STANDS, Ahead, RecordQuery, RecordState, SourcePiece
-from penstock.store.contract.store import OpenTransaction, Statement
+from penstock.store.contract.session import OpenTransaction, Statement
 from penstock.store.sql.conditions import condition_sql
 from penstock.store.sql.dialect import Dialect, placeholder, row_of
 from penstock.store.sql.values import stored_values

@@ -7,10 +7,7 @@ in Python, with `reactive.evaluate`. Each store spells what is not made of other
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from penstock.reactive.expression import (
     LEAVES,
@@ -20,13 +17,12 @@ from penstock.reactive.expression import (
     Expression,
     Leaf,
     Not,
-    Term,
     fields,
 )
 from penstock.reactive.signature import signature
 from penstock.reactive.tracing import Watch
 from penstock.schema.table import TableDefinition
-from penstock.store.sql.dialect import Dialect
+from penstock.store.sql.dialect import Dialect, Part, Spelling
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,63 +53,6 @@ class WatchSql:
     expressions: tuple[str, ...]
     exact: bool
     columns: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A leaf as SQL, or the value of a term.
-
-    Attributes:
-        sql: True if the leaf is; false or NULL if it is not. None if the database cannot say it.
-        guards: Of which rows `sql` can be asked: those of which all of these are true.
-        wide: What is never false where the leaf is true, of all rows; of a term, what differs wherever its value does,
-            and from all that `sql` may be.
-        wide_not: What is never false where the leaf is false.
-    """
-
-    sql: str | None
-    guards: tuple[str, ...] = ()
-    wide: str = ""
-    wide_not: str = ""
-
-
-class Spelling(ABC):
-    """How one store spells leaves and terms over one row.
-
-    Args:
-        definition: The row's table.
-        dialect: The store's.
-        alias: What stands before the columns: ``new``, or an alias of the table.
-        own: Whether the SQL runs on connections of penstock's only, which have functions of its own.
-    """
-
-    true: ClassVar[str]
-
-    def __init__(self, definition: TableDefinition, dialect: Dialect, alias: str, *, own: bool) -> None:
-        self.definition = definition
-        self.dialect = dialect
-        self.alias = alias
-        self.own = own
-
-    def column(self, name: str) -> str:
-        """A column of the row."""
-        return f"{self.alias}.{self.dialect.quote(name)}"
-
-    @abstractmethod
-    def leaf(self, leaf: Leaf) -> Part:
-        """A leaf."""
-
-    @abstractmethod
-    def watched(self, term: Term) -> Part:
-        """What differs between two rows if the value of a term does."""
-
-    @abstractmethod
-    def raw(self, columns: Sequence[str]) -> str:
-        """What differs between two rows if one of some columns does."""
-
-    def ask(self, leaf: Leaf) -> str:  # noqa: ARG002 - stores that can, use it
-        """What asks Python about a leaf; empty if the store cannot."""
-        return ""
 
 
 class _Writer:

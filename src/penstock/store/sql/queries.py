@@ -14,7 +14,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-from penstock.store.contract.store import Statement
+from penstock.store.contract.session import Statement
 from penstock.store.sql.dialect import Placeholders
 
 _HEADER = re.compile(r"^-- ([a-z_]+): (.+)$", re.MULTILINE)

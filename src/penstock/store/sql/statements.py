@@ -16,7 +16,7 @@ from penstock.errors import ValueInvalid
 from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
 from penstock.schema.table import Table, TableDefinition
-from penstock.store.contract.store import Row, Statement
+from penstock.store.contract.session import Row, Statement
 from penstock.store.sql.dialect import Convert, Dialect, placeholder
 from penstock.values import WORD_BYTES, text_bytes, total_bytes
 

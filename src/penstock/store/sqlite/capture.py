@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from penstock.changes.conditions import Conditions
 from penstock.changes.interest import Interest
 from penstock.store.contract.changes import Source
-from penstock.store.contract.store import Statement
+from penstock.store.contract.session import Statement
 from penstock.store.rows.interests import Interests, form_of, forms_of
 from penstock.store.sql.dialect import row_of
 from penstock.store.sqlite.dialect import SQLITE

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from penstock.clock import Clock, SystemClock
 from penstock.errors import DatabaseBusy
 from penstock.schema.stored import StoredColumn, StoredIndex, StoredTable
-from penstock.store.contract.store import Change
+from penstock.store.contract.schema import Change
 from penstock.store.sql.queries import Query, load_queries
 from penstock.store.sqlite.connection import connect, run_in_thread
 from penstock.store.sqlite.contention import begin_write

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.changes.change import changes_told
 from penstock.changes.position import Position
 from penstock.store.contract.changes import Batch, Lag, ReaderRow, Rotation
-from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.jobs import fetch

@@ -32,7 +32,8 @@ from penstock.reactive.expression import (
     fields,
 )
 from penstock.schema.fields import Kind
-from penstock.store.sql.conditions import Part, Spelling, leaf_text
+from penstock.store.sql.conditions import leaf_text
+from penstock.store.sql.dialect import Part, Spelling
 from penstock.store.sqlite.constants import (
     compare_whole,
     constant_literal,

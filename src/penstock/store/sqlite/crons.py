@@ -11,7 +11,7 @@ from uuid import UUID
 
 from penstock.crons.plan import CronPlan, KeptCron, begun, changed, paused
 from penstock.store.contract.crons import CronDecide, CronLook, CronMove, CronScope
-from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.rows.crons import kept_of, plan_values
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime

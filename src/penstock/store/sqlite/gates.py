@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.pools.turns import Gate, Turn, passage, passed
-from penstock.store.contract.store import Room, Row, Session
+from penstock.store.contract.jobs import Room
+from penstock.store.contract.session import Row, Session
 from penstock.store.rows.pools import KEYS_COMPARED, rates_of, turns_of
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime

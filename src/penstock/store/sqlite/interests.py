@@ -17,7 +17,7 @@ from typing import Any
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
 from penstock.store.contract.changes import InterestRow, Source, State
-from penstock.store.contract.store import OpenTransaction, Session, Statement
+from penstock.store.contract.session import OpenTransaction, Session, Statement
 from penstock.store.rows.interests import (
     Identity,
     Known,

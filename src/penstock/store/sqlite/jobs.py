@@ -15,7 +15,8 @@ from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
 from penstock.jobs.order import rank
 from penstock.jobs.states import FINISHED, JobState
-from penstock.store.contract.store import ABOVE_ALL, Claim, OpenTransaction, Room, Row, Session, Settle
+from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
+from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
 from penstock.store.rows.jobs import attempt_text, ending_text, options_of, options_text, status_of
 from penstock.store.sql.queries import Query, load_queries

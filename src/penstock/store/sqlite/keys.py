@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
-from penstock.store.contract.store import Row
+from penstock.store.contract.session import Row
 from penstock.store.rows.keys import StoredKeys
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime

@@ -15,8 +15,9 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.errors import DatabaseBusy
 from penstock.jobs.job import Job
+from penstock.store.contract.jobs import Settle
 from penstock.store.contract.overview import LeaseRow
-from penstock.store.contract.store import Row, Session, Settle
+from penstock.store.contract.session import Row, Session
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.extensions import Extensions

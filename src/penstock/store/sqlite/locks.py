@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.store.contract.locks import LOCK_KEPT, LockRow
-from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.jobs import fetch

@@ -14,7 +14,7 @@ from penstock.outbox.older import BEFORE_ALL
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract.outboxes import KEPT, Aside, AsideCount, AsideState, Forgets, OutboxPlan, OutboxRow, Step
-from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.rows.outboxes import ASIDE, aside_of, aside_values, outbox_of, plan_values, step_values
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.changes import SqliteChanges

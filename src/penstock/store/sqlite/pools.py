@@ -11,7 +11,7 @@ from penstock.pools.pool import PoolDefinition
 from penstock.pools.shares import Member, lent
 from penstock.store.contract.overview import Activity
 from penstock.store.contract.pools import Backlog, KeyRow, PoolRow, PoolView
-from penstock.store.contract.store import Row, Session
+from penstock.store.contract.session import Row, Session
 from penstock.store.rows.pools import declared_of, declared_values, pool_row_of, views_of
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.pools.rates import RateState, full_at, open_at
 from penstock.store.contract.keys import RateRow
-from penstock.store.contract.store import OpenTransaction, Row
+from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.rows.pools import state_of
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime

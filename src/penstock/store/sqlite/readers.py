@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Awaitable, Callable
 
-from penstock.store.contract.store import not_open
+from penstock.store.contract.session import not_open
 from penstock.store.places import Line
 
 _KEPT = 8  # idle connections kept open: each holds files open and pages in memory

@@ -22,7 +22,7 @@ from penstock.store.contract.records import (
     SourcePiece,
     TaskBacklog,
 )
-from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.rows.records import ahead_of, matching_rows, spelled_key, state_of, where_values
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.capture import is_known, key_text

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from penstock.errors import ConfigError, ContextError, DataError
-from penstock.store.contract.store import PIECE_ROWS, Row, Session, Statement, left_behind
+from penstock.store.contract.session import PIECE_ROWS, Row, Session, Statement, left_behind
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import translate
 from penstock.values import total_bytes

@@ -14,7 +14,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.store import OpenTransaction, Statement, not_open
+from penstock.store.contract.session import OpenTransaction, Statement, not_open
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.catalog import SqliteCatalog

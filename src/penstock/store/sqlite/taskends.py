@@ -11,7 +11,7 @@ from uuid import UUID
 from penstock.jobs.job import Settlement
 from penstock.jobs.states import FINISHED, RETRIABLE
 from penstock.store.contract.records import RowKey
-from penstock.store.contract.store import OpenTransaction, Row
+from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.contract.tasks import HELD
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime

@@ -16,7 +16,7 @@ from penstock.jobs.states import JobEvent, JobState
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept
 from penstock.store.contract.records import RowKey
-from penstock.store.contract.store import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.contract.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
 from penstock.store.rows.tasks import (
     is_unkeyed,

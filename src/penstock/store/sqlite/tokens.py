@@ -10,7 +10,8 @@ from uuid import UUID
 from penstock.jobs.progress import Progress, progress_text
 from penstock.jobs.token import Token, Told
 from penstock.store.contract.external import OUTSIDE, TOKEN_KEPT, Redeemed
-from penstock.store.contract.store import Row, Session, Settle
+from penstock.store.contract.jobs import Settle
+from penstock.store.contract.session import Row, Session
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.jobrows import job_from

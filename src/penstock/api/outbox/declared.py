@@ -1,0 +1,96 @@
+"""A declared outbox: what it captures, how its changes become messages, and what the store keeps of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.calls.handlers.deliveries import Messages, Wanted
+from penstock.changes.interest import Interest
+from penstock.functions.function import AnyFunction
+from penstock.outbox.meaning import Meaning
+from penstock.outbox.outbox import Outbox
+from penstock.store.contract.outboxes import OutboxPlan
+from penstock.store.sql.conditions import condition_sql
+from penstock.store.sql.dialect import Dialect
+
+_ROW = "{row}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredOutbox:
+    """An outbox with its handler.
+
+    Attributes:
+        outbox: The outbox.
+        function: What is run for its messages.
+        handler: The handler as it was written.
+        reset: What clears what the handler has written, so that it can be rebuilt.
+    """
+
+    outbox: Outbox
+    function: AnyFunction
+    handler: Any
+    reset: AnyFunction | None = None
+
+    def interest(self, dialect: Dialect, order: tuple[str, ...] | None = None) -> Interest:
+        """What the change feed is to capture for it.
+
+        Args:
+            dialect: How its store spells conditions.
+            order: The columns by which its rows are read; as it is declared by default. That they change is captured,
+                so that it is known of each row whether it was passed while all are read.
+        """
+        ordered = self.outbox.order_by if order is None else order
+        outbox, definition = self.outbox, self.outbox.definition
+        assert definition is not None  # noqa: S101 - a topic has none
+        asked = None if outbox.condition is None else condition_sql(outbox.condition, definition, dialect, _ROW)
+        exact = asked is None or asked.exact
+        names = (*definition.key, *outbox.fields) if outbox.fields else tuple(one.name for one in definition.columns)
+        also = () if exact or asked is None else asked.columns
+        also = (*also, *((outbox.partition_by,) if outbox.partition_by else ()), *ordered)
+        after = tuple(dict.fromkeys((*names, *also)))
+        wants_before = not exact or bool(ordered) or not {"update", "delete"}.isdisjoint(outbox.on)
+        watched = dict.fromkeys((*(outbox.fields if "update" in outbox.on else ()), *ordered))
+        all_columns = "update" in outbox.on and not outbox.fields
+        return Interest(
+            name=outbox.reader,
+            table=definition.name,
+            key=definition.key,
+            matches=None if asked is None else asked.sql,
+            watches=None if all_columns else tuple(f"{_ROW}.{dialect.quote(name)}" for name in watched),
+            kinds=tuple(dict.fromkeys((*outbox.kinds, "change"))) if ordered else outbox.kinds,
+            before=after if wants_before else (),
+            after=after,
+            exact=exact,
+            order=ordered,
+            each=True,
+            meaning=self._meaning(exact=exact, ordered=bool(ordered)).text(),
+        )
+
+    def messages(self, dialect: Dialect) -> Messages:
+        """What makes messages of its changes."""
+        exact = self.outbox.definition is None or self.interest(dialect).exact
+        meaning = self._meaning(exact=exact, ordered=bool(self.outbox.order_by))
+        return Messages(self.outbox, dialect, Wanted(self.handler, self.outbox), meaning)
+
+    def _meaning(self, *, exact: bool, ordered: bool) -> Meaning:
+        outbox = self.outbox
+        return Meaning(
+            condition=None if exact else outbox.condition,
+            kinds=outbox.kinds,
+            fields=outbox.fields if ordered or not exact else (),
+        )
+
+    def plan(self) -> OutboxPlan:
+        """What is kept of it."""
+        outbox = self.outbox
+        return OutboxPlan(
+            outbox.name,
+            self.function.name,
+            self.function.kind.value,
+            outbox.source,
+            outbox.spec(),
+            outbox.version,
+            outbox.keep_for,
+        )

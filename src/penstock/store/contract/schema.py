@@ -1,0 +1,56 @@
+"""The promises of a store about its own description of tables, and the way to change them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.schema.stored import StoredTable
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A piece of a schema push: statements that take effect together, or one that runs alone.
+
+    Attributes:
+        table: What it changes, for errors and logs.
+        alone: Whether it runs outside a transaction: it may take long, but keeps nobody from reading and writing.
+        undo: Takes away what a statement run alone leaves behind when it fails.
+    """
+
+    table: str
+    statements: tuple[str, ...]
+    alone: bool = False
+    undo: str = ""
+
+
+class Description(Protocol):
+    """The database's own description of its tables."""
+
+    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
+        """Those of the named tables and views that exist, in one query; views and tables of others too."""
+
+    async def applied_migrations(self) -> set[str]:
+        """Names of penstock's own migrations that are applied."""
+
+    async def count(self, sql: str) -> int:
+        """The number that a query gives: rows that a change would lose or break."""
+
+
+class Catalog(Description, Protocol):
+    """The description of tables, and the way to change them."""
+
+    def lock(self) -> AbstractAsyncContextManager[SchemaLock]:
+        """Keep all other processes from changing the schema; `DatabaseBusy` if one does so for too long."""
+
+
+class SchemaLock(Description, Protocol):
+    """The right to change the schema. On SQLite all that is done under it is one transaction."""
+
+    async def migrate(self, name: str, sql: str) -> None:
+        """Apply one of penstock's own migrations, and remember that it is applied."""
+
+    async def apply(self, change: Change) -> None:
+        """Make one change; `UniqueViolation` or `ConstraintViolation` if rows stand against it."""

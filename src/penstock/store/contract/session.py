@@ -1,0 +1,84 @@
+"""The promises of a transaction: its statements, savepoints and end; and how a caller joins a queue of writers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock.errors import ContextError
+
+Row = Sequence[Any]
+PIECE_ROWS = 256
+QUEUES = 8  # of write transactions that conflict
+EVERY_QUEUE = 0
+
+
+def not_open() -> ContextError:
+    """What a store raises if it is asked to begin something and is not open, or not any more."""
+    return ContextError("The backend is closed.", fix="Use it inside async with app.open().")
+
+
+def left_behind() -> ContextError:
+    """What a statement raises that was under way when the function that asked for it ended."""
+    return ContextError(
+        "The function that made this call has ended, and the call with it.", fix="Await all calls of a ctx."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL with placeholders, as `dialect.placeholder` writes them.
+
+    Attributes:
+        bounded: Whether it touches few rows through an index, whatever the size of the table. SQLite runs such
+            statements on the event loop, and all others in a thread.
+        reads: Whether it is known to change nothing.
+        many: The same for many rows, of which no two have the same last parameter: each of its parameters is a list.
+            None where many statements are as fast.
+    """
+
+    sql: str
+    bounded: bool = True
+    reads: bool = False
+    many: Statement | None = None
+
+
+class OpenTransaction(Protocol):
+    """A database transaction that somebody else ends: a session's, or one of the user's own (see `store.guest`)."""
+
+    async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
+        """Run a statement; its rows."""
+
+    async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
+        """Run a statement; the number of rows it changed."""
+
+    async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each of many rows."""
+
+
+class Session(OpenTransaction, Protocol):
+    """One database transaction: a snapshot to read, or a serializable transaction to write."""
+
+    async def fetch_read_only(
+        self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
+    ) -> tuple[list[str], Sequence[Row]]:
+        """Run any SQL that only reads; its column names and at most `limit` + 1 rows. Writing is refused.
+
+        It reads in pieces of `PIECE_ROWS`, and no further than the one that brings it beyond `most_bytes`.
+        """
+
+    async def savepoint(self, name: str) -> None:
+        """Remember this point of the transaction."""
+
+    async def release(self, name: str) -> None:
+        """Forget a savepoint; its changes stay part of the transaction."""
+
+    async def rollback_to(self, name: str) -> None:
+        """Undo all since a savepoint, and forget it. Works after a failed statement too."""
+
+    async def commit(self) -> None:
+        """Make all of it durable, or raise: `Conflict` to try again, `DatabaseUnavailable` if nobody can know."""
+
+    async def rollback(self) -> None:
+        """Undo all of it; never raises for a connection that is gone."""
