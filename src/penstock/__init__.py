@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from penstock.api.crons.crons import CronStatus
     from penstock.api.outbox.views import OutboxMessage, OutboxPage, OutboxStatus
     from penstock.api.pools.workpool import Workpool
+    from penstock.api.ratelimits import RateLimiter
     from penstock.api.tasks.views import TaskExplanation, TaskPage, TaskRecord, TaskStatus
     from penstock.app import App, Backend
     from penstock.calls.handlers.taskbatch import SyncTaskBatchCtx, SyncTaskBatchRun, TaskBatchCtx, TaskBatchRun
     from penstock.calls.handlers.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
     from penstock.calls.locks.blocks import Lock
     from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
-    from penstock.calls.run.ratelimits import RateLimiter, RateStatus
+    from penstock.calls.run.ratelimits import RateStatus
     from penstock.calls.run.work import ActionWork
     from penstock.config import Config
     from penstock.crons.every import daily, hourly, interval, monthly, weekly
@@ -110,7 +111,8 @@ _HOMES = {
     "penstock.api.crons.crons": ("CronStatus",),
     "penstock.calls.locks.blocks": ("Lock",),
     "penstock.calls.run.work": ("ActionWork",),
-    "penstock.calls.run.ratelimits": ("RateLimiter", "RateStatus"),
+    "penstock.api.ratelimits": ("RateLimiter",),
+    "penstock.calls.run.ratelimits": ("RateStatus",),
     "penstock.api.pools.workpool": ("Workpool",),
     "penstock.config": ("Config",),
     "penstock.crons.every": ("daily", "hourly", "interval", "monthly", "weekly"),

@@ -17,15 +17,15 @@ from penstock.api.guests import Guests
 from penstock.api.outbox.declaring import check_outboxes, declare_outboxes
 from penstock.api.outbox.outboxes import Outboxes
 from penstock.api.pools.workpool import Workpool
+from penstock.api.ratelimits import RateLimiter, RateLimiters
+from penstock.api.syncbackend import SyncApp
 from penstock.api.tasks.tasks import ReactiveTasks, check_tasks, declare_tasks
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost
 from penstock.calls.run.dispatch import Dispatch
 from penstock.calls.run.engine import Engine
-from penstock.calls.run.ratelimits import RateLimiter, RateLimiters
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.syncbackend import SyncApp
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config, check_settings, load_config, unknown_variables
 from penstock.crons.plan import CronPlan
@@ -84,7 +84,7 @@ class App(Declaring):
         self._settings = settings
         self.pools: dict[str, Workpool] = {}
         self.rate_limits = RateLimiters()
-        self.guests = Guests(self.registry, self.rate_limits, self.config)
+        self.guests = Guests(self.registry, self.rate_limits.policies, self.config)
         self.sync = SyncApp(self.open)
         self.crons = Crons(self.registry)
         self.cron = self.crons.cron
@@ -242,7 +242,7 @@ class Backend:
         self.app = app
         self.config = config
         reactive = (table.__declared__.sql_name for table in (*app.tasks.tables(), *app.outboxes.tables()))
-        self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits, reactive)
+        self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits.policies, reactive)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
         self.job_calls = JobCalls(self.runner, None)

@@ -6,7 +6,7 @@ penstock's own. Leaves recognising connections, and running statements on them, 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -14,7 +14,6 @@ from uuid import UUID
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.engine import Engine
-from penstock.calls.run.ratelimits import RateLimiters
 from penstock.calls.run.runner import Runner
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -22,6 +21,7 @@ from penstock.errors import ContextError
 from penstock.functions.registry import Registry
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob
+from penstock.pools.rates import RateLimit
 from penstock.store.contract.session import OpenTransaction
 from penstock.store.guest.session import GuestSession, finish, guest_session, is_connection
 from penstock.store.open import make_store
@@ -43,7 +43,7 @@ class Guests:
         config: Gives the settings in force, for an app that is not open in this process.
     """
 
-    def __init__(self, registry: Registry, rate_limits: RateLimiters, config: Callable[[], Config]) -> None:
+    def __init__(self, registry: Registry, rate_limits: Mapping[str, RateLimit], config: Callable[[], Config]) -> None:
         self._registry = registry
         self._rate_limits = rate_limits
         self._config = config

@@ -10,7 +10,7 @@ from penstock.calls.enqueue.jobs import calls_of
 from penstock.calls.enqueue.messages import send_message
 
 if TYPE_CHECKING:
-    from penstock.calls.enqueue.callers import AsyncWriter, SyncWriter
+    from penstock.api.callers import AsyncWriter, SyncWriter
 
 
 class Sending:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack, overload
 from uuid import UUID
 
+from penstock.api.callers import Program
 from penstock.api.crons.declaring import (
     AnySchedule,
     CronOptions,
@@ -21,7 +22,6 @@ from penstock.api.crons.declaring import (
     plan_of_declared,
 )
 from penstock.api.decorators import CronDecorator
-from penstock.calls.enqueue.callers import Program
 from penstock.calls.enqueue.jobs import JobCalls, calls_of
 from penstock.calls.run.ctxkinds import check_ctx, refuse_bare
 from penstock.crons.plan import CronPlan, KeptCron, schedule_of, schedule_words

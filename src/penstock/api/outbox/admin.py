@@ -27,7 +27,7 @@ from penstock.reactive.tracing import RowFilter
 from penstock.store.contract.outboxes import KEPT
 
 if TYPE_CHECKING:
-    from penstock.calls.enqueue.callers import AsyncWaiter, SyncWaiter
+    from penstock.api.callers import AsyncWaiter, SyncWaiter
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from penstock.calls.enqueue.jobs import calls_of
 from penstock.pools.results import Completion
 
 if TYPE_CHECKING:
-    from penstock.calls.enqueue.callers import AsyncWaiter, SyncWaiter
+    from penstock.api.callers import AsyncWaiter, SyncWaiter
 
 
 class Completer:

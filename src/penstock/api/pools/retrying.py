@@ -17,7 +17,7 @@ from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, job_uuid
 
 if TYPE_CHECKING:
-    from penstock.calls.enqueue.callers import AsyncWaiter, SyncWaiter
+    from penstock.api.callers import AsyncWaiter, SyncWaiter
 
 
 class Where(TypedDict, total=False):

@@ -25,7 +25,7 @@ from penstock.pools.pool import PoolDefinition
 from penstock.pools.results import Finished, WorkResult, WorkStatus, work_status
 
 if TYPE_CHECKING:
-    from penstock.calls.enqueue.callers import (
+    from penstock.api.callers import (
         AsyncReader,
         AsyncWaiter,
         AsyncWriter,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         SyncWaiter,
         SyncWriter,
     )
-    from penstock.calls.run.syncbackend import SyncWords
+    from penstock.api.syncbackend import SyncWords
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from penstock.reactive.task import ReactiveTask
 from penstock.store.contract.session import Session
 
 if TYPE_CHECKING:
-    from penstock.calls.enqueue.callers import AsyncWaiter, SyncWaiter
+    from penstock.api.callers import AsyncWaiter, SyncWaiter
 
 Order = Literal["key", "due"]
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from penstock.calls.enqueue import tokens
 from penstock.calls.enqueue.bulk_enqueue import JobsAlike, NotMade
 from penstock.calls.journal import tell_of_retries
+from penstock.calls.run.engine import Engine
+from penstock.calls.runs import Runs
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
@@ -38,10 +40,6 @@ from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import encode_json, text_bytes
 
-if TYPE_CHECKING:
-    from penstock.calls.run.engine import Engine
-    from penstock.calls.run.runner import Runner
-
 T = TypeVar("T")
 Answer = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -61,7 +59,7 @@ class JobCalls:
     __slots__ = ("_runner", "_scope", "answer", "in_thread")
 
     def __init__(
-        self, runner: Runner, scope: Scope | None, answer: Answer | None = None, *, in_thread: bool = False
+        self, runner: Runs, scope: Scope | None, answer: Answer | None = None, *, in_thread: bool = False
     ) -> None:
         self._runner = runner
         self._scope = scope
@@ -356,7 +354,7 @@ class JobCalls:
             return call
         return _in_span(tracing, pool, function.name, call)
 
-    def _outside_of_transactions(self) -> Runner:
+    def _outside_of_transactions(self) -> Runs:
         if self._scope is not None:
             raise ContextError(
                 "A token was brought in a transaction, which only adds work and ends none.",

@@ -6,9 +6,10 @@ Owns what the two stories, success and failure, mean for the job. That each toke
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from penstock.calls.journal import tell_of_broken
+from penstock.calls.runs import Runs
 from penstock.errors import LimitExceeded, TokenExpired, ValueInvalid
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
 from penstock.jobs.settle import settle_anyhow
@@ -19,14 +20,11 @@ from penstock.pools.results import Completion
 from penstock.store.contract.external import Redeemed
 from penstock.wire.outgoing import encode_kept
 
-if TYPE_CHECKING:
-    from penstock.calls.run.runner import Runner
-
 _LONGEST_ERROR = 10_000
 _NOBODY_TOLD = "CallTimeout: no completion came within the time that complete_later gave"
 
 
-async def complete(runner: Runner, token: object, result: Any) -> Completion:
+async def complete(runner: Runs, token: object, result: Any) -> Completion:
     """End the job of a token with success.
 
     Raises:
@@ -50,7 +48,7 @@ async def complete(runner: Runner, token: object, result: Any) -> Completion:
     return await _redeem(runner, token, "success", outcome)
 
 
-async def fail(runner: Runner, token: object, error: object, *, retryable: object) -> Completion:
+async def fail(runner: Runs, token: object, error: object, *, retryable: object) -> Completion:
     """End the attempt of a token with failure; its retry policy says whether there is another one.
 
     Raises:
@@ -67,18 +65,18 @@ async def fail(runner: Runner, token: object, error: object, *, retryable: objec
     return await _redeem(runner, token, "failed", lambda: outcome)
 
 
-def settle_expired(runner: Runner) -> Callable[[list[Job]], list[Settlement]]:
+def settle_expired(runner: Runs) -> Callable[[list[Job]], list[Settlement]]:
     """What is to be written about jobs of which nobody has told in time."""
     return lambda jobs: _told(runner, jobs, "expired", Outcome(JobEvent.RAISED, error=_NOBODY_TOLD))
 
 
-def settle_canceled(runner: Runner) -> Callable[[list[Job]], list[Settlement]]:
+def settle_canceled(runner: Runs) -> Callable[[list[Job]], list[Settlement]]:
     """What is to be written about jobs held outside that somebody canceled."""
     return lambda jobs: _told(runner, jobs, "canceled", Outcome(JobEvent.CANCELED))
 
 
 async def _redeem(
-    runner: Runner, text: object, told: Literal["success", "failed"], outcome: Callable[[], Outcome]
+    runner: Runs, text: object, told: Literal["success", "failed"], outcome: Callable[[], Outcome]
 ) -> Completion:
     """Settle the job of a token; the outcome is only made, and checked, once the token is known to count."""
     token, store = token_of(text), runner.engine.store
@@ -97,12 +95,12 @@ async def _redeem(
     return Completion(redeemed.accepted, redeemed.told)
 
 
-def _told(runner: Runner, jobs: list[Job], told: Told, outcome: Outcome) -> list[Settlement]:
+def _told(runner: Runs, jobs: list[Job], told: Told, outcome: Outcome) -> list[Settlement]:
     for job in jobs:
         log_event("job.told", job=job_id(job.id), attempt=job.attempt, told=told)
     return _settled(runner, jobs, outcome)
 
 
-def _settled(runner: Runner, jobs: list[Job], outcome: Outcome) -> list[Settlement]:
+def _settled(runner: Runs, jobs: list[Job], outcome: Outcome) -> list[Settlement]:
     now, clock, keep = runner.now(), runner.engine.clock, runner.engine.keep
     return [settle_anyhow(job, outcome, now, clock.random(), keep, tell_of_broken) for job in jobs]

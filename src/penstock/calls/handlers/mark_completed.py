@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from penstock.calls.run.runner import Runner
-from penstock.calls.run.work import Running
+from penstock.calls.run.running import Running
+from penstock.calls.runs import Runs
 from penstock.errors import ContextError, LeaseLost
 from penstock.jobs.job import Outcome, job_id
 from penstock.jobs.states import JobEvent
@@ -23,7 +23,7 @@ _LEAST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0  # seconds between two looks whether a 
 _LONG = 1.0  # seconds after which it is told that one has not
 
 
-async def mark_completed(runner: Runner, attempt: Running | None, connection: Any) -> None:
+async def mark_completed(runner: Runs, attempt: Running | None, connection: Any) -> None:
     """Say that a run is done.
 
     Args:
@@ -47,7 +47,7 @@ async def mark_completed(runner: Runner, attempt: Running | None, connection: An
     await _mark(runner, attempt, session.transaction)
 
 
-async def end_of_marked(runner: Runner, running: Running, outcome: Outcome | None) -> Outcome | None:
+async def end_of_marked(runner: Runs, running: Running, outcome: Outcome | None) -> Outcome | None:
     """What became of a run whose handler has ended, and which it may have marked.
 
     Where a transaction that marks it is still open, it waits for its end: only then is it known.
@@ -67,7 +67,7 @@ async def end_of_marked(runner: Runner, running: Running, outcome: Outcome | Non
     return Outcome(JobEvent.RETURNED)
 
 
-async def _is_marked(runner: Runner, running: Running) -> bool:
+async def _is_marked(runner: Runs, running: Running) -> bool:
     """Whether a run is marked, once that is known."""
     tasks, machine, job = runner.engine.store.tasks, runner.engine.machine, running.job
     pause, begun, told = _LEAST_PAUSE, machine.monotonic(), False
@@ -85,7 +85,7 @@ async def _is_marked(runner: Runner, running: Running) -> bool:
         pause = min(_LONGEST_PAUSE, pause * 2)
 
 
-async def _mark_at_once(runner: Runner, attempt: Running) -> None:
+async def _mark_at_once(runner: Runs, attempt: Running) -> None:
     session = await runner.engine.store.begin_write()
     try:
         await _mark(runner, attempt, session)
@@ -94,7 +94,7 @@ async def _mark_at_once(runner: Runner, attempt: Running) -> None:
         await session.rollback()
 
 
-async def _mark(runner: Runner, attempt: Running, transaction: OpenTransaction) -> None:
+async def _mark(runner: Runs, attempt: Running, transaction: OpenTransaction) -> None:
     if not await runner.engine.store.tasks.mark(transaction, attempt.lease, attempt.job):
         raise LeaseLost(
             f"{job_id(attempt.job.id)} is not this worker's any more, so it cannot be completed.",

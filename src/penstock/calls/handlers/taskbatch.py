@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from penstock.calls.handlers.taskctx import SyncTaskCtx, TaskCtx
 from penstock.calls.handlers.taskrows import get_documents
 from penstock.calls.handlers.taskrun import TaskRun
+from penstock.calls.run.bridge import Bridge
 from penstock.calls.run.context import ActionCtx
-from penstock.calls.run.syncctx import Bridge, SyncActionCtx
+from penstock.calls.run.syncctx import SyncActionCtx
 from penstock.errors import PenstockError
 from penstock.jobs.job import Outcome
 from penstock.observe import points
@@ -20,7 +21,7 @@ from penstock.reactive.task import Change, ReactiveTask
 from penstock.schema.table import Table
 
 if TYPE_CHECKING:
-    from penstock.calls.run.work import Running
+    from penstock.calls.run.running import Running
 
 T = TypeVar("T", bound=Table)
 

@@ -9,8 +9,9 @@ from typing import Any, Generic, TypeVar, cast
 from penstock.calls.handlers.mark_completed import mark_completed
 from penstock.calls.handlers.taskrows import get_documents
 from penstock.calls.handlers.taskrun import TaskRun
+from penstock.calls.run.bridge import Bridge
 from penstock.calls.run.context import ActionCtx, MutationCtx
-from penstock.calls.run.syncctx import Bridge, SyncActionCtx, SyncMutationCtx
+from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.errors import PenstockError, TaskConditionFailed
 from penstock.reactive.task import Change
 from penstock.schema.table import Table

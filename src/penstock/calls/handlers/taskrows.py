@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.calls.handlers.taskrun import TaskRun, doc_id_of
 from penstock.calls.run.engine import Engine
-from penstock.calls.run.runner import Runner
+from penstock.calls.runs import Runs
 from penstock.errors import DataError, PenstockError, TaskConditionFailed
 from penstock.functions.function import AnyFunction
 from penstock.schema.table import Table, make_row
@@ -24,7 +24,7 @@ Calls = Sequence[tuple[AnyFunction, Mapping[str, Any]]]
 
 
 async def get_documents(
-    runner: Runner, runs: Sequence[TaskRun], fields: Sequence[str] | None
+    runner: Runs, runs: Sequence[TaskRun], fields: Sequence[str] | None
 ) -> list[Table | PenstockError]:
     """For each run its row, or why there is none as it was planned for, or none that can be read.
 
@@ -49,7 +49,7 @@ async def get_documents(
         finally:
             await session.rollback()
 
-    return await runner.attempts.run(once, first.task.name)
+    return await runner.patiently(once)
 
 
 async def known_records(engine: Engine, calls: Calls) -> dict[tuple[int, str], RecordRow | None]:

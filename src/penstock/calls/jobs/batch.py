@@ -16,8 +16,8 @@ from penstock.calls.jobs.job import failure, log_lost, raised, result_text, time
 from penstock.calls.run.context import ActionCtx
 from penstock.calls.run.handler import run_handler
 from penstock.calls.run.runner import Runner
+from penstock.calls.run.running import Cancellation, Running
 from penstock.calls.run.threads import going_on
-from penstock.calls.run.work import Cancellation, Running
 from penstock.errors import LeaseLost
 from penstock.functions.batch import Batch
 from penstock.functions.function import AnyFunction

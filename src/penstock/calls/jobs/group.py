@@ -18,7 +18,7 @@ from uuid import UUID
 from penstock.calls.handlers.taskrows import known_ids, known_records
 from penstock.calls.jobs.job import raised, returned
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.work import Running
+from penstock.calls.run.running import Running
 from penstock.errors import Conflict, PenstockError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement

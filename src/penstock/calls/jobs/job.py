@@ -19,8 +19,8 @@ from penstock.calls.jobs.completion import complete
 from penstock.calls.jobs.permit import Withdrawn
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
 from penstock.calls.run.runner import Runner
+from penstock.calls.run.running import Cancellation, Running
 from penstock.calls.run.threads import apart, is_small
-from penstock.calls.run.work import Cancellation, Running
 from penstock.errors import (
     CallTimeout,
     ContextError,

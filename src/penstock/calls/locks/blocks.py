@@ -12,16 +12,14 @@ import threading
 from collections.abc import Coroutine
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
 from uuid import UUID
 
+from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.locks.held import Ask, Holding
+from penstock.calls.runs import Runs
 from penstock.errors import ContextError, LockLost, ValueInvalid
 from penstock.transaction.tracking import Calls
-
-if TYPE_CHECKING:
-    from penstock.calls.enqueue.jobs import JobCalls
-    from penstock.calls.run.runner import Runner
 
 T = TypeVar("T")
 OnLost = Literal["cancel", "signal"]
@@ -88,7 +86,7 @@ class LockBlock:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: Runs,
         key: object,
         wait: object,
         lease: object,

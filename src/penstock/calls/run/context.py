@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost, check_fence, refuse_in_transaction
-from penstock.calls.run.ratelimits import RateStatus
+from penstock.calls.run.ratelimits import RateStatus, policy_of, take_tokens
+from penstock.calls.run.running import Cancellation, Running, no_work
 from penstock.calls.run.sql import prepare_sql
-from penstock.calls.run.work import ActionWork, Cancellation, Running, no_work
+from penstock.calls.run.work import ActionWork
+from penstock.calls.runs import Runs
 from penstock.clock import Random, random_of
 from penstock.errors import DataError
 from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction
@@ -24,9 +26,6 @@ from penstock.transaction.database import DatabaseReader, DatabaseWriter
 from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
-
-if TYPE_CHECKING:
-    from penstock.calls.run.runner import Runner
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +42,7 @@ class QueryCtx:
     db: DatabaseReader
     of_kind = FunctionKind.QUERY
 
-    def __init__(self, runner: Runner, scope: Scope, depth: int) -> None:
+    def __init__(self, runner: Runs, scope: Scope, depth: int) -> None:
         self._runner = runner
         self._scope = scope
         self._depth = depth
@@ -126,7 +125,7 @@ class MutationCtx(QueryCtx):
     db: DatabaseWriter
     of_kind = FunctionKind.MUTATION
 
-    def __init__(self, runner: Runner, scope: Scope, depth: int) -> None:
+    def __init__(self, runner: Runs, scope: Scope, depth: int) -> None:
         super().__init__(runner, scope, depth)
         self.db = DatabaseWriter(scope)
 
@@ -150,7 +149,11 @@ class MutationCtx(QueryCtx):
         Raises:
             ContextError: The app declares no such rate limit.
         """
-        return self._runner.engine.rate_limits.get(name).take(self, key, count=count, reserve=reserve)
+        policy = policy_of(self._runner.engine.rate_limits, name)
+        return cast(
+            "Coroutine[Any, Any, RateStatus]",
+            take_tokens(self.job_calls, name, policy, key, count, reserve=reserve),
+        )
 
     def check_fence(self, key: str, fence: int) -> Coroutine[Any, Any, None]:
         """Go on only if a lock still has this holder, and let nobody else have it before this transaction has ended.
@@ -182,7 +185,7 @@ class ActionCtx:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: Runs,
         calls: Calls,
         depth: int,
         attempt: Running | None = None,
@@ -258,7 +261,11 @@ class ActionCtx:
         Raises:
             ContextError: The app declares no such rate limit.
         """
-        return self._runner.engine.rate_limits.get(name).take(self, key, count=count, reserve=reserve)
+        policy = policy_of(self._runner.engine.rate_limits, name)
+        return cast(
+            "Coroutine[Any, Any, RateStatus]",
+            take_tokens(self.job_calls, name, policy, key, count, reserve=reserve),
+        )
 
     def with_lock(
         self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"

@@ -15,7 +15,6 @@ from datetime import timedelta
 from penstock.calls.handlers.task_pauses import Holds
 from penstock.calls.journal import Journal
 from penstock.calls.run.processes import Processes
-from penstock.calls.run.ratelimits import RateLimiters
 from penstock.calls.run.threads import Place, Threads
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
@@ -23,6 +22,7 @@ from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
+from penstock.pools.rates import RateLimit
 from penstock.reactive.task import ReactiveTask
 from penstock.store.contract.session import OpenTransaction
 from penstock.store.contract.store import Store
@@ -59,7 +59,7 @@ class Engine:
         registry: Registry,
         config: Config,
         clock: Clock,
-        rate_limits: RateLimiters,
+        rate_limits: Mapping[str, RateLimit],
         reactive: Iterable[str] = (),
     ) -> None:
         self.store = store

@@ -22,8 +22,8 @@ from types import FrameType
 from typing import Any
 
 from penstock.calls.run.remote import failure_of, failure_text
+from penstock.calls.run.running import no_work
 from penstock.calls.run.threads import Threads
-from penstock.calls.run.work import no_work
 from penstock.clock import SystemClock, random_of
 from penstock.config import Config
 from penstock.errors import WorkerLost

@@ -16,9 +16,9 @@ from penstock.calls.run.containment import contained
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.handler import Ctx, run_handler
+from penstock.calls.run.running import Moment, Running
 from penstock.calls.run.threads import Place
 from penstock.calls.run.unawaited import watch_dropped_coroutines
-from penstock.calls.run.work import Moment, Running
 from penstock.errors import TryAgain
 from penstock.functions.function import (
     ActionFunction,

@@ -13,11 +13,11 @@ from typing import Any, Generic, Never, NoReturn, ParamSpec, Protocol, TypeVar
 from penstock.calls.enqueue.messages import SyncSender
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, SyncLockBlock, refuse_in_transaction
+from penstock.calls.run.bridge import Bridge
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.ratelimits import RateStatus
 from penstock.calls.run.work import SyncActionWork
 from penstock.clock import Random
-from penstock.errors import ContextError
 from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction
 from penstock.jobs.job import JobId, JobStatus
 from penstock.jobs.work import Work
@@ -42,23 +42,6 @@ class Wait(Protocol):
 
     def __call__(self, call: Coroutine[Any, Any, R], /) -> R:
         """Its result."""
-
-
-class Bridge:
-    """Waits in a thread for what runs on the event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def __call__(self, call: Coroutine[Any, Any, R]) -> R:
-        """Run a call on the loop; its result."""
-        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the only way to ask without an exception
-            call.close()
-            raise ContextError(
-                "A synchronous ctx was used on an event loop, which it would block.",
-                fix="Use an async def function there.",
-            )
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
 @refuses_other_words

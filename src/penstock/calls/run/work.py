@@ -1,124 +1,25 @@
 """`ctx.work`: what the function of a job may know of its attempt, and say of it.
 
-Owns the state that all functions of one attempt share, and the checks at the door. Writing progress is the worker's,
-many jobs at once; what comes of a token is `calls/enqueue/tokens`.
+Owns the checks at the door. Workers write progress, of many jobs at once; `calls/enqueue/tokens` settles by token.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import Coroutine
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from penstock.calls.jobs.permit import Permit
+from penstock.calls.run.bridge import Bridge
+from penstock.calls.run.running import Running
+from penstock.calls.runs import Runs
 from penstock.clock import secret
 from penstock.errors import ContextError, LeaseLost, ValueInvalid
-from penstock.functions.function import AnyFunction
-from penstock.jobs.job import Job, JobId, Outcome, job_id, job_uuid
-from penstock.jobs.progress import Progress, progress_of
+from penstock.jobs.job import JobId, job_uuid
+from penstock.jobs.progress import progress_of
 from penstock.jobs.token import token_of, token_text
-from penstock.jobs.work import Work
-from penstock.store.contract.session import Session
-
-if TYPE_CHECKING:
-    from penstock.calls.run.runner import Runner
-    from penstock.calls.run.syncctx import Bridge
-    from penstock.transaction.tracking import Calls
-
-Moment = tuple[datetime, int]  # the time and the seed of an execution, which its retries repeat
+from penstock.transaction.tracking import Calls
 
 LONGEST_WAIT = timedelta(days=366)
-
-
-class Cancellation:
-    """Whether someone asked for something to stop. Of the many that nobody waits for, none makes an event."""
-
-    __slots__ = ("_event", "_is_set")
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._event: asyncio.Event | None = None
-
-    def is_set(self) -> bool:
-        """Whether someone did."""
-        return self._is_set
-
-    def set(self) -> None:
-        """Ask for it to stop."""
-        self._is_set = True
-        if self._event is not None:
-            self._event.set()
-
-    @property
-    def event(self) -> asyncio.Event:
-        """The same, to be waited for."""
-        if self._event is None:
-            self._event = asyncio.Event()
-            if self._is_set:
-                self._event.set()
-        return self._event
-
-
-@dataclass(slots=True, eq=False)
-class Running:
-    """A job under way: one attempt at it, or the call of its on_complete.
-
-    Attributes:
-        job: The job; with its ending, once that is known and only its on_complete is left.
-        function: Its function; None if the program declares none of this name.
-        lease: The lease it runs under.
-        noticed: Is told of it, and how far it has come.
-        cancelled: Set when someone asked for it to stop.
-        permit: Lets it start, if its pool has a limit.
-        begun: Whether its function has begun to run.
-        stopped: Whether the worker has stopped it.
-        outcome: If it was stopped: what became of it, as far as is known.
-        needs_slot: Whether it holds a slot of its pool; what only waits for its on_complete does not.
-        moment: Time and chance of its function, if that has been run and is to be run again.
-        deadline: When its attempt is stopped; None if it may take as long as it takes.
-        issued: Whether a token was asked for.
-        held: Whether there is one, so that an outside system may complete the job.
-        doubtful: Whether its handler may have marked it as done, in a transaction of which nobody tells the end.
-        going_on: What goes on of it in threads when it has ended, as nothing ends these from outside.
-        task: In which it runs, from when it is started.
-    """
-
-    job: Job
-    function: AnyFunction | None
-    lease: int
-    noticed: Callable[[Running, Progress], None]
-    needs_slot: bool
-    permit: Permit | None = None
-    cancelled: Cancellation = field(default_factory=Cancellation)
-    begun: bool = False
-    stopped: bool = False
-    outcome: Outcome | None = None
-    moment: Moment | None = None
-    deadline: datetime | None = None
-    issued: bool = False
-    held: bool = False
-    doubtful: bool = False
-    going_on: Sequence[Future[Any]] = ()
-    task: asyncio.Task[None] = field(init=False)
-
-    @property
-    def work(self) -> Work:
-        """What functions see of the attempt."""
-        return Work(job_id(self.job.id), self.job.attempt, self.deadline, self.begin)
-
-    async def begin(self, session: Session | None = None) -> None:
-        """Begin to run, if the limit of its pool still lets it; called right before its function is.
-
-        Raises:
-            Withdrawn: It does not.
-        """
-        if not self.begun:
-            if self.permit is not None:
-                await self.permit.check(session)
-            self.begun = True
 
 
 class ActionWork:
@@ -126,7 +27,7 @@ class ActionWork:
 
     __slots__ = ("_attempt", "_calls", "_runner")
 
-    def __init__(self, attempt: Running, runner: Runner, calls: Calls) -> None:
+    def __init__(self, attempt: Running, runner: Runs, calls: Calls) -> None:
         self._attempt = attempt
         self._runner = runner
         self._calls = calls
@@ -244,10 +145,3 @@ class SyncActionWork:
 
 def _is_wait(value: object) -> bool:
     return isinstance(value, timedelta) and timedelta(0) < value <= LONGEST_WAIT
-
-
-def no_work() -> ContextError:
-    """What ``ctx.work`` raises where no job runs."""
-    return ContextError(
-        "ctx.work was used in a call that is not a job.", fix="Look at ctx.is_job first, or enqueue the function."
-    )

@@ -19,8 +19,8 @@ from penstock.calls.jobs.group import Groups
 from penstock.calls.jobs.job import failure, interrupted, run_job
 from penstock.calls.jobs.permit import Permit
 from penstock.calls.run.runner import Runner
+from penstock.calls.run.running import Running
 from penstock.calls.run.threads import going_on
-from penstock.calls.run.work import Running
 from penstock.functions.function import FunctionKind
 from penstock.jobs.job import Job, Outcome
 from penstock.jobs.progress import Progress

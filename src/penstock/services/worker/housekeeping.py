@@ -11,7 +11,7 @@ from uuid import UUID
 from penstock.calls.jobs.batch import Batches
 from penstock.calls.journal import tell_of_broken
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.work import Running
+from penstock.calls.run.running import Running
 from penstock.jobs.job import Job, Settlement
 from penstock.jobs.settle import cancel_anyhow
 from penstock.services.worker.external import Outside

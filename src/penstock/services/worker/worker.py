@@ -19,7 +19,7 @@ from uuid import UUID
 from penstock.calls.jobs.permit import Permit
 from penstock.calls.journal import tell_of_broken
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.work import Running
+from penstock.calls.run.running import Running
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.jobs.job import DEFAULT_POOL, Job, Outcome, job_id
 from penstock.jobs.settle import settle_anyhow

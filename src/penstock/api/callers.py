@@ -9,10 +9,10 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from penstock.api.syncbackend import SyncWords
     from penstock.calls.enqueue.jobs import JobCalls
     from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
     from penstock.calls.run.engine import Engine
-    from penstock.calls.run.syncbackend import SyncWords
     from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 
 

@@ -1,0 +1,128 @@
+"""Rate limits as programs declare and use them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, overload
+
+from penstock.calls.enqueue.jobs import JobCalls, calls_of
+from penstock.calls.run.ratelimits import RateStatus, checked_key, take_tokens
+from penstock.errors import DeclarationError
+from penstock.pools.rates import FixedWindow, RateLimit, TokenBucket, peek
+from penstock.store.contract.session import OpenTransaction
+
+if TYPE_CHECKING:
+    from penstock.api.callers import Program
+    from penstock.api.syncbackend import SyncWords
+    from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
+    from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
+
+
+class RateLimiter:
+    """A rate limit under a name. Made with `App.rate_limit`.
+
+    What is taken belongs to the transaction that takes it: if that is rolled back, nothing was taken. It holds over all
+    processes on the database. The semantics are those of Convex's rate limiter.
+
+    Attributes:
+        name: What it is called.
+        policy: How many tokens there are.
+    """
+
+    def __init__(self, name: str, policy: RateLimit) -> None:
+        self.name = name
+        self.policy = policy
+
+    def __repr__(self) -> str:
+        return f"<rate limit {self.name}>"
+
+    @overload
+    def take(
+        self, ctx: MutationCtx | ActionCtx | Program, key: str = "", *, count: int = 1, reserve: bool = False
+    ) -> Coroutine[Any, Any, RateStatus]: ...
+    @overload
+    def take(
+        self, ctx: SyncMutationCtx | SyncActionCtx | SyncWords, key: str = "", *, count: int = 1, reserve: bool = False
+    ) -> RateStatus: ...
+    def take(self, ctx: Any, key: str = "", *, count: int = 1, reserve: bool = False) -> Any:
+        """Take tokens, if there are enough.
+
+        Args:
+            ctx: The ctx of a mutation or an action, or a backend. An action takes them at once.
+            key: Whose tokens: each key has its own, such as a user's id.
+            count: How many.
+            reserve: Take tokens that are still to come, for something that begins when they have come.
+
+        Raises:
+            LimitExceeded: So many never gather.
+            ValueInvalid: The key is no text of up to 200 characters, or the count no whole number of at least 1.
+            ContextError: The ctx is one of a query.
+        """
+        calls = calls_of(ctx, writes=True)
+        return take_tokens(calls, self.name, self.policy, key, count, reserve=reserve)
+
+    @overload
+    def peek(self, ctx: QueryCtx | ActionCtx | Program, key: str = "") -> Coroutine[Any, Any, int]: ...
+    @overload
+    def peek(self, ctx: SyncQueryCtx | SyncActionCtx | SyncWords, key: str = "") -> int: ...
+    def peek(self, ctx: Any, key: str = "") -> Any:
+        """How many tokens are left; below zero if some are reserved."""
+        calls = calls_of(ctx)
+        return calls.answer(self._peek(calls, checked_key(key)))
+
+    @overload
+    def reset(self, ctx: MutationCtx | ActionCtx | Program, key: str = "") -> Coroutine[Any, Any, None]: ...
+    @overload
+    def reset(self, ctx: SyncMutationCtx | SyncActionCtx | SyncWords, key: str = "") -> None: ...
+    def reset(self, ctx: Any, key: str = "") -> Any:
+        """Forget what was taken."""
+        calls = calls_of(ctx, writes=True)
+        return calls.answer(self._reset(calls, checked_key(key)))
+
+    # ----- steps
+
+    async def _peek(self, calls: JobCalls, key: str) -> int:
+        async def look(transaction: OpenTransaction) -> int:
+            state = await calls.store.rates.peek(transaction, self.name, key)
+            return peek(self.policy, state, calls.now())
+
+        return await calls.read(look)
+
+    async def _reset(self, calls: JobCalls, key: str) -> None:
+        await calls.write(lambda transaction: transaction.store.rates.forget(transaction, self.name, key))
+
+
+class RateLimiters:
+    """The rate limits of an app, by name."""
+
+    def __init__(self) -> None:
+        self._policies: dict[str, RateLimit] = {}
+
+    def add(self, name: object, policy: object) -> RateLimiter:
+        """Add one.
+
+        Raises:
+            DeclarationError: There is one of this name already, or the name or the policy cannot be.
+        """
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise DeclarationError(
+                f"A rate limit cannot be called {name!r}.",
+                fix="Use letters, digits, dot, dash and underscore, at most 63.",
+            )
+        if name in self._policies:
+            raise DeclarationError(f"There are two rate limits called {name!r}.", fix="Give one of them another name.")
+        if not isinstance(policy, TokenBucket | FixedWindow):
+            raise DeclarationError(
+                f"Rate limit {name}: {policy!r} is neither a TokenBucket nor a FixedWindow.",
+                fix="Write TokenBucket(rate=100, period=timedelta(minutes=1)).",
+            )
+        self._policies[name] = policy
+        return RateLimiter(name, policy)
+
+    @property
+    def policies(self) -> Mapping[str, RateLimit]:
+        """Their policies, by name."""
+        return self._policies

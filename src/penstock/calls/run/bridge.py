@@ -1,0 +1,28 @@
+"""From a thread to the event loop: a call is run there, and its result waited for here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from penstock.errors import ContextError
+
+R = TypeVar("R")
+
+
+class Bridge:
+    """Waits in a thread for what runs on the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def __call__(self, call: Coroutine[Any, Any, R]) -> R:
+        """Run a call on the loop; its result."""
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the only way to ask without an exception
+            call.close()
+            raise ContextError(
+                "A synchronous ctx was used on an event loop, which it would block.",
+                fix="Use an async def function there.",
+            )
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
