@@ -223,7 +223,11 @@ KINDS: dict[str, tuple[str, str, list[str]]] = {
         "text",
         ["''", "'a'", "'B'", "'b'", "'ä'", "'a b'", "'ab'", "'Z'", "'_'", "'\u2028'", "'é'", "'e'"],
     ),
-    "collated": ('text collate "C.utf8"', "text collate nocase", ["'a'", "'B'", "'b'", "'A'", "'ä'", "'ab'", "'Ab'"]),
+    "collated": (
+        'text collate "ucs_basic"',
+        "text collate nocase",
+        ["'a'", "'B'", "'b'", "'A'", "'ä'", "'ab'", "'Ab'"],
+    ),
     "float": (
         "float8",
         "real",
@@ -287,7 +291,7 @@ async def test_what_was_passed_is_judged_by_the_collation_of_the_column(database
         note: str
         value: str
 
-    collation = "nocase" if database_url.startswith("sqlite") else '"C.utf8"'
+    collation = "nocase" if database_url.startswith("sqlite") else '"ucs_basic"'
     await run_sql(
         database_url,
         f"create table named (number integer primary key, note text not null, value text collate {collation} not null)",

@@ -70,7 +70,7 @@ async def generations(one: Crew) -> set[tuple[Any, ...]]:
 @pytest.mark.timeout(300)
 async def test_planning_a_bulk_update_takes_no_more_memory_for_more_rows(database_url: str) -> None:
     await prepare(database_url)
-    async with crew(app, database_url) as one:
+    async with crew(app, database_url, lease=300.0) as one:  # what traces memory plans slowly
         await insert(one, 1, ROWS)
         few = await most_memory(one)
         await insert(one, ROWS + 1, TIMES * ROWS)
