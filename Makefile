@@ -30,6 +30,7 @@ check: $(READY) ## formatting, lint, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tests/house/rooms.py
 
 bench: $(READY) ## measure the bars; ONLY=name for one, ONLY=peer for those beside other job queues
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
