@@ -1,4 +1,4 @@
-"""The page on what users of state-based tasks rely on names a test for each behaviour, or says why it does not apply.
+"""Each behaviour that users of state-based tasks rely on has a test or a reason why it does not apply; a page sums up.
 
 To write it anew::
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,11 +21,20 @@ _IDS = re.compile(r"^test(?P<ids>(?:_[a-z]{1,3}\d+)+)_")
 _BEHAVIOURS, _FAULTS = 238, 27
 _PAGE = "reactive-tasks-acceptance.md"
 _HEAD = """\
-# What users of state-based tasks rely on
+# Acceptance of reactive tasks
 
-Each behaviour that users of state-based tasks rely on, and each fault that such systems are known for, has a test here,
-or a reason why it does not apply. Tests of stories run on both stores. This page is generated from
-`tests/docs/acceptance.toml` and from the names of the tests; `tests/docs/test_docs_acceptance.py` compares it.
+```console
+$ python -m pytest tests -k test_f12
+```
+
+Users of state-based task systems rely on 238 behaviours, and such systems are known for 27 faults.
+Each has an id, and either a test or a reason why it does not apply to penstock.
+[acceptance.toml](../tests/docs/acceptance.toml) describes each id, and most tests are named after the ids they cover.
+
+Tests of stories run on both stores. `tests/docs/test_docs_acceptance.py` generates this page.
+
+| behaviours | ids | tests |
+|---|---|---|
 """
 
 
@@ -51,7 +60,6 @@ class Section:
     """Behaviours that belong together."""
 
     title: str
-    note: str
     faults: bool
     items: list[Item] = field(default_factory=list)
 
@@ -62,7 +70,6 @@ def sections() -> list[Section]:
     return [
         Section(
             group["title"],
-            group.get("note", ""),
             group.get("defects", False),
             [
                 Item(name, given) if isinstance(given, str) else Item(id=name, **given)
@@ -98,16 +105,17 @@ def named_for(item: Item, by_id: Mapping[str, list[str]], files: Mapping[str, li
     return sorted({*by_id.get(item.id, ()), *(name for name in item.tests if name in files)})
 
 
-def rows(section: Section, by_id: Mapping[str, list[str]], files: Mapping[str, list[str]]) -> Iterator[str]:
-    yield f"\n## {section.title}\n"
-    if section.note:
-        yield f"{section.note}\n"
-    yield "| | behaviour | test |"
-    yield "|---|---|---|"
-    for item in section.items:
-        named = named_for(item, by_id, files)
-        links = [f"[`{name}`](../{files[name][0]})" for name in named]
-        yield f"| {item.id} | {item.what} | {'<br>'.join(links) or f'Does not apply: {item.absent}'} |"
+def row(section: Section, by_id: Mapping[str, list[str]], files: Mapping[str, list[str]]) -> str:
+    where = sorted({files[name][0] for item in section.items for name in named_for(item, by_id, files)})
+    links = ", ".join(f"[{Path(one).stem}](../{one})" for one in where)
+    return f"| {section.title} | {spans([item.id for item in section.items])} | {links or 'none'} |"
+
+
+def spans(ids: list[str]) -> str:
+    """Ids, those of one prefix from the first to the last."""
+    prefixes = dict.fromkeys(one.rstrip("0123456789") for one in ids)
+    groups = [[one for one in ids if one.rstrip("0123456789") == prefix] for prefix in prefixes]
+    return ", ".join(group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}" for group in groups)
 
 
 def test_every_behaviour_is_listed_once(sections: list[Section]) -> None:
@@ -147,7 +155,7 @@ def test_no_test_bears_an_id_that_is_not_listed(sections: list[Section], by_id: 
 def test_the_page_is_that_of_the_tests(
     root: Path, sections: list[Section], by_id: dict[str, list[str]], files: dict[str, list[str]]
 ) -> None:
-    made = "\n".join([_HEAD.rstrip(), *(row for section in sections for row in rows(section, by_id, files))]) + "\n"
+    made = _HEAD + "".join(f"{row(section, by_id, files)}\n" for section in sections)
     page = root / "docs" / _PAGE
     if os.environ.get("PENSTOCK_WRITE_DOCS"):
         page.write_text(made, "utf-8")

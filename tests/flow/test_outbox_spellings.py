@@ -14,8 +14,8 @@ from penstock.testing import TestApp
 
 SQLITE = ("person", "Person", "PERSON")
 POSTGRES = ("person", "public.person")
-UPDATES = [("update", "w", 1), ("update", "x", 1), ("update", "w", 2), ("update", "w", 3)]
-OTHERS = [("delete", "w", 3), ("insert", "n", 0), ("delete", "x", 1)]
+UPDATES = [("update", "w", 1), ("update", "w", 2), ("update", "w", 3), ("update", "x", 1)]
+OTHERS = [("insert", "n", 0), ("delete", "w", 3), ("delete", "x", 1)]
 
 
 class Writer:
@@ -71,9 +71,10 @@ def listening(source: str) -> OutboxStage:
 
 
 def told(stage: OutboxStage) -> list[tuple[str, str, int]]:
+    """What was told of each row, in order; jobs of different rows may come in any order."""
     found = [(one.kind, one.row or one.previous) for one in stage.got]
     stage.got.clear()
-    return [(kind, row.name, row.calls) for kind, row in found if row is not None]
+    return sorted(((kind, row.name, row.calls) for kind, row in found if row is not None), key=lambda one: one[1])
 
 
 async def each_is_told(url: str, source: str) -> None:

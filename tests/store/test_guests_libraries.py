@@ -168,7 +168,7 @@ _ON_PSYCOPG2 = """
 import sys
 from datetime import UTC, datetime
 from uuid import UUID
-from penstock.store.contract.store import Statement
+from penstock.store.contract.session import Statement
 from penstock.store.guest.session import guest_session
 from stage.guests import django_connection
 sys.modules["psycopg"] = None  # Django would take it
