@@ -178,7 +178,14 @@ class App(Declaring):
         Raises:
             DeclarationError: Two of them have one name, or a field cannot be stored.
         """
-        tables = distinct((*self._tables, *tables_of(self.registry), *self.tasks.tables(), *self.outboxes.tables()))
+        tables = distinct(
+            (
+                *self._tables,
+                *tables_of((*self.registry, *self.outboxes.functions())),
+                *self.tasks.tables(),
+                *self.outboxes.tables(),
+            )
+        )
         return [definition_of(table) for table in tables]
 
     # ----- running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sqlite3
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -117,6 +118,33 @@ def test_tables_of_modules_that_a_functions_module_imports_are_found() -> None:
     shop = App()
     shop.internal_mutation(package.__dict__["book"])
     assert [definition.name for definition in shop.definitions()] == ["booking"]
+
+
+PROGRAM = """
+from penstock import ActionCtx, App, Message, MutationCtx, MutationTaskCtx, Table
+
+class Order(Table):
+    status: str
+
+class Total(Table):
+    amount: int
+
+app = App()
+"""
+HANDLERS = {
+    "outbox": "@app.outbox(Order)\nasync def send(ctx: MutationCtx, message: Message[Order]) -> None: ...",
+    "task": "@app.reactive_task(Order)\nasync def sync(ctx: MutationTaskCtx[Order]) -> None: ...",
+}
+
+
+@pytest.mark.parametrize("kind", HANDLERS)
+def test_tables_beside_the_handler_of_a_task_or_an_outbox_are_found(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"only_{kind}.py").write_text(PROGRAM + HANDLERS[kind])
+    monkeypatch.syspath_prepend(tmp_path)
+    only: App = importlib.import_module(f"only_{kind}").app
+    assert sorted(definition.name for definition in only.definitions()) == ["order", "total"]
 
 
 # ----- what it refuses before anything runs

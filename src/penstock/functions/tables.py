@@ -5,26 +5,34 @@ Owns finding them, and that no two have one name.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
 from penstock.errors import DeclarationError
-from penstock.functions.registry import Registry
+from penstock.functions.function import AnyFunction
 from penstock.schema.table import Table
 
 
-def tables_of(registry: Registry) -> list[type[Table]]:
+def tables_of(functions: Iterable[AnyFunction]) -> list[type[Table]]:
     """Tables that the modules of functions name: directly, or through modules of the same package."""
     found: dict[type[Table], None] = {}
-    for function in registry:
-        module = function.declared.__globals__
+    for function in functions:
+        module = _module_of(function.declared)
         root = str(module.get("__name__", "")).partition(".")[0]
         for value in list(module.values()):
             if isinstance(value, ModuleType) and value.__name__.partition(".")[0] == root:
                 found.update(dict.fromkeys(_tables_in(vars(value))))
         found.update(dict.fromkeys(_tables_in(module)))
     return list(found)
+
+
+def _module_of(declared: Any) -> dict[str, Any]:
+    """The module of a function; of the wrapped handler of a task or an outbox, the handler's."""
+    own: dict[str, Any] = declared.__globals__
+    module = None if own.get("__name__") == declared.__module__ else sys.modules.get(declared.__module__)
+    return own if module is None else vars(module)
 
 
 def _tables_in(namespace: Mapping[str, Any]) -> list[type[Table]]:

@@ -77,6 +77,10 @@ class Outboxes(OutboxCare, Sending):
         """The tables that they send."""
         return [one.outbox.definition.table for one in self._declared.values() if one.outbox.definition is not None]
 
+    def functions(self) -> list[AnyFunction]:
+        """What runs their handlers."""
+        return [one.function for one in self._declared.values()]
+
     def find(self, name: str) -> DeclaredOutbox | None:
         """One of them; None if the app declares no such outbox."""
         return self._declared.get(name)
