@@ -181,8 +181,9 @@ class Groups:
                 journal.ended(running.job, state, now)
 
     def _take(self, group: list[Running]) -> list[_Call]:
-        """The next who wait, with their arguments."""
-        calls = []
+        """The next who wait, with their arguments; they end with this lane now."""
+        calls, lane = list[_Call](), asyncio.current_task()
+        assert lane is not None  # noqa: S101 - it runs in one
         while self._waiting and len(group) < self._size:
             running = self._waiting.popleft()
             function = running.function
@@ -194,6 +195,7 @@ class Groups:
             except PenstockError:
                 self._alone(running)  # which tells what is wrong
                 continue
+            running.task = lane
             group.append(running)
             calls.append(_Call(running, function, arguments))
         return calls
