@@ -104,6 +104,8 @@ class Groups:
         finally:
             if lane is not None:
                 self._lanes.discard(lane)
+            if self._waiting and not self._lanes:
+                self.add(())
 
     async def _group(self, *, again: bool) -> bool:
         """Run some of those who wait; False if it was for nothing."""
@@ -117,6 +119,11 @@ class Groups:
         except Exception as error:  # noqa: BLE001 - it is no outcome of any job: each runs again, and tells by itself
             self._part(group, error)
             return False
+        except asyncio.CancelledError:  # the worker stops these; or one of them has cancelled its own task
+            for running in group:
+                if not running.stopped:
+                    self._alone(running)
+            raise
         self._size = min(_MOST, self._size * _MORE)
         self._beside = min(_MOST_LANES, self._beside + self._step)
         self._step = min(_LARGEST_STEP, self._step * _MORE)
