@@ -30,6 +30,7 @@ from penstock import (
     WorkResult,
 )
 from penstock.app import Backend
+from penstock.clock import SystemClock
 from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
 from penstock.services.worker import Worker
 from penstock.sync import ActionCtx as SyncActionCtx
@@ -74,7 +75,7 @@ async def send(ctx: ActionCtx, calls: list[Message]) -> list[str | Exception]:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
-        await asyncio.sleep(0)
+        await SystemClock().sleep(0)
     if any(call.to == "too few" for call in calls):
         return []
     if any(call.to == "wait" for call in calls):
