@@ -30,6 +30,7 @@ from penstock import (
     WorkResult,
 )
 from penstock.app import Backend
+from penstock.clock import SystemClock
 from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
 from penstock.services.worker.worker import Worker
 from penstock.sync import ActionCtx as SyncActionCtx
@@ -70,6 +71,11 @@ async def send(ctx: ActionCtx, calls: list[Message]) -> list[str | Exception]:
     sent.append([call.to for call in calls])
     if any(call.to == "all fail" for call in calls):
         raise ConnectionError("no network")
+    if any(call.to == "cancel" for call in calls):
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await SystemClock().sleep(0)
     if any(call.to == "too few" for call in calls):
         return []
     if any(call.to == "wait" for call in calls):
@@ -150,7 +156,7 @@ def test_one_that_fails_fails_alone_and_is_retried_by_its_own_policy(database_ur
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("how", ["all fail", "too few"])
+@pytest.mark.parametrize("how", ["all fail", "too few", "cancel"])
 def test_what_the_handler_raises_or_a_wrong_number_of_results_fails_all(database_url: str, how: str) -> None:
     async def story() -> None:
         async with app.open(database_url) as backend:
@@ -158,7 +164,11 @@ def test_what_the_handler_raises_or_a_wrong_number_of_results_fails_all(database
             worker = make_worker(backend)
             found = {one.error for one in await drained(backend, worker, jobs) if isinstance(one, Failed)}
             (error,) = found
-            expected = {"all fail": "ConnectionError: no network", "too few": "returned 0 results for 3 calls"}
+            expected = {
+                "all fail": "ConnectionError: no network",
+                "too few": "returned 0 results for 3 calls",
+                "cancel": "CancelledError",
+            }
             assert expected[how] in error
             await worker.finish()
 

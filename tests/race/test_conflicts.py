@@ -13,8 +13,8 @@ from stage.processes import processes
 from stage.waits import until
 
 from penstock.app import Backend
-from penstock.errors import Conflict, PenstockError, UniqueViolation
-from penstock.testing import gate
+from penstock.errors import Conflict, DatabaseUnavailable, PenstockError, UniqueViolation
+from penstock.testing import gate, raising
 from penstock.testing.gates import Gate
 
 
@@ -350,5 +350,32 @@ def test_errors_of_the_user_undo_all_and_harm_nobody_else(database_url: str) -> 
             assert not any(isinstance(outcome, PenstockError) for outcome in outcomes)
             entered = await backend.run_query(ledger.entries, what="group")
             assert entered == [number for number in range(30) if number % 3]
+
+    asyncio.run(story())
+
+
+@pytest.mark.one_store_each
+def test_a_function_that_queues_still_waits_between_attempts_at_a_database_that_is_away(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with ledger.app.open(database_url) as backend:
+            await backend.run_mutation(ledger.open_account, owner="ada")
+            with raising("mutation.ran", Conflict("staged"), times=6):
+                await backend.run_mutation(ledger.add, owner="ada", amount=1)
+            waits, sleep = list[float](), backend.engine.machine.sleep
+
+            async def noted(seconds: float) -> None:
+                waits.append(seconds)
+                await sleep(0)
+
+            monkeypatch.setattr(backend.engine.machine, "sleep", noted)
+            with raising("mutation.ran", Conflict("staged"), times=1):
+                await backend.run_mutation(ledger.add, owner="ada", amount=1)
+            assert waits == [], "it waits its turn"
+            with raising("mutation.ran", DatabaseUnavailable("staged"), times=3):
+                await backend.run_mutation(ledger.add, owner="ada", amount=1)
+            assert len(waits) == 3
+            assert await balance(backend, "ada") == 3
 
     asyncio.run(story())

@@ -327,6 +327,25 @@ def test_a_stopping_worker_hands_back_those_that_share_a_transaction(database_ur
     asyncio.run(story())
 
 
+def test_a_stopping_worker_stops_each_of_the_transactions_that_jobs_share(postgres_url: str) -> None:
+    """On SQLite there is one at a time."""
+
+    async def story() -> None:
+        async with ledger.app.open(postgres_url, grace=0.0) as backend:
+            jobs = await bumps(backend, await account(backend), MANY)
+            worker = make_worker(backend)
+            groups = worker._under_way._groups
+            groups._beside, groups._size = 2.0, MANY / 2
+            with gate("mutation.ran", most=2) as held:
+                await worker.tick()
+                await held.arrived(2)
+                await worker.finish()
+                assert not groups.busy
+            assert {one for one, _ in await outcomes(backend, jobs)} == {"pending"}
+
+    asyncio.run(story())
+
+
 def test_if_the_process_dies_of_one_of_them_each_takes_effect_once(database_url: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with ledger.app.open(database_url) as backend:

@@ -85,6 +85,21 @@ async def _exit(ctx: MutationCtx) -> None:
     raise SystemExit
 
 
+async def _cancel_itself(ctx: MutationCtx) -> None:
+    _cancel_own_task()
+    await SystemClock().sleep(0)
+
+
+async def _cancel_what_follows(ctx: MutationCtx) -> None:
+    _cancel_own_task()
+
+
+def _cancel_own_task() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
 async def _raise(ctx: MutationCtx) -> None:
     raise NonRetryableError("as asked")
 
@@ -105,6 +120,8 @@ WAYS = {
     "left behind": _leave_a_call_behind,
     "sql": _ask_nonsense,
     "exit": _exit,
+    "cancel": _cancel_itself,
+    "cancel what follows": _cancel_what_follows,
 }
 left_behind: list[asyncio.Future[object]] = []
 

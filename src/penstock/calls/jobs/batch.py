@@ -134,8 +134,7 @@ class Batches:
         except Exception as error:  # noqa: BLE001 - what the handler raises is the outcome of all
             results = [error] * len(jobs)
         except BaseException as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if any(one.stopped for one in jobs):
                 raise
             return ended + [(one, failure(error)) for one in jobs]
         return ended + [(one, self._outcome_of(function, one, given)) for one, given in zip(jobs, results, strict=True)]

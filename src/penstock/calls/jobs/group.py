@@ -104,6 +104,8 @@ class Groups:
         finally:
             if lane is not None:
                 self._lanes.discard(lane)
+            if self._waiting and not self._lanes:
+                self.add(())
 
     async def _group(self, *, again: bool) -> bool:
         """Run some of those who wait; False if it was for nothing."""
@@ -117,6 +119,11 @@ class Groups:
         except Exception as error:  # noqa: BLE001 - it is no outcome of any job: each runs again, and tells by itself
             self._part(group, error)
             return False
+        except asyncio.CancelledError:  # the worker stops these; or one of them has cancelled its own task
+            for running in group:
+                if not running.stopped:
+                    self._alone(running)
+            raise
         self._size = min(_MOST, self._size * _MORE)
         self._beside = min(_MOST_LANES, self._beside + self._step)
         self._step = min(_LARGEST_STEP, self._step * _MORE)
@@ -181,8 +188,9 @@ class Groups:
                 journal.ended(running.job, state, now)
 
     def _take(self, group: list[Running]) -> list[_Call]:
-        """The next who wait, with their arguments."""
-        calls = []
+        """The next who wait, with their arguments; they end with this lane now."""
+        calls, lane = list[_Call](), asyncio.current_task()
+        assert lane is not None  # noqa: S101 - it runs in one
         while self._waiting and len(group) < self._size:
             running = self._waiting.popleft()
             function = running.function
@@ -194,6 +202,7 @@ class Groups:
             except PenstockError:
                 self._alone(running)  # which tells what is wrong
                 continue
+            running.task = lane
             group.append(running)
             calls.append(_Call(running, function, arguments))
         return calls

@@ -52,6 +52,7 @@ class Attempts:
         attempt, until = 1, machine.monotonic() + config.database_wait
         while True:
             last = not for_ever and attempt >= config.conflict_attempts
+            queues = False
             try:
                 return await once()
             except Conflict as error:
@@ -61,6 +62,7 @@ class Attempts:
                         fix="Try again; and read less, or spread what all callers write over several rows.",
                     ) from error
                 self._engine.journal.conflicted(what)
+                queues = self._turns.queues(what)  # where it waits its turn instead
             except DatabaseUnavailable as error:
                 uncertain = error.facts.get("uncertain", False)
                 if not for_ever and (last or uncertain or machine.monotonic() > until):
@@ -68,7 +70,7 @@ class Attempts:
             except (DatabaseBusy, DatabaseFull) as error:
                 if not for_ever or error.facts.get("slow", False):
                     raise
-            if not self._turns.queues(what):  # where it waits its turn instead
+            if not queues:
                 await self._pause(attempt)
             attempt += 1
 
