@@ -71,9 +71,9 @@ async def changes(store: Store, *interests: int) -> list[CapturedChange]:
 async def triggers(store: Store) -> list[str]:
     """The names of the triggers that one statement fires, for the usual sessions."""
     found = (
-        "select tgname from pg_trigger where tgname like 'penstock%' and tgenabled <> 'R'"
+        "select tgname from pg_trigger where tgname like '_penstock%' and tgenabled <> 'R'"
         if store.dialect.schemas
-        else "select name from sqlite_schema where type = 'trigger' and name like 'penstock_change_%'"
+        else "select name from sqlite_schema where type = 'trigger' and name like '_penstock_change_%'"
     )
     return sorted(row[0].rpartition("_")[2] for row in await rows(store, found))
 

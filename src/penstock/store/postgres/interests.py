@@ -45,6 +45,7 @@ where capture = {number} or id = any('{ids}')"""
 _INSTALLED = """
 update penstock.interest i set installed = f.found from penstock.interest_found f
 where f.id = i.id and i.capture = {number}"""
+_VIRTUAL = " virtual"  # what the view adds to the type of such a column
 _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 
 
@@ -313,6 +314,13 @@ def _checked(one: Known) -> Mapping[str, Any]:
             fix="Use partitions, or an interest in each of them.",
         )
     check_columns(interest, found["columns"])
+    said = " ".join((interest.matches or "", *(interest.watches or ())))
+    for column, type_name in found["columns"].items():
+        if type_name.endswith(_VIRTUAL) and (column in interest.columns or POSTGRES.quote(column) in said):
+            raise DeclarationError(
+                f"Interest {interest.name}: no trigger sees {column} of {interest.table}, a virtual column.",
+                fix="Make it a stored generated column, or leave it out.",
+            )
     return found
 
 
@@ -332,10 +340,14 @@ def _state(one: Known | None) -> State:
         return "gone" if one is not None else "missing"
     if one.installed is None or one.capture is None:
         return "missing"
-    expected, table = triggers(one.capture, one.together, one.found), POSTGRES.table(one.interest.table)
+    found = {
+        **one.found,
+        "alone": one.found["alone"] and one.installed["alone"],
+    }  # triggers of rows capture all the same
+    expected, table = triggers(one.capture, one.together, found), POSTGRES.table(one.interest.table)
     there = {(table if each["here"] else each["table"], each["name"]): each for each in one.found["triggers"] or ()}
     if not there.keys() >= expected.keys():
         return "missing"
-    state = known_state(_seen(one, one.installed), _seen(one, one.found))
+    state = known_state(_seen(one, one.installed), _seen(one, found))
     enabled = all(there[key]["enabled"] == trigger.enabled for key, trigger in expected.items())
     return state if enabled or state != "ok" else "disabled"

@@ -48,8 +48,8 @@ def triggers(capture: int, interests: Interests, columns: Collection[str]) -> di
         "delete": (leaving, [one.matches("old") for one in leaving.values()], [_told(leaving, "delete", "old")]),
     }
     return {
-        f"penstock_change_{capture}_{event}": (
-            f"create trigger penstock_change_{capture}_{event} after {event} on {SQLITE.quote(table)} "
+        f"_penstock_change_{capture}_{event}": (
+            f"create trigger _penstock_change_{capture}_{event} after {event} on {SQLITE.quote(table)} "
             f"for each row {f'when {_any(when)} ' if all(when) else ''}begin {'; '.join(statements)}; end"
         )
         for event, (wanting, when, statements) in parts.items()
