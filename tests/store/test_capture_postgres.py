@@ -402,6 +402,19 @@ async def test_columns_of_any_type_can_be_watched_all_together(postgres_url: str
         assert (second.values("before")["a"], second.values("after")["a"]) == ({"x": [1]}, {"x": [2]})
 
 
+async def test_json_that_jsonb_refuses_breaks_no_write_however_many_columns_there_are(postgres_url: str) -> None:
+    names = [f"c{number}" for number in range(60)]
+    table = f"create table orders (id integer primary key, j json, {', '.join(f'{name} integer' for name in names)})"
+    interest = Interest(name="wide", table="orders", key=["id"], after=["j", *names])
+    async with captured(postgres_url, interest, table=table) as (store, other):
+        odd = '{"b": "\\u0000", "b": 1e400000,  "a": 1}'
+        await other.execute("insert into orders (id, j) values (1, $1)", odd)
+        await other.execute("update orders set c0 = 1")
+        (entered, changed) = await changes(store)
+        assert odd in str(entered.after), "as it was written"
+        assert (changed.kind, changed.values("after")["c0"]) == ("change", 1)
+
+
 async def test_a_column_that_is_computed_when_it_is_read_is_refused(postgres_url: str) -> None:
     """No trigger sees its value: it would be NULL there, or the write would fail."""
     virtual = "twice integer generated always as (amount * 2) virtual"
