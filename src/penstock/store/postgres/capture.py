@@ -72,7 +72,7 @@ def triggers(capture: int, interests: Interests, found: Mapping[str, Any]) -> di
         for event, condition in when.items()
         if condition is not None and event != "truncate"
     }
-    if when["insert"] == "" and found["alone"]:
+    if when["insert"] == "" and found["alone"] and found["ordered"]:
         call = f"execute function {function_name(capture, 'insert')}()"
         made[table, f"_penstock_change_{capture}_insert"] = Trigger(
             f"after insert on {table} referencing new table as penstock_rows for each statement {call}", "O"

@@ -206,7 +206,7 @@ class PostgresInterests:
         """What makes triggers for an interest, and none for others any more; who may have missed something is told."""
         ((path,),) = await self._run("path")
         made = [_ALONE]
-        for capture in captures(known, _state, asked, dropped, missed=missed):
+        for capture in captures(known, _capturing, asked, dropped, missed=missed):
             number, interests = capture.number, capture.members
             mine = asked if asked is not None and asked.id in interests else None
             found = _checked(mine) if mine else next((one.found for one in known.values() if one.id in interests), None)
@@ -336,14 +336,20 @@ def _seen(one: Known, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _state(one: Known | None) -> State:
+    state = _capturing(one)
+    if one is not None and one.installed and one.found and one.installed["ordered"] and not one.found["ordered"]:
+        return "altered" if state == "ok" else state  # nothing is missed, but what a trigger changes is told too early
+    return state
+
+
+def _capturing(one: Known | None) -> State:
+    """The same, as far as changes are missed."""
     if one is None or one.found is None:
         return "gone" if one is not None else "missing"
     if one.installed is None or one.capture is None:
         return "missing"
-    found = {
-        **one.found,
-        "alone": one.found["alone"] and one.installed["alone"],
-    }  # triggers of rows capture all the same
+    alone = one.found["alone"] and one.installed["alone"]  # triggers of rows capture all the same
+    found = {**one.found, "alone": alone, "ordered": one.installed["ordered"]}
     expected, table = triggers(one.capture, one.together, found), POSTGRES.table(one.interest.table)
     there = {(table if each["here"] else each["table"], each["name"]): each for each in one.found["triggers"] or ()}
     if not there.keys() >= expected.keys():
