@@ -59,7 +59,7 @@ def test_readers_interests_and_room_are_shown(captured: Console, database_url: s
         await store.changes.place("mail", SystemClock().now())
         (row,) = await store.interests.list()
         on = " on booking" if store.dialect.schemas else ""
-        await write(store, f"drop trigger penstock_change_{row.id}_update{on}")
+        await write(store, f"drop trigger _penstock_change_{row.id}_update{on}")
 
     on_store(database_url, go_on)
     shown = captured.ok("changes").out.splitlines()

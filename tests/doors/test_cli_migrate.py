@@ -190,7 +190,7 @@ def test_it_tells_of_triggers_that_it_mends(invoices: Console, database_url: str
     invoices.ok("migrate")
     drop = "alter table invoice_of_cli disable trigger all"
     if database_url.startswith("sqlite"):
-        drop = "drop trigger penstock_change_1_insert"
+        drop = "drop trigger _penstock_change_1_insert"
     asyncio.run(run_sql(database_url, drop))
     plan = told(invoices.ok("migrate", "--plan").out)
     assert plan

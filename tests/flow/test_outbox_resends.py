@@ -180,7 +180,7 @@ async def test_one_that_is_sent_again_fails_as_any_other(database_url: str, poli
 
 
 async def test_lost_changes_are_told_with_time_and_number_and_made_good(database_url: str) -> None:
-    trigger = "drop trigger penstock_change_{}_insert" + (" on item" if database_url.startswith("postgres") else "")
+    trigger = "drop trigger _penstock_change_{}_insert" + (" on item" if database_url.startswith("postgres") else "")
     stage = staged()
     async with stage.open(database_url) as test:
         await begun(stage, test, *numbered(2))

@@ -97,7 +97,7 @@ async def test_what_could_not_be_captured_halts_whatever_the_policy(database_url
         if test.engine.store.dialect.schemas:
             await run_sql(database_url, "drop function penstock.change_1_insert() cascade")
         else:
-            await run_sql(database_url, "drop trigger penstock_change_1_insert")
+            await run_sql(database_url, "drop trigger _penstock_change_1_insert")
         await run_sql(database_url, "insert into legacy values (2, 'b')")
     async with stage.open(database_url, clock=test.clock) as test:  # makes it anew, and tells
         await run_sql(database_url, "insert into legacy values (3, 'c')")

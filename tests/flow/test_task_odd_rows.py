@@ -310,7 +310,7 @@ def _parcel(number: int, tenant: str) -> str:
 async def _without_triggers(one: Crew, *statements: str) -> None:
     """Write a row so that nothing of it is captured."""
     made = await run_sql(
-        one.backend, "select name, sql from sqlite_master where type = 'trigger' and name like 'penstock_change%'"
+        one.backend, "select name, sql from sqlite_master where type = 'trigger' and name like '_penstock_change%'"
     )
     drops = [f"drop trigger {name}" for name, _ in made]
     await run_sql(one.backend, *drops, *statements, *(sql for _, sql in made))

@@ -92,7 +92,7 @@ async def test_a_watched_column_is_not_dropped_by_mistake(database_url: str, by:
             with pytest.raises(asyncpg.FeatureNotSupportedError, match=NOT_RETYPED):
                 await run_sql(database_url, RETYPE)
         else:
-            with pytest.raises(sqlite3.OperationalError, match="error in trigger penstock_change_1_"):
+            with pytest.raises(sqlite3.OperationalError, match="error in trigger _penstock_change_1_"):
                 await run_sql(database_url, DROP)
         await run_sql(database_url, "insert into part values (1, 'a', 'a')")
         assert await hearing.rows(test) == [1]
@@ -176,7 +176,7 @@ async def test_a_type_is_changed_without_the_trigger_which_the_pruner_makes_anew
     async with hearing.stage.open(postgres_url) as test:
         await run_sql(postgres_url, "insert into part values (1, 'a', 'a')")
         assert await hearing.rows(test) == [1]
-        await run_sql(postgres_url, "drop trigger penstock_change_1_update on part", RETYPE)
+        await run_sql(postgres_url, "drop trigger _penstock_change_1_update on part", RETYPE)
         await run_sql(postgres_url, "update part set name = 'b'")
         assert await hearing.rows(test) == []
         assert await states(test) == ["missing"]
@@ -194,8 +194,8 @@ async def test_on_sqlite_an_outbox_of_whole_rows_lets_a_column_go_with_its_trigg
     await run_sql(sqlite_url, MAKE)
     async with hearing.stage.open(sqlite_url) as test:
         await hearing.rows(test)
-        with pytest.raises(sqlite3.OperationalError, match=r"penstock_change_1_update after drop column: .*old\.name"):
+        with pytest.raises(sqlite3.OperationalError, match=r"_penstock_change_1_update after drop column: .*old\.name"):
             await run_sql(sqlite_url, DROP)
-        await run_sql(sqlite_url, "drop trigger penstock_change_1_update", DROP)
+        await run_sql(sqlite_url, "drop trigger _penstock_change_1_update", DROP)
         await hearing.rows(test, timedelta(minutes=2))
         assert (await states(test), await lost(test)) == (["ok"], True)

@@ -244,7 +244,7 @@ async def test_an_interest_that_does_not_capture_is_told_of_and_mended(
         assert (events(caplog, "changes.interest_broken"), gauge()) == ([], {})
         (row,) = await store.interests.list()
         on = " on entry" if store.dialect.schemas else ""
-        await write(store, f"drop trigger penstock_change_{row.id}_insert{on}", entry(1, 1))
+        await write(store, f"drop trigger _penstock_change_{row.id}_insert{on}", entry(1, 1))
         backend.clock.advance(MINUTE)
         await pruner.tick()
         (found,) = events(caplog, "changes.interest_broken")
@@ -314,7 +314,7 @@ async def test_mending_waits_for_nobody(postgres_url: str, caplog: pytest.LogCap
     async with pruned(postgres_url) as (backend, pruner):
         store = backend.engine.store
         (row,) = await store.interests.list()
-        await write(store, f"alter table entry disable trigger penstock_change_{row.id}_insert")
+        await write(store, f"alter table entry disable trigger _penstock_change_{row.id}_insert")
         other = await asyncpg.connect(postgres_url)
         try:
             await other.execute("begin; select * from entry")

@@ -18,8 +18,7 @@ from penstock.testing import TestApp, TestClock
 HOUR = timedelta(hours=1)
 AGED = {
     True: "update penstock.change set changed_at = changed_at - interval '1 hour' * {hours}",
-    False: "update penstock_change set changed_at = "
-    "strftime('%Y-%m-%d %H:%M:%f000+00:00', changed_at, '-{hours} hours')",
+    False: "update penstock_change set changed_at = strftime('%Y-%m-%dT%H:%M:%f000Z', changed_at, '-{hours} hours')",
 }
 
 app, plain = App(), App()

@@ -72,9 +72,9 @@ async def changes(store: Store, *interests: int) -> list[CapturedChange]:
 async def triggers(store: Store) -> list[str]:
     """The names of the triggers that one statement fires, for the usual sessions."""
     found = (
-        "select tgname from pg_trigger where tgname like 'penstock%' and tgenabled <> 'R'"
+        "select tgname from pg_trigger where tgname like '_penstock%' and tgenabled <> 'R'"
         if store.dialect.schemas
-        else "select name from sqlite_schema where type = 'trigger' and name like 'penstock_change_%'"
+        else "select name from sqlite_schema where type = 'trigger' and name like '_penstock_change_%'"
     )
     return sorted(row[0].rpartition("_")[2] for row in await rows(store, found))
 
@@ -134,6 +134,30 @@ async def test_what_one_write_tells_is_handed_over_together(database_url: str) -
         following = await store.changes.read(batch.at(3), 10)
         assert [one.key for one in following.changes] == ["[1]", "[1]", "[2]", "[2]"]
         assert (await store.changes.lag(batch.at(2), 10)).rows == 2
+
+
+async def test_one_row_tells_many_that_capture_many_other_columns(database_url: str) -> None:
+    """SQLite takes no chain of a thousand operators, PostgreSQL no call with a hundred arguments."""
+    columns = [f"c{number}" for number in range(300)]
+    declared = ", ".join(f"{name} integer" for name in columns)
+    await run_sql(database_url, f"create table orders (id integer primary key, {declared})")
+    wide = [Interest(name="wide", table="orders", key=["id"], before=columns, after=columns)]
+    narrow = [Interest(name=f"n{n}", table="orders", key=["id"], after=columns[n : n + 3]) for n in range(60)]
+    async with opened(database_url) as store:
+        for interests in (wide, narrow) if store.dialect.schemas else (wide, narrow[:12]):
+            numbers = await store.interests.declare(interests, NOW)
+            count, seen = await feed_rows(store), len(await changes(store, *numbers))
+            await write(
+                store,
+                "insert into orders (id, c0) values (1, 5)",
+                "update orders set c2 = 6, id = 2",
+                "delete from orders",
+            )
+            assert await feed_rows(store) == count + 4
+            told = (await changes(store, *numbers))[seen:]
+            assert [one.kind for one in told[:: len(interests)]] == ["enter", "delete", "enter", "delete"]
+            assert told[0].values("after") == dict.fromkeys(interests[0].after) | {"c0": 5}
+            await store.interests.drop(numbers)
 
 
 async def test_one_is_dropped_and_the_others_go_on(database_url: str) -> None:

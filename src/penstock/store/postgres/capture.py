@@ -6,8 +6,12 @@ about, and the function says the rest. What is read of a row is read there behin
 another name, each interest is told by itself, or that a change was lost, and the write goes on. Row triggers fire after
 the row is locked, so the numbers of changes follow the locks.
 
+A trigger of the user's that writes its row again must come after these. PostgreSQL fires triggers in the order of their
+names, so these begin with `_`.
+
 Where all inserted rows are wanted, one call for the whole statement captures them. It comes after the row triggers, and
-that is in order: no statement changes a row that it inserts. Only a row trigger fires for what a subscription applies,
+that is in order: no statement changes a row that it inserts. A row trigger of the user's may, so its table has no such
+call. Only a row trigger fires for what a subscription applies,
 and for rows that come to a partition through the whole table. So the first has one that fires only there, and a
 partitioned table and its partitions have nothing else.
 """
@@ -61,23 +65,25 @@ def triggers(capture: int, interests: Interests, found: Mapping[str, Any]) -> di
     table = POSTGRES.table(next(iter(interests.values())).table)
     when = {event: _when(interests, event) for event in EVENTS}
     made = {
-        (table, f"penstock_change_{capture}_{event}"): Trigger(
+        (table, f"_penstock_change_{capture}_{event}"): Trigger(
             f"after {event} on {table} for each row "
             f"{f'when ({condition}) ' if condition else ''}execute function {function_name(capture, event)}()"
         )
         for event, condition in when.items()
         if condition is not None and event != "truncate"
     }
-    if when["insert"] == "" and found["alone"]:
+    if when["insert"] == "" and found["alone"] and found["ordered"]:
         call = f"execute function {function_name(capture, 'insert')}()"
-        made[table, f"penstock_change_{capture}_insert"] = Trigger(
+        made[table, f"_penstock_change_{capture}_insert"] = Trigger(
             f"after insert on {table} referencing new table as penstock_rows for each statement {call}", "O"
         )
-        made[table, f"penstock_change_{capture}_applied"] = Trigger(f"after insert on {table} for each row {call}", "R")
+        made[table, f"_penstock_change_{capture}_applied"] = Trigger(
+            f"after insert on {table} for each row {call}", "R"
+        )
     if when["truncate"] is not None:  # that of a partition alone fires none of the whole table's triggers
         call = f"execute function {function_name(capture, 'truncate')}()"
         for relation in (table, *(found["partitions"] or ())):
-            made[relation, f"penstock_change_{capture}_truncate"] = Trigger(
+            made[relation, f"_penstock_change_{capture}_truncate"] = Trigger(
                 f"after truncate on {relation} for each statement {call}"
             )
     return made
@@ -102,7 +108,7 @@ def install(
     made = triggers(capture, interests, found)
     table = POSTGRES.table(next(iter(interests.values())).table)
     left = [one for one in found["triggers"] or () if not one["here"] or (table, one["name"]) not in made]
-    trial = f"penstock_change_{capture}_trial"
+    trial = f"_penstock_change_{capture}_trial"
     tried = "" if asked is None else conditions_of(asked).update()
     call = f"execute function {function_name(capture, 'update')}()"
     everywhere = {name: trigger for (relation, name), trigger in made.items() if relation == table}

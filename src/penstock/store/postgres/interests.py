@@ -46,6 +46,7 @@ where capture = {number} or id = any('{ids}')"""
 _INSTALLED = """
 update penstock.interest i set installed = f.found from penstock.interest_found f
 where f.id = i.id and i.capture = {number}"""
+_VIRTUAL = " virtual"  # what the view adds to the type of such a column
 _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 
 
@@ -206,7 +207,7 @@ class PostgresInterests:
         """What makes triggers for an interest, and none for others any more; who may have missed something is told."""
         ((path,),) = await self._run("path")
         made = [_ALONE]
-        for capture in captures(known, _state, asked, dropped, missed=missed):
+        for capture in captures(known, _capturing, asked, dropped, missed=missed):
             number, interests = capture.number, capture.members
             mine = asked if asked is not None and asked.id in interests else None
             found = _checked(mine) if mine else next((one.found for one in known.values() if one.id in interests), None)
@@ -314,6 +315,13 @@ def _checked(one: Known) -> Mapping[str, Any]:
             fix="Use partitions, or an interest in each of them.",
         )
     check_columns(interest, found["columns"])
+    said = " ".join((interest.matches or "", *(interest.watches or ())))
+    for column, type_name in found["columns"].items():
+        if type_name.endswith(_VIRTUAL) and (column in interest.columns or POSTGRES.quote(column) in said):
+            raise DeclarationError(
+                f"Interest {interest.name}: no trigger sees {column} of {interest.table}, a virtual column.",
+                fix="Make it a stored generated column, or leave it out.",
+            )
     return found
 
 
@@ -329,14 +337,24 @@ def _seen(one: Known, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _state(one: Known | None) -> State:
+    state = _capturing(one)
+    if one is not None and one.installed and one.found and one.installed["ordered"] and not one.found["ordered"]:
+        return "altered" if state == "ok" else state  # nothing is missed, but what a trigger changes is told too early
+    return state
+
+
+def _capturing(one: Known | None) -> State:
+    """The same, as far as changes are missed."""
     if one is None or one.found is None:
         return "gone" if one is not None else "missing"
     if one.installed is None or one.capture is None:
         return "missing"
-    expected, table = triggers(one.capture, one.together, one.found), POSTGRES.table(one.interest.table)
+    alone = one.found["alone"] and one.installed["alone"]  # triggers of rows capture all the same
+    found = {**one.found, "alone": alone, "ordered": one.installed["ordered"]}
+    expected, table = triggers(one.capture, one.together, found), POSTGRES.table(one.interest.table)
     there = {(table if each["here"] else each["table"], each["name"]): each for each in one.found["triggers"] or ()}
     if not there.keys() >= expected.keys():
         return "missing"
-    state = known_state(_seen(one, one.installed), _seen(one, one.found))
+    state = known_state(_seen(one, one.installed), _seen(one, found))
     enabled = all(there[key]["enabled"] == trigger.enabled for key, trigger in expected.items())
     return state if enabled or state != "ok" else "disabled"

@@ -8,7 +8,7 @@ from penstock.store.postgres.dialect import POSTGRES
 
 UNLIKE = "pg_catalog.record_image_ne"
 _PLAIN = frozenset({"smallint", "integer", "bigint", "uuid", "boolean", "date"})  # whose equal values are alike
-_PIECE = 40  # columns in one call of a function, which takes a hundred arguments
+_ARGUMENTS = 50  # pairs of them: a function takes a hundred
 _ZONED = "timestamp with time zone"
 
 
@@ -32,17 +32,14 @@ def array(row: str, columns: Sequence[str], types: Mapping[str, str]) -> str:
 
 
 def object_(row: str, columns: Sequence[str], types: Mapping[str, str]) -> str:
-    """Columns as a JSON object, in pieces if they are many; empty if there are none."""
+    """Columns as a JSON object; empty if there are none. Not as jsonb, which refuses some of what json holds."""
     if not columns:
         return ""
-    pieces = []
-    for start in range(0, len(columns), _PIECE):
-        pairs = (f"{literal(column)}, {_value(row, column, types)}" for column in columns[start : start + _PIECE])
-        pieces.append(f"json_build_object({', '.join(pairs)})")
-    if len(pieces) == 1:
-        return f"pg_catalog.{pieces[0]}::pg_catalog.text"
-    joined = " operator(pg_catalog.||) ".join(f"pg_catalog.{piece}::pg_catalog.jsonb" for piece in pieces)
-    return f"({joined})::pg_catalog.text"
+    if len(columns) <= _ARGUMENTS:
+        pairs = (f"{literal(column)}, {_value(row, column, types)}" for column in columns)
+        return f"pg_catalog.json_build_object({', '.join(pairs)})::pg_catalog.text"
+    values = ", ".join(f"{_value(row, column, types)} as {POSTGRES.quote(column)}" for column in columns)
+    return f"(select pg_catalog.row_to_json(o)::pg_catalog.text from (select {values}) o)"
 
 
 def _value(row: str, column: str, types: Mapping[str, str]) -> str:

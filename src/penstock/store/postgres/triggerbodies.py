@@ -33,7 +33,7 @@ _UPDATED = """
 _SOME = "if not exists (select {values} from penstock_rows r) then exit {label}; end if;"
 _INTO = "insert into penstock.change (slot, xid, changed_at, interests, kinds, key, before, after) "
 _XID, _NOW = "pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8", "pg_catalog.clock_timestamp()"
-_NEXT = ", pg_catalog.chr(30), "  # parts the pieces of what is captured: no JSON holds it
+_NEXT = "pg_catalog.chr(30)"  # parts the pieces of what is captured: no JSON holds it
 
 
 def conditions_of(interest: Interest, types: Mapping[str, str] | None = None) -> Conditions:
@@ -185,7 +185,7 @@ class Telling:
             pieces.append(piece)
         if len(pieces) == 1 or not any(pieces):
             return pieces[0]
-        return f"pg_catalog.concat({_NEXT.join(piece or 'null' for piece in pieces)})"
+        return _joined((piece or "null" for piece in pieces), f"{_NEXT}, ''")
 
 
 def _append(by: str, kinds: str, *values: str) -> str:
@@ -199,8 +199,8 @@ def _numbers(tests: Mapping[int, str]) -> str:
     return _joined(_if(test, f"'{number}'") for number, test in tests.items())
 
 
-def _joined(texts: Iterable[str]) -> str:
-    return f"pg_catalog.array_to_string(array[{', '.join(texts)}]::pg_catalog.text[], ',')"
+def _joined(texts: Iterable[str], between: str = "','") -> str:
+    return f"pg_catalog.array_to_string(array[{', '.join(texts)}]::pg_catalog.text[], {between})"
 
 
 def _if(test: str, value: str) -> str:

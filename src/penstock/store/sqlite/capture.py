@@ -27,6 +27,7 @@ _VALUE = (
     "then iif({0} > 0, '\"\\u0049nfinity\"', '\"\\u002dInfinity\"') else printf('%!.20e', {0}) end "
     "when 'blob' then '\"\\u005cx' || lower(hex({0})) || '\"' else json_quote({0}) end"
 )
+_CHAIN = 40
 _UNREADABLE = "char(65533)"  # what Python reads for text that is no UTF-8
 
 
@@ -48,8 +49,8 @@ def triggers(capture: int, interests: Interests, columns: Collection[str]) -> di
         "delete": (leaving, [one.matches("old") for one in leaving.values()], [_told(leaving, "delete", "old")]),
     }
     return {
-        f"penstock_change_{capture}_{event}": (
-            f"create trigger penstock_change_{capture}_{event} after {event} on {SQLITE.quote(table)} "
+        f"_penstock_change_{capture}_{event}": (
+            f"create trigger _penstock_change_{capture}_{event} after {event} on {SQLITE.quote(table)} "
             f"for each row {f'when {_any(when)} ' if all(when) else ''}begin {'; '.join(statements)}; end"
         )
         for event, (wanting, when, statements) in parts.items()
@@ -215,7 +216,7 @@ def _pieces(asked: Mapping[int, Conditions], side: int, row: str, tests: Mapping
         pieces.append(f"iif({_any(wanted)}, {piece}, '')" if conditional else piece)
     if len(pieces) == 1 or {*pieces} == {"null"}:
         return pieces[0]
-    return " || char(30) || ".join("''" if piece == "null" else piece for piece in pieces)
+    return _joined(["''" if piece == "null" else piece for piece in pieces], "char(30)")
 
 
 def _array(row: str, columns: Sequence[str]) -> str:
@@ -223,14 +224,22 @@ def _array(row: str, columns: Sequence[str]) -> str:
 
 
 def _json_array(values: Iterable[str]) -> str:
-    return "'[' || " + " || ',' || ".join(values) + " || ']'"
+    return f"'[' || {_joined([*values])} || ']'"
 
 
 def _object(row: str, columns: Sequence[str]) -> str:
     if not columns:
         return "null"
-    pairs = (f"json_quote({literal(column)}) || ':' || {_value(row, column)}" for column in columns)
-    return "'{' || " + " || ',' || ".join(pairs) + " || '}'"
+    pairs = [f"(json_quote({literal(column)}) || ':' || {_value(row, column)})" for column in columns]
+    return f"'{{' || {_joined(pairs)} || '}}'"
+
+
+def _joined(texts: Sequence[str], between: str = "','") -> str:
+    """Texts with something between, in parentheses, as SQLite takes no chain of a thousand operators."""
+    if len(texts) > _CHAIN:
+        half = len(texts) // 2
+        texts = [_joined(texts[:half], between), _joined(texts[half:], between)]
+    return f"({f' || {between} || '.join(texts)})"
 
 
 def _value(row: str, column: str) -> str:

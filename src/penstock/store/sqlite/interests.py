@@ -176,7 +176,7 @@ class SqliteInterests:
         for capture in captures(known, _state, asked, dropped, missed=missed):
             number, interests = capture.number, capture.members
             for event in ("insert", "update", "delete"):
-                await session.execute(Statement(f"drop trigger if exists penstock_change_{number}_{event}"))
+                await session.execute(Statement(f"drop trigger if exists _penstock_change_{number}_{event}"))
             await self._fetch(session, "uncaptured", capture=number)
             mine = asked if asked is not None and asked.id in interests else None
             there = [one.found for one in known.values() if one.id in interests and one.found is not None]

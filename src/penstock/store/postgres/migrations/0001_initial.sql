@@ -408,15 +408,24 @@ create table penstock.interest (
     unique (name, digest)
 );
 
--- What is there of each interest's table, as JSON: its triggers, columns and partitions.
+-- What is there of each interest's table, as JSON: its triggers, columns and partitions. Of a table that is
+-- `alone`, inserted rows come through no other one; where it is `ordered`, no trigger of others changes them before the
+-- statement ends.
 -- A name with a schema is looked up in the catalog, as `to_regclass` raises where a role may not use the schema.
 create view penstock.interest_found as
 select i.id, (select jsonb_build_object(
         'kind', c.relkind,
         'each', 'each_' || md5((pg_identify_object('pg_class'::regclass, c.oid, 0)).identity),
         'alone', c.relkind = 'r' and not c.relispartition,
+        'ordered', not exists (select from pg_trigger t join pg_proc f on f.oid = t.tgfoid
+            where t.tgrelid = c.oid and not t.tgisinternal and t.tgtype & 71 = 5 -- after insert, for each row
+                and f.pronamespace <> 'penstock'::regnamespace),
         'heirs', c.relkind = 'r' and exists (select from pg_inherits h where h.inhparent = c.oid),
-        'columns', (select jsonb_object_agg(a.attname, format_type(a.atttypid, a.atttypmod)) from pg_attribute a
+        'columns', (select jsonb_object_agg(a.attname, concat(
+                format_type(coalesce(nullif(y.typbasetype, 0), y.oid),
+                    case y.typtype when 'd' then y.typtypmod else a.atttypmod end),
+                case a.attgenerated when 'v' then ' virtual' end))
+            from pg_attribute a join pg_type y on y.oid = a.atttypid
             where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
         'partitions', (select jsonb_agg(p.relid::text order by p.relid::text)
             from pg_partition_tree(c.oid) p where p.level > 0),

@@ -65,12 +65,12 @@ delete from penstock_change_reader where name = :name returning name;
 -- clear: delete the oldest changes up to a number, a piece at a time, but for those that outboxes keep, by the clock that
 -- changes are of (SQLite only: PostgreSQL truncates).
 delete from penstock_change where seq in (select seq from penstock_change where seq <= :high order by seq limit :limit)
-    and (:kept is null or changed_at <= strftime('%Y-%m-%d %H:%M:%f000+00:00', 'now', :kept));
+    and (:kept is null or changed_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', :kept));
 
 -- first: the first change, if outboxes do not keep it (SQLite only: see clear).
 select seq from penstock_change
 where seq = (select min(seq) from penstock_change)
-    and (:kept is null or changed_at <= strftime('%Y-%m-%d %H:%M:%f000+00:00', 'now', :kept));
+    and (:kept is null or changed_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', :kept));
 
 -- kept: for how many seconds outboxes keep their changes (SQLite only: see clear).
 select coalesce(max(keep_for), 0) from penstock_outbox;

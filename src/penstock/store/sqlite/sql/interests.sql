@@ -34,8 +34,8 @@ select i.id, i.spec, i.declared_at, i.capture, i.installed,
         'triggers', (select json_group_array(json_object('name', t.name, 'sql', t.sql)) from sqlite_schema t
             where t.type = 'trigger' and t.tbl_name = s.name collate nocase
                 and t.name in (
-                    'penstock_change_' || i.capture || '_insert', 'penstock_change_' || i.capture || '_update',
-                    'penstock_change_' || i.capture || '_delete'
+                    '_penstock_change_' || i.capture || '_insert', '_penstock_change_' || i.capture || '_update',
+                    '_penstock_change_' || i.capture || '_delete'
                 )))
         from sqlite_schema s where s.name = i.source collate nocase and s.type in ('table', 'view')) as found
 from penstock_interest i order by i.id;
