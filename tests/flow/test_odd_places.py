@@ -89,7 +89,7 @@ async def pieces(test: TestApp, count: int) -> None:
     """Hand over that many pieces."""
     await test.relay.tick()
     for _ in range(count):
-        await test.relay.lines[0].tick()
+        await test.relay.outboxes[0].tick()
 
 
 @pytest.mark.parametrize("kind", ON_SQLITE)

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from stage.outboxes import OutboxStage, aside, drain, failing, outbox_row, states, text_of
+from stage.outboxes import OutboxStage, aside, died, drain, failing, outbox_row, states, text_of
 
 from penstock import LeaseLost, Retry, Table
 from penstock.outbox.message import Message
@@ -177,17 +177,15 @@ async def test_processes_that_die_while_a_receiver_is_away_do_not_halt_a_message
         for _ in range(4):
             await drain(test, TEN)
 
+        dies = asyncio.Event()
+
         async def die(_ctx: Any, _message: Message[Item]) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
+            dies.set()
             await asyncio.Event().wait()
 
         stage.during = die
         for _ in range(2):
-            dying = asyncio.create_task(drain(test, TEN))
-            await asyncio.wait([dying])
-            assert dying.cancelled()
+            assert await died(drain(test, TEN), dies)
             test.relay = cast("Relay", test.make_service("relay"))
             test.clock.advance(timedelta(minutes=1))
         stage.during, stage.fails = None, failing(broken)
@@ -217,7 +215,7 @@ async def test_after_a_death_each_message_is_tried_as_soon_as_it_is_written_that
         test.clock.advance(timedelta(minutes=1))
         stage.fails = failing(broken)
         await test.relay.tick()
-        (line,) = test.relay.lines
+        (line,) = test.relay.outboxes
         for tried in range(3):
             assert await line.tick() == 0
             assert len(stage.tried) == tried, "it is written that it begins"
@@ -243,7 +241,7 @@ async def test_what_is_retried_leaves_the_attempts_of_the_next_message_alone(dat
         (parked,) = await aside(test)
         await stage.app.outboxes.retry(test, "send", [parked.change.seq])
         test.clock.advance(TEN)
-        await test.relay.lines[0].tick()
+        await test.relay.outboxes[0].tick()
         assert (stage.texts(), (await outbox_row(test)).trouble.attempts) == (["a"], 2)
         await drain(test)
         assert (await aside(test))[0].trouble.attempts == 3

@@ -55,7 +55,7 @@ async def pieces(test: TestApp, count: int = 1) -> None:
     """Hand over that many pieces."""
     await test.relay.tick()
     for _ in range(count):
-        await test.relay.lines[0].tick()
+        await test.relay.outboxes[0].tick()
 
 
 # ----- rows that come by their changes

@@ -98,7 +98,7 @@ async def test_what_was_sent_and_not_written_is_known_by_its_row(
     stage = staged(order)
     async with stage.open(database_url) as test:
         await test.relay.tick()
-        line, advance, refused = test.relay.lines[0], test.engine.store.outboxes.advance, [1]
+        line, advance, refused = test.relay.outboxes[0], test.engine.store.outboxes.advance, [1]
 
         async def refuse(step: Any, now: Any, session: Any = None) -> bool:
             if step.delivered and refused[0]:

@@ -51,7 +51,7 @@ async def pieces(test: TestApp, count: int = 1) -> None:
     """Hand over that many pieces."""
     await test.relay.tick()
     for _ in range(count):
-        await test.relay.lines[0].tick()
+        await test.relay.outboxes[0].tick()
 
 
 async def test_rows_come_in_the_order_of_a_column_and_then_of_their_keys(database_url: str) -> None:

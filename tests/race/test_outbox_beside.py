@@ -62,7 +62,7 @@ async def test_keys_that_are_tried_again_all_the_time_keep_no_others_waiting(
         stage.during = during
         await stage.insert(test, *of("a1", "b1", "a2"))
         for _ in range(9):
-            await test.relay.lines[0].tick()
+            await test.relay.outboxes[0].tick()
         assert sorted(stage.texts()) == ["a1", "a2", "b1"]
         stage.fails, stage.during = failing(lambda: ConnectionError("down")), None
         await drain(test, SECOND)
@@ -103,7 +103,7 @@ async def test_one_that_fails_behind_another_is_put_aside_at_once_and_its_attemp
         await stage.insert(backend, *of("a1", "b1", "b2", "c1"))
 
         async def is_put_aside() -> bool:
-            relay.lines[0].wake.set()
+            relay.outboxes[0].wake.set()
             return await states(backend) == ["halted", "waiting"]
 
         await until(is_put_aside)
@@ -187,7 +187,7 @@ async def test_an_outbox_that_is_paused_while_one_takes_long_begins_nothing_more
 
         await stage.insert(backend, *of("a1", "b1"))
         await soon(relay, is_written)
-        standing, asked = relay.lines[0]._standing, asyncio.Event()
+        standing, asked = relay.outboxes[0]._cursor, asyncio.Event()
         is_changed = standing.is_changed
 
         async def look() -> bool:
@@ -198,7 +198,7 @@ async def test_an_outbox_that_is_paused_while_one_takes_long_begins_nothing_more
         monkeypatch.setattr(standing, "is_changed", look)
         await stage.app.outboxes.pause(backend, "send")
         clock.advance(TEN)
-        relay.lines[0].wake.set()
+        relay.outboxes[0].wake.set()
         await asyncio.wait_for(asked.wait(), 30)
         await stage.insert(backend, *of("b2"))
         await looked(relay)
@@ -336,7 +336,7 @@ async def test_a_relay_that_loses_its_lease_while_some_are_under_way_begins_no_m
     async with handing_over(stage, database_url, clock) as (backend, relay):
         await stage.insert(backend, *of("a1", "b1", "a2"))
         await got(stage, relay, ["b1"])
-        interrupting = asyncio.create_task(relay.lines[0].interrupt())
+        interrupting = asyncio.create_task(relay.outboxes[0].interrupt())
         with suppress(asyncio.CancelledError):
             await interrupting
         await got(stage, relay, ["b1"])

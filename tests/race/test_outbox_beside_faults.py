@@ -195,7 +195,7 @@ async def test_nothing_begins_while_nobody_knows_what_is_written(database_url: s
     async with handing_over(stage, database_url, clock) as (backend, relay):
         await stage.insert(backend, *of("a1", "b1", "b2", "c1"))
         await got(stage, relay, ["c1"])
-        failed, standing = fail_once(backend, UNCERTAIN, written=True), relay.lines[0]._standing
+        failed, standing = fail_once(backend, UNCERTAIN, written=True), relay.outboxes[0]._cursor
         clock.advance(SECOND)
         await soon(relay, is_set(failed))
         b1.ends.set()
@@ -217,7 +217,7 @@ async def test_what_nobody_knows_is_written_again_though_there_is_no_more_to_wri
         await soon(relay, is_set(b1.begun))
         await got(stage, relay, ["a1"])
         await halted(backend, relay, "halted")
-        relay.lines[0]._standing.uncertain = True  # as if only the reader had moved, and nobody knew where it is
+        relay.outboxes[0]._cursor.uncertain = True  # as if only the reader had moved, and nobody knew where it is
         await stage.insert(backend, *of("c1"))
         await got(stage, relay, ["a1", "c1"], clock)
         b1.ends.set()
@@ -269,7 +269,7 @@ async def test_a_relay_that_stops_when_others_have_just_changed_its_outbox_has_w
         await got(stage, relay, ["b1"])
         await backend.engine.store.outboxes.pause("send", paused=True)
         await backend.engine.store.outboxes.pause("send", paused=False)
-        standing = relay.lines[0]._standing
+        standing = relay.outboxes[0]._cursor
 
         async def is_lost() -> bool:
             clock.advance(SECOND / 2)

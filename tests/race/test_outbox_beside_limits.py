@@ -16,7 +16,7 @@ from stage.windows import SECOND, TEN, Item, Slow, each, got, halted, handing_ov
 
 from penstock import Index, Retry, Table
 from penstock.outbox.message import Message
-from penstock.services.relay import parallel
+from penstock.services.relay import window
 from penstock.store.contract.outboxes import Step
 from penstock.store.contract.session import Session
 from penstock.testing import TestClock
@@ -41,7 +41,7 @@ def apart(*notes: str, pad: str = "") -> list[Item]:
 async def test_others_go_past_one_that_takes_long_until_so_many_are_behind_it(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "_SPAN", 10)
+    monkeypatch.setattr(window, "_SPAN", 10)
     stage, clock, slow = staged(), TestClock(), Slow("a1")
     stage.during = slow.during
     others = [f"b{number}" for number in range(20)]
@@ -59,7 +59,7 @@ async def test_others_go_past_one_that_takes_long_until_so_many_are_behind_it(
 async def test_others_go_past_one_that_takes_long_until_so_much_is_behind_it(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "_BYTES", 1000)
+    monkeypatch.setattr(window, "_BYTES", 1000)
     stage, clock, slow = staged(), TestClock(), Slow("a1")
     stage.during = slow.during
     async with handing_over(stage, database_url, clock) as (backend, relay):

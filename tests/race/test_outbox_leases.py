@@ -42,7 +42,7 @@ async def begin_to_stop(relay: Relay) -> asyncio.Task[None]:
     stopping = asyncio.create_task(relay.stop())
 
     async def is_asked() -> bool:
-        return relay.lines[0]._stopping
+        return relay.outboxes[0]._stopping
 
     await until(is_asked)
     return stopping
@@ -82,11 +82,11 @@ async def test_a_relay_that_is_stopped_has_its_lease_until_what_is_under_way_has
                     clock.advance(RENEWS)
                     await until(holds(backend, clock, "relay"))
                     await other.drain()
-                    assert not other.lines[0].has_it
+                    assert not other.outboxes[0].has_it
                 ends.set()
                 await asyncio.wait_for(stopping, SOON)
                 await other.drain()
-                assert other.lines[0].has_it
+                assert other.outboxes[0].has_it
             assert len(stage.tried) == 1
             assert (await outbox_row(backend)).delivered == 1
 
@@ -100,7 +100,7 @@ async def test_a_relay_that_loses_its_lease_while_it_stops_ends_what_is_under_wa
         await stage.insert(backend, Item(note="a"))
         relay.start()
         await asyncio.wait_for(begun.wait(), SOON)
-        lease = relay.lines[0]._standing.lease
+        lease = relay.outboxes[0]._cursor.lease
         assert lease is not None
         stopping = await begin_to_stop(relay)
         await backend.engine.store.leases.rescue(lease, clock.now() + timedelta(minutes=1), lambda _jobs: [])
@@ -130,7 +130,7 @@ async def test_a_rebuild_whose_reset_takes_longer_than_a_lease_is_kept_from_rela
     async with stage.open(postgres_url) as backend:
         await stage.insert(backend, Item(note="a"))
         await drain(backend)
-        relay_lease = backend.relay.lines[0]._standing.lease or 0
+        relay_lease = backend.relay.outboxes[0]._cursor.lease or 0
         assert relay_lease
         rebuilding = asyncio.ensure_future(stage.app.outboxes.rebuild(backend, "send"))
         await asyncio.wait_for(begun.wait(), SOON)
@@ -138,7 +138,7 @@ async def test_a_rebuild_whose_reset_takes_longer_than_a_lease_is_kept_from_rela
             backend.clock.advance(RENEWS)
             await until(holds(backend, backend.clock, "rebuild"))
             await drain(backend)
-            assert not backend.relay.lines[0].has_it
+            assert not backend.relay.outboxes[0].has_it
         ends.set()
         await rebuilding
         assert resets == [resets[0]] * 2
@@ -169,7 +169,7 @@ async def test_what_a_suspended_relay_ends_late_has_a_smaller_fence_than_what_it
         await stage.insert(backend, Item(note="a"), Item(note="b"))
         late = asyncio.ensure_future(relay.drain())
         await asyncio.wait_for(suspended[0].wait(), SOON)
-        lease = relay.lines[0]._standing.lease
+        lease = relay.outboxes[0]._cursor.lease
         assert lease is not None
         await backend.engine.store.leases.rescue(lease, clock.now() + timedelta(minutes=1), lambda _jobs: [])
         async with relaying(stage.app, database_url, clock) as (_backend, other):
@@ -195,7 +195,7 @@ async def test_the_fence_rises_though_an_older_lease_takes_the_outbox_over(datab
         for number, relay in enumerate([younger, older, younger, older]):
             await stage.insert(backend, Item(note=str(number)))
             await relay.drain()
-            await relay.lines[0]._standing.leave()
+            await relay.outboxes[0]._cursor.leave()
         fences = [message.fence for message in stage.got]
         assert stage.texts() == ["0", "1", "2", "3"]
         assert fences == sorted(set(fences))
@@ -220,7 +220,7 @@ async def test_the_fence_is_the_same_for_all_that_is_sent_under_a_lease_and_rise
         await relay.drain()
         await stage.insert(backend, Item(note="c"))
         await relay.drain()
-        await relay.lines[0]._standing.leave()
+        await relay.outboxes[0]._cursor.leave()
         await sql(backend, f"update {schema}change_reader set fence = 3")  # as it was at the time of the backup
         await stage.insert(backend, Item(note="d"))
         await relay.drain()

@@ -30,7 +30,7 @@ async def test_a_row_that_moved_in_an_open_transaction_comes_once_whenever_that_
     stage.outbox(Item, order_by="value", batch=3)
     async with stage.open(postgres_url) as test:
         await test.relay.tick()
-        await test.relay.lines[0].tick()  # which hands over three
+        await test.relay.outboxes[0].tick()  # which hands over three
         async with connected(postgres_url) as connection:
             transaction = connection.transaction()
             for turn in range(6):
@@ -47,6 +47,6 @@ async def test_a_row_that_moved_in_an_open_transaction_comes_once_whenever_that_
                     async with connected(postgres_url) as other:
                         await other.execute("update item set value = 50 where note = '1'")
                         await other.execute("update item set value = -2 where note = '7'")
-                await test.relay.lines[0].tick()
+                await test.relay.outboxes[0].tick()
         await drain(test)
         assert Counter(stage.texts()) == Counter([*map(str, range(9)), "new"])

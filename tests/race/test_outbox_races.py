@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.outboxes import OutboxStage, aside, outbox_row, relaying, text_of
+from stage.outboxes import OutboxStage, aside, died, outbox_row, relaying, text_of
 from stage.waits import SOON, until
 from stage.windows import fail_once
 
@@ -32,15 +32,6 @@ class Item(Table):
 
 class Crash(BaseException):
     """What ends a process in the middle of something."""
-
-
-async def died(call: Coroutine[Any, Any, None]) -> bool:
-    """Whether a call ends as that of a process does that is killed."""
-    task = asyncio.create_task(call)
-    await asyncio.wait([task])
-    if not task.cancelled():
-        task.result()
-    return task.cancelled()
 
 
 async def put(stage: OutboxStage, backend: Backend, *notes: str) -> None:
@@ -139,7 +130,7 @@ async def test_what_others_ask_for_meanwhile_repeats_nothing(database_url: str, 
 
 async def test_who_rewinds_while_a_message_is_sent_gets_it_again(database_url: str) -> None:
     async with staged(database_url) as (stage, clock, backend, relay):
-        store, start = backend.engine.store, relay.lines[0]._standing.position
+        store, start = backend.engine.store, relay.outboxes[0]._cursor.position
         await put(stage, backend, *"abc")
 
         async def during(_ctx: Any, message: Message[Item]) -> None:
@@ -163,18 +154,18 @@ async def test_a_relay_that_was_paused_past_its_lease_cannot_move_the_cursor(dat
     async with staged(database_url) as (stage, clock, backend, relay):
         await put(stage, backend, *"ab")
         with gate("outbox.write", most=1) as paused:
-            ticking = asyncio.create_task(relay.lines[0].tick())
+            ticking = asyncio.create_task(relay.outboxes[0].tick())
             await paused.arrived()
             async with next_relay(stage, database_url, clock) as other:
                 await put(stage, backend, *"cd")
                 await other.drain()
                 before = (await outbox_row(backend)).delivered
-                position = other.lines[0]._standing.position
+                position = other.outboxes[0]._cursor.position
                 paused.open()
                 await ticking
                 assert (await outbox_row(backend)).delivered == before == 4
-                assert other.lines[0]._standing.position == position
-                assert relay.lines[0]._standing.row is None, "it knows that it has lost"
+                assert other.outboxes[0]._cursor.position == position
+                assert relay.outboxes[0]._cursor.row is None, "it knows that it has lost"
                 readers = await backend.engine.store.changes.readers()
                 assert [one.position for one in readers if one.name == "outbox:send"] == [position]
         assert sorted(set(stage.texts())) == list("abcd")
@@ -184,7 +175,7 @@ async def test_nothing_of_a_mutation_commits_that_ran_past_its_lease(database_ur
     async with staged(database_url, mutation=True) as (stage, clock, backend, relay):
         await put(stage, backend, *"ab")
         with gate("outbox.next", most=1) as paused:
-            ticking = asyncio.create_task(relay.lines[0].tick())
+            ticking = asyncio.create_task(relay.outboxes[0].tick())
             await paused.arrived()
             async with next_relay(stage, database_url, clock):
                 assert await stage.written(backend) == ["a", "b"]
@@ -202,7 +193,7 @@ async def test_a_relay_that_was_paused_past_its_lease_begins_nothing_more(
     async with staged(database_url, **options) as (stage, clock, backend, relay):
         await put(stage, backend, *"ab")
         with gate("outbox.next", most=1) as paused:
-            ticking = asyncio.create_task(relay.lines[0].tick())
+            ticking = asyncio.create_task(relay.outboxes[0].tick())
             await paused.arrived()
             clock.advance(2 * LOST)
             paused.open()
@@ -236,7 +227,7 @@ async def test_a_handler_that_will_not_be_interrupted_does_not_end_its_outbox(
     database_url: str, options: dict[str, Any]
 ) -> None:
     async with staged(database_url, **options) as (stage, _clock, backend, relay):
-        (line,) = relay.lines
+        (line,) = relay.outboxes
         begun, asked, ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def during(_ctx: Any, _message: Message[Item]) -> None:
@@ -281,11 +272,11 @@ async def test_one_that_ends_its_process_each_time_is_put_aside_and_the_rest_flo
         notes = [f"{number:02}" for number in range(40)]
         await put(stage, backend, *notes)
 
+        dies = asyncio.Event()
+
         async def die(_ctx: Any, message: Message[Item]) -> None:
             if text_of(message) == "21":
-                task = asyncio.current_task()
-                assert task is not None
-                task.cancel()
+                dies.set()
                 await asyncio.get_running_loop().create_future()
 
         async def go_on() -> None:
@@ -295,9 +286,9 @@ async def test_one_that_ends_its_process_each_time_is_put_aside_and_the_rest_flo
                     await following.drain()
 
         stage.during = die
-        assert await died(relay.drain())
+        assert await died(relay.drain(), dies)
         deaths = 1
-        while await died(go_on()):
+        while await died(go_on(), dies):
             deaths += 1
             assert deaths < 30
         got = await stage.written(backend) if options.get("mutation") else sorted(set(stage.texts()))

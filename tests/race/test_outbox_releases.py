@@ -133,7 +133,7 @@ async def test_a_rebuild_beside_the_start_of_a_release_with_another_order_hands_
             assert left is not None
             assert Older.parse(left).order == ("value",)
             await later.relay.tick()
-            await later.relay.lines[0].tick()
+            await later.relay.outboxes[0].tick()
             await two.patch(later, Item, ids[0], value=-5)
             await drain(later)
             assert sorted(await two.written(later)) == sorted(f"n{n}" for n in range(rows))

@@ -165,7 +165,7 @@ async def test_messages_that_nobody_hands_over_are_told_of_at_start(
     async with TestApp(app, database_url, clock=clock) as test:
         caplog.clear()
         await test.relay.tick()
-        for line in test.relay.lines:
+        for line in test.relay.outboxes:
             await line.tick()
         async with TestApp(plain, database_url, clock=clock):
             assert events(caplog, "outbox.unknown") == [], "somebody hands over"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from typing import Any
@@ -177,6 +178,20 @@ async def in_transaction(test: Backend, work: Callable[[Session], Awaitable[Any]
     finally:
         await session.rollback()
     return found
+
+
+async def died(call: Coroutine[Any, Any, None], dies: asyncio.Event) -> bool:
+    """Whether a call ends as that of a process does that is killed; it is when that is set."""
+    task, death = asyncio.create_task(call), asyncio.create_task(dies.wait())
+    await asyncio.wait([task, death], return_when=asyncio.FIRST_COMPLETED)
+    dies.clear()
+    for one in (task, death):
+        if not one.done():
+            one.cancel()
+    await asyncio.wait([task, death])
+    if not task.cancelled():
+        task.result()
+    return task.cancelled()
 
 
 @asynccontextmanager

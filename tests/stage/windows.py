@@ -89,7 +89,7 @@ async def soon(relay: Relay, true: Callable[[], Awaitable[bool]]) -> None:
     """Wait until something is true, while the lines of a relay look again and again."""
 
     async def is_true() -> bool:
-        for line in relay.lines:
+        for line in relay.outboxes:
             line.wake.set()
         return await true()
 
@@ -98,7 +98,7 @@ async def soon(relay: Relay, true: Callable[[], Awaitable[bool]]) -> None:
 
 async def looked(relay: Relay) -> None:
     """Wait until the line of a relay has looked at what was there before, and has begun what it found."""
-    (line,) = relay.lines
+    (line,) = relay.outboxes
     clock, looks = line.clock, 0
     wait = clock.wait
 

@@ -122,8 +122,8 @@ class TestApp(Backend):
         self.worker, self.cron_scheduler, self.planner, self.relay = worker, scheduler, planner, relay
         self.worker.on_claimed = self._claimed
         self.worker.prepared = 0  # which would take longer than most tests
-        for line in relay.lines:
-            line.on_failed = lambda outbox, trouble: self._failures.append((outbox, trouble))
+        for outbox in relay.outboxes:
+            outbox.on_failed = lambda name, trouble: self._failures.append((name, trouble))
         return self
 
     async def __aexit__(

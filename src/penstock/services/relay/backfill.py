@@ -1,12 +1,11 @@
-"""The rows that are older than their outbox, and what was captured while they are handed over: a part of the relay.
+"""Reads the rows that are older than their outbox, with what was captured while they are delivered.
 
-Owns which rows are still to come, and their numbers. What was captured is read in the very snapshot in which rows are
-read, so of each row it is known whether its change comes before or after. Leaves writing it to `services/relay/source`.
+Both are read in one snapshot, so of each row it is known whether its change comes before it or after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from penstock.calls.handlers.deliveries import Messages
@@ -14,9 +13,9 @@ from penstock.calls.run.runner import Runner
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.outbox.older import Older
-from penstock.services.relay.cursor import Item, Standing, unkeyed
+from penstock.services.relay.cursor import Cursor, Item, unkeyed
 from penstock.store.contract.changes import Batch, Source
-from penstock.store.contract.outboxes import Aside, Identity, OutboxRow
+from penstock.store.contract.outboxes import Aside, OutboxRow
 from penstock.store.contract.session import OpenTransaction, Row
 
 _AT_ONCE = 2000
@@ -56,22 +55,14 @@ class Page:
     aside: Captured
 
 
-class OlderRows:
-    """The older rows of one outbox.
+class Backfill:
+    """The older rows of one outbox."""
 
-    Args:
-        runner: Runs functions.
-        messages: Makes messages of changes.
-        standing: Where the outbox stands.
-        sent: Messages that were sent, and it is not written that they were.
-    """
-
-    def __init__(self, runner: Runner, messages: Messages, standing: Standing, sent: Collection[Identity]) -> None:
+    def __init__(self, runner: Runner, messages: Messages, cursor: Cursor) -> None:
         self._store = runner.engine.store
         self._clock = runner.engine.clock
         self._messages = messages
-        self._standing = standing
-        self._sent = sent
+        self._cursor = cursor
 
     async def captured(self, row: OutboxRow, start: Position) -> Captured:
         """What was captured since, as far as it is read at once."""
@@ -123,7 +114,7 @@ class OlderRows:
         With the others the reader moves past what was captured until they were read, which is put aside by then. The
         one that has failed keeps its number; should it be gone, no other one gets that.
         """
-        now, items, trouble = self._clock.now(), list[Item](), self._standing.trouble
+        now, items, trouble = self._clock.now(), list[Item](), self._cursor.trouble
         failed = left.failed if trouble is None or trouble.seq >= 0 else (trouble.seq, trouble.key)
         for key, after, _before, at in rows:
             change = CapturedChange(0, row.interests[-1], "enter", key, None, after, now)
@@ -177,7 +168,7 @@ class OlderRows:
                 first.setdefault(one.key, one)
         keys, changed = list(first), list(first.values())
         handed = await self._known(session, row, left, keys)
-        handed |= {key for _, key in (*self._sent, *self._standing.passed) if key is not None}  # of older rows
+        handed |= {key for _, key in self._cursor.finished if key is not None}  # of older rows
         if changed and left.after is not None:
             rows = f"[{','.join(one.before or 'null' for one in changed)}]"
             passed = await session.fetch(source.passed, [rows, left.after])

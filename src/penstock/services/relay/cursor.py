@@ -1,14 +1,13 @@
-"""Where an outbox stands, as the line that hands over its messages knows it: a part of the relay.
+"""Where one outbox stands. Only the cursor writes that: by compare-and-set, in the transaction that applies a batch.
 
-Owns what is known, and writing each step: only if the outbox and its reader are as they are known here. If they are
-not, all of it is forgotten, and looked at anew.
+If the database has the outbox or its reader otherwise, the cursor forgets what it knows, and takes the outbox anew.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -22,36 +21,24 @@ from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import Noted, Trouble
 from penstock.store.contract.changes import Batch
 from penstock.store.contract.outboxes import Aside, Identity, OutboxRow, Step
+from penstock.store.contract.session import Session
 from penstock.store.contract.tasks import Move
 
 _SEEN = 100
 
 
 @dataclass(slots=True)
-class Holder:
-    """The lease under which all lines of a relay read.
-
-    Attributes:
-        lease: The lease; None if there is none.
-        until: Until when it is certain that nobody else has taken it, by the monotonic clock.
-    """
-
-    lease: int | None = None
-    until: float = 0.0
-
-
-@dataclass(slots=True)
 class Item:
-    """A message that is next, or soon.
+    """A message that is to be delivered.
 
     Attributes:
         change: The change that it is.
-        key: By which it is ordered.
-        batch: What was read of the feed with it; None if nothing was.
-        number: How many changes of that are done with it.
-        backfill: What is left of older rows then; None if that does not change.
+        key: Messages of one key are delivered in order.
+        batch: The read of the feed that it came with; None if it came from elsewhere.
+        number: How many changes of that read are done with once it is.
+        backfill: What is left of older rows once it is delivered; None if it is none of them.
         aside: How it was put aside; None if it was not.
-        lost: Of one that tells of lost changes, of how many in a row, and when the first one was noted.
+        lost: If it tells of lost changes: how many in a row, and when the first one was noted.
     """
 
     change: CapturedChange
@@ -64,7 +51,7 @@ class Item:
 
     @property
     def identity(self) -> Identity:
-        """What tells it from other messages: the number of an older row is that of the next one if it is deleted."""
+        """What tells it from other messages: an older row that is deleted leaves its number to the next one."""
         return (self.change.seq, None) if self.change.seq > 0 else (0, self.change.key)
 
     @property
@@ -74,43 +61,39 @@ class Item:
 
     @property
     def after(self) -> Position | None:
-        """Where the reader is once it is done with; None if that does not change."""
+        """The position of the reader behind it; None if it moves no reader."""
         return None if self.batch is None else self.batch.at(self.number)
 
     @property
     def told_key(self) -> str | None:
-        """The key as others are told of it; None of a message that has none."""
+        """Its key for logs; None if it has none."""
         return None if self.change.key is None or self.key == unkeyed(self.change) else self.key
 
 
 def unkeyed(change: CapturedChange) -> str:
-    """The key of a message that has none, as it is in no partition: it waits for those of its row alone."""
+    """The key of a message in no partition: it waits for messages of its row alone."""
     return f"\x01{change.key or change.seq}"
 
 
-class Standing:
-    """Where one outbox stands.
-
-    Args:
-        runner: Runs functions.
-        outbox: The outbox.
+class Cursor:
+    """Where one outbox stands, and what was sent though that is not written yet.
 
     Attributes:
-        row: How it is kept; None if that is not known, or another relay has it.
-        lease: Under which lease it is read.
+        row: The outbox as it is kept; None if that is not known, or another relay has it.
+        lease: The lease under which it is held.
         position: Where its reader is.
         trouble: What is known of the next message, if it has failed.
-        keys: The keys of which messages are put aside, so that those that come are too.
-        turned: The numbers of messages that were put aside as inserts, and come no more as the changes they were.
-        waits: Whether some of those may be handed over now.
-        retry_at: When the next of those is tried again that has failed.
-        moved_at: When it was written last.
-        again: Whether it was taken where this lease had left it, so that nobody has moved it since.
-        uncertain: Whether nobody knows if the last step was written: it is written again, or all is looked at anew.
+        keys: The keys of messages that are put aside; messages of these keys that come are put aside too.
+        turned: The numbers of messages that were put aside as inserts; the feed has them as updates still.
+        retry_at: When a halted message is tried again.
+        moved_at: When the reader moved last.
+        resumed: Whether it was taken where this lease had left it, so nobody has moved it since.
+        uncertain: Whether the last write may have been committed, and nobody knows.
     """
 
     def __init__(self, runner: Runner, outbox: Outbox) -> None:
-        self._store = runner.engine.store
+        self._changes = runner.engine.store.changes
+        self._outboxes = runner.engine.store.outboxes
         self._meters = runner.engine.journal.meters
         self._clock = runner.engine.clock
         self._outbox = outbox
@@ -120,37 +103,44 @@ class Standing:
         self.trouble: Trouble | None = None
         self.keys: set[str] = set()
         self.turned: set[int] = set()
-        self.waits = True
         self.retry_at: datetime | None = None
         self.moved_at = 0.0
-        self._left: int | None = None
-        self._taken: int | None = None  # under which lease
-        self.again = self.uncertain = False
+        self.resumed = self.uncertain = False
+        self._may_be_released = True
+        self._left: int | None = None  # the declaration by another program that was told of
+        self._taken: int | None = None  # the lease that has the reader
+        self._sent: dict[Identity, Item] = {}
+        self._begun: dict[Identity, Trouble | None] = {}  # and what was known before of one whose attempt is noted
+        self._told: set[int] = set()
 
-    @property
-    def passed(self) -> frozenset[Identity]:
-        """The messages behind the next one that are done with, as it is written."""
-        return frozenset() if self.row is None else self.row.passed
+    # ----- taking the outbox
 
     def forget(self) -> None:
-        """It is not known any more."""
+        """Know nothing of the outbox any more."""
         self.row = self.lease = None
         self.uncertain = False
 
     async def take(self, lease: int) -> int | None:
-        """Have it under a lease, and learn where it stands; the lease that had it before and did not leave it.
+        """Take the outbox under a lease, and read where it stands; the lease that held it and did not leave it.
 
-        If another one has it, or it is not known to the database, nothing is known of it here either.
+        If another relay has the outbox, or the database does not know it, `row` stays None.
         """
         self.forget()
-        if not self._is_ours(await self.find()):
+        self._begun.clear()
+        died = await self._take(lease)
+        if not self.resumed:
+            self._sent.clear()
+        return died
+
+    async def _take(self, lease: int) -> int | None:
+        if not self._is_ours(await self._find()):
             await self._give_back()
             return None
         reader = self._outbox.reader
-        held = next((one.lease for one in await self._store.changes.readers() if one.name == reader), None)
-        position = await self._store.changes.take(reader, lease)
-        row = await self.find()
-        self.again = held == lease and position == self.position
+        held = next((one.lease for one in await self._changes.readers() if one.name == reader), None)
+        position = await self._changes.take(reader, lease)
+        row = await self._find()
+        self.resumed = held == lease and position == self.position
         if position is None or row is None:
             return None
         self._taken = lease
@@ -158,15 +148,15 @@ class Standing:
             await self._give_back()
             return None
         self.row, self.lease, self.position, self.trouble = row, lease, position, row.trouble
-        self.keys = await self._store.outboxes.kept_keys(row.id)
-        self.turned = await self._store.outboxes.turned(row.id)
-        self.retry_at = await self._store.outboxes.next_retry(row.id)
-        self.waits, self.moved_at = True, self._clock.monotonic()
+        self.keys = await self._outboxes.kept_keys(row.id)
+        self.turned = await self._outboxes.turned(row.id)
+        self.retry_at = await self._outboxes.next_retry(row.id)
+        self._may_be_released, self.moved_at = True, self._clock.monotonic()
         log_event("outbox.started", outbox=self._outbox.name, lease=lease)
         return None if held == lease else held
 
     def _is_ours(self, row: OutboxRow | None) -> bool:
-        """Whether the outbox is declared as this program does; what it means by another one, this one does not know."""
+        """Whether the outbox is declared as in this program: only then this program can read its messages."""
         ours = self._outbox.source, self._outbox.spec()
         if row is None or (row.plan.source, row.plan.spec) == ours:
             return row is not None
@@ -176,37 +166,128 @@ class Standing:
         return False
 
     async def leave(self) -> None:
-        """Let others have it at once."""
+        """Let others have the outbox at once."""
         self.forget()
         with contextlib.suppress(TryAgain):  # then the end of the lease tells
             await self._give_back()
 
     async def _give_back(self) -> None:
-        """Keep the reader from nobody, if it was taken and no other one has it by now."""
         lease, self._taken = self._taken, None
         if lease is not None:
-            await self._store.changes.leave(self._outbox.reader, lease)
+            await self._changes.leave(self._outbox.reader, lease)
 
-    async def find(self) -> OutboxRow | None:
-        """How it is kept now."""
-        return next((one for one in await self._store.outboxes.list() if one.plan.name == self._outbox.name), None)
+    async def _find(self) -> OutboxRow | None:
+        return next((one for one in await self._outboxes.list() if one.plan.name == self._outbox.name), None)
 
     async def is_changed(self) -> bool:
-        """Whether others have changed it."""
-        found = await self.find()
+        """Whether others have changed the outbox."""
+        found = await self._find()
         return found is None or self.row is None or found.epoch != self.row.epoch
 
-    async def tried_again_at(self) -> list[datetime]:
-        """When messages are tried again that have failed, but for those beyond their policy."""
+    def doubt(self) -> None:
+        """Nobody knows whether the last write was committed."""
+        self.uncertain = True
+
+    def lost(self) -> None:
+        """Others have changed or taken the outbox."""
+        log_event("outbox.changed", outbox=self._outbox.name, lease=self.lease)
+        self.forget()
+
+    # ----- messages that are put aside
+
+    async def next_attempts(self) -> list[datetime]:
+        """When messages that failed are tried again, as long as their policy allows."""
         assert self.row is not None  # noqa: S101 - it is known
         most = self._outbox.retry.max_attempts
-        aside = await self._store.outboxes.aside(self.row.id, ["halted"], _SEEN)
+        aside = await self._outboxes.aside(self.row.id, ["halted"], _SEEN)
         troubles = [self.trouble, *(one.trouble for one in aside)]
         return [
             one.retry_at
             for one in troubles
             if one is not None and one.retry_at is not None and (most is None or one.attempts < most)
         ]
+
+    async def retries(self, limit: int, but: Container[Identity] = ()) -> list[Item]:
+        """Halted messages that are due for another attempt; `but` some."""
+        now = self._clock.now()
+        if self.row is None or self.retry_at is None or self.retry_at > now:
+            return []
+        due = await self._outboxes.failed(self.row.id, now, limit)
+        if not due and self.row is not None:
+            self.retry_at = await self._outboxes.next_retry(self.row.id)
+        return _items(due, but)
+
+    async def released(self, limit: int, but: Container[Identity] = ()) -> list[Item]:
+        """Messages that were put aside and wait for none of their key any more; `but` some."""
+        if self.row is None or self.row.backfill is not None:
+            return []
+        outbox, self._may_be_released = self.row.id, self._may_be_released and bool(self.keys)
+        if not self._may_be_released:
+            return []
+        waiting = await self._outboxes.waiting(outbox, limit)
+        if not waiting:
+            self.keys, self._may_be_released = await self._outboxes.kept_keys(outbox), False
+        return _items(waiting, but)
+
+    # ----- messages that are sent or have failed
+
+    @property
+    def passed(self) -> frozenset[Identity]:
+        """Messages behind the position that are done with, as it is written."""
+        return frozenset() if self.row is None else self.row.passed
+
+    @property
+    def finished(self) -> set[Identity]:
+        """Messages behind the position that are done with, whether it is written or not."""
+        return {*self._sent, *self.passed}
+
+    def is_finished(self, item: Item) -> bool:
+        """Whether a message is one of these."""
+        return item.identity in self._sent or item.identity in self.passed
+
+    def has_sent(self, items: Iterable[Item]) -> None:
+        """These were sent, and it is still to be written."""
+        self._sent.update((item.identity, item) for item in items)
+
+    def was_sent(self, item: Item) -> bool:
+        """Whether a message was sent and that is not written: an aside message from aside, others from their place."""
+        sent = self._sent.get(item.identity)
+        return sent is not None and (sent.aside is None) is (item.aside is None)
+
+    def is_done(self, item: Item) -> bool:
+        """Whether a message was sent already, or passed by."""
+        return self.was_sent(item) or (item.aside is None and item.identity in self.passed)
+
+    def is_unwritten(self, item: Item) -> bool:
+        """Whether a message was sent, and nothing of that is written."""
+        return self.was_sent(item) and (item.aside is not None or item.identity not in self.passed)
+
+    def known(self, item: Item) -> Trouble | None:
+        """What is known of a message that has failed before."""
+        if item.identity in self._begun:
+            return self._begun[item.identity]
+        trouble = self.trouble
+        if trouble is not None and trouble.is_of(item.change):
+            return trouble
+        return None if item.aside is None else item.aside.trouble
+
+    def has_begun(self, item: Item) -> bool:
+        """Whether it is written that an attempt at a message has begun."""
+        return item.identity in self._begun
+
+    def begin(self, item: Item, known: Trouble | None) -> None:
+        """It is written that an attempt has begun; this was known before."""
+        self._begun[item.identity] = known
+
+    def has_failed(self, item: Item) -> None:
+        """An attempt at a message has failed, which is about to be written."""
+        self._begun.pop(item.identity, None)
+
+    def is_news(self, seq: int, known: Trouble | None) -> bool:
+        """Whether nobody was told yet that a message halts."""
+        again = known is not None and known.attempts > 0 and seq in self._told
+        self._told.add(seq)
+        return not again
 
     # ----- writing
 
@@ -228,19 +309,19 @@ class Standing:
 
         Args:
             items: The messages that are done with.
-            after: Where the reader is then; by default as they say.
+            after: Where the reader is then; by default behind these messages.
             trouble: What is known of the next message.
             put: Messages that are put aside.
-            skipped: Numbers of messages that were passed by.
+            skipped: Numbers of messages that were skipped.
             delivered: How many were delivered.
             backfill: What is left of older rows; by default as the messages say.
-            filled: Whether none are left.
+            filled: Whether no older rows are left.
             keeps: Whether messages that were put aside stay there.
             passed: More messages that are done with, though those before them are not.
         """
         assert self.row is not None and self.lease is not None  # noqa: PT018, S101 - it is known
         if trouble is None and items and all(item.aside is not None for item in items):
-            trouble = self._trouble_of_others(items)
+            trouble = self._trouble_but(items)
         place = after or next((item.after for item in reversed(items) if item.batch is not None), None)
         left = next((item.backfill for item in reversed(items) if item.backfill is not None), self.row.backfill)
         return Step(
@@ -255,37 +336,50 @@ class Standing:
             passed=self._passed(items, passed, after, filled=filled),
         )
 
-    def _trouble_of_others(self, items: Sequence[Item]) -> Trouble | None:
-        """What is known of the next message, if it is none of those that were put aside before it."""
+    def _trouble_but(self, items: Sequence[Item]) -> Trouble | None:
+        """What is known of the next message, if it is none of these."""
         trouble = self.trouble
         return None if trouble is None or any(trouble.is_of(item.change) for item in items) else trouble
 
     def _passed(
         self, items: Sequence[Item], more: Collection[Identity], after: Position | None, *, filled: bool
     ) -> frozenset[Identity]:
-        """What is done with behind the next message once these are; where no message is before a place, nothing is."""
+        """What is done with behind the position once these are; a position with no message before it leaves nothing."""
         if not more and not self.passed:
             return self.passed
         known = self.passed.union(more).difference(item.identity for item in items if item.aside is None)
         return frozenset(one for one in known if (not filled if one[0] == 0 else after is None))
 
-    async def write(self, step: Step) -> bool:
-        """Write a step by itself; False if nothing is known any more."""
+    async def write(self, step: Step, done: Iterable[Item] = ()) -> bool:
+        """Write a step in a transaction of its own, by which these are done with; False if the outbox is lost."""
         if points.armed:
             await points.reach("outbox.write", outbox=self._outbox.name, step=step)
         try:
-            written = await self._store.outboxes.advance(step, self._clock.now())
+            written = await self._outboxes.advance(step, self._clock.now())
         except BaseException:
-            self.uncertain = True
+            self.doubt()
             raise
         if written:
-            self.advanced(step)
-            return True
-        self.lost()
-        return False
+            self.written(step, done)
+        else:
+            self.lost()
+        return written
 
-    def advanced(self, step: Step) -> None:
-        """A step was written."""
+    async def write_within(self, session: Session, step: Step) -> bool:
+        """Write a step in the transaction of a mutation, which calls `written` once it has committed."""
+        return await self._outboxes.advance(step, self._clock.now(), session)
+
+    async def write_sent(self) -> None:
+        """Write that messages were sent whose window was cut short, though those before them may not be."""
+        sent = [item for item in self._sent.values() if self.is_unwritten(item)]
+        if sent and self.row is not None:
+            behind = {item.identity for item in sent if item.aside is None}
+            aside = [item for item in sent if item.aside is not None]
+            trouble = self._trouble_but(sent)
+            await self.write(self.step(aside, trouble=trouble, delivered=len(sent), passed=behind))
+
+    def written(self, step: Step, done: Iterable[Item] = ()) -> None:
+        """A step is committed, by which these are done with."""
         row, self.uncertain = step.outbox, False
         self.count("penstock_outbox_delivered", step.delivered)
         skips = tuple(seq for seq in row.skips if seq not in step.skipped)
@@ -295,22 +389,37 @@ class Standing:
         if step.move.after != self.position:
             self.position, self.moved_at = step.move.after, self._clock.monotonic()
         self.trouble = step.trouble
+        if step.put or step.taken:
+            self._moved_aside(step)
+        if self._sent or self._begun or self._told:
+            for item in done:
+                self._is_done_with(item)
+
+    def _moved_aside(self, step: Step) -> None:
+        """Messages were put aside, or taken from there."""
         self.keys.update(one.key for one in step.put if one.state == "halted")
         waiting = {one.key for one in step.put if one.state == "waiting"}
         if step.taken or waiting - self.keys or any(one.state == "parked" for one in step.put):
-            self.waits = True  # those behind one that was put aside before may not be handed over yet
+            self._may_be_released = True  # messages behind one that was put aside before wait for it still
         self.keys |= waiting
         if self.retry_at is not None and step.taken:
             self.retry_at = self._clock.now()  # it may have been that one: look when the next is
         times = [one.trouble.retry_at for one in step.put if one.state == "halted" and one.trouble is not None]
         self.retry_at = min((at for at in (self.retry_at, *times) if at is not None), default=None)
 
+    def _is_done_with(self, item: Item) -> None:
+        """Forget a message; one that was sent from aside stays known if only its place in the feed is done with."""
+        if item.identity not in self._sent or self.was_sent(item):
+            self._sent.pop(item.identity, None)
+            self._begun.pop(item.identity, None)
+        self._told.discard(item.change.seq)
+
     def count(self, meter: str, number: int) -> None:
         """Count, if anybody looks at meters."""
         if number and self._meters is not None:
             self._meters.add(meter, self._outbox.name, number=number)
 
-    def lost(self) -> None:
-        """Others have changed or taken it."""
-        log_event("outbox.changed", outbox=self._outbox.name, lease=self.lease)
-        self.forget()
+
+def _items(aside: Iterable[Aside], but: Container[Identity]) -> list[Item]:
+    items = [Item(one.change, one.key, aside=one) for one in aside]
+    return [item for item in items if item.identity not in but]

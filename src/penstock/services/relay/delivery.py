@@ -1,8 +1,6 @@
-"""Hands over the messages of one outbox, in order: a part of the relay.
+"""Delivers the messages of one outbox: holds it under the relay's lease, and decides what follows a failure.
 
-Owns how messages are handed over: together, one by one, or beside each other; and what becomes of one that fails. Which
-are next is `services/relay/source`'s, where the outbox stands `services/relay/cursor`'s, and what a failure means
-`outbox/trouble`'s.
+`source` gives messages, `window` delivers them, `cursor` writes where the outbox stands.
 """
 
 from __future__ import annotations
@@ -11,41 +9,46 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
 from penstock.api.outbox.declared import DeclaredOutbox
-from penstock.calls.handlers.deliveries import Delivery
 from penstock.calls.run.runner import Runner
-from penstock.errors import CallTimeout, LeaseLost, TryAgain, WorkerLost
-from penstock.functions.function import FunctionKind
+from penstock.errors import TryAgain, WorkerLost
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.outbox.trouble import Trouble, after_failure
-from penstock.services.relay.batching import Portions
-from penstock.services.relay.cursor import Holder, Item, Standing
-from penstock.services.relay.parallel import OF_ALL_KEYS, Beside, Hooks
-from penstock.services.relay.sending import Failure, Sending, is_its_own
-from penstock.services.relay.source import Upcoming
+from penstock.services.relay.batching import Batching
+from penstock.services.relay.cursor import Cursor, Item
+from penstock.services.relay.sending import Failure, Sending
+from penstock.services.relay.source import Source
+from penstock.services.relay.window import LOOK_EVERY, OF_ALL_KEYS, Window
 from penstock.services.service import Service
-from penstock.store.contract.outboxes import Aside, Step
-from penstock.store.contract.session import Session
+from penstock.store.contract.feed import BACKSTOP
+from penstock.store.contract.outboxes import Aside
 
-_SLOW = 0.1  # seconds after which fewer do
-_LOOK_EVERY = 0.05  # seconds; who writes with penstock wakes it at once
+_SLOW = 0.1  # seconds after which fewer are delivered together
 _STATE_EVERY = 1.0
 _STAND_BY = 1.0
 
 
-class Line(Service):
-    """Hands over the messages of one outbox.
+@dataclass(slots=True)
+class RelayLease:
+    """The lease under which a relay holds its outboxes.
 
-    Args:
-        runner: Runs functions.
-        declared: The outbox.
-        holder: Whose lease it reads under.
+    Attributes:
+        number: The lease; None if there is none.
+        until: Until when no other process can have taken it, by the monotonic clock.
+    """
+
+    number: int | None = None
+    until: float = 0.0
+
+
+class OutboxDelivery(Service):
+    """Delivers the messages of one outbox.
 
     Attributes:
         on_failed: Told of each attempt that failed.
@@ -53,51 +56,45 @@ class Line(Service):
 
     name = "outbox"
 
-    def __init__(self, runner: Runner, declared: DeclaredOutbox, holder: Holder) -> None:
+    def __init__(self, runner: Runner, declared: DeclaredOutbox, lease: RelayLease) -> None:
         super().__init__(runner.engine.clock)
-        self._runner = runner
-        self._function = declared.function
+        self._signals = runner.engine.store.signals
+        self._machine = runner.engine.machine
         self._outbox = declared.outbox
-        self._holder = holder
+        self._lease = lease
         self._messages = declared.messages(runner.engine.store.dialect)
-        self._standing = Standing(runner, declared.outbox)
-        self._sending = Sending(runner, declared, self._messages, self._standing, self._delivered)
-        self._upcoming = Upcoming(
-            runner, declared.outbox, self._messages, self._standing, self._largest, self._sending.sent
-        )
-        self._hooks = Hooks(stops=self._stops, puts_aside=self._halted, writes=self._written)
-        mutation = self._function.kind is FunctionKind.MUTATION
-        self._portions = Portions(declared.outbox, self.clock, mutation=mutation)
-        self._careful = 0
-        self._told: set[int] = set()
+        self._cursor = Cursor(runner, declared.outbox)
+        self._sending = Sending(runner, declared, self._messages, self._cursor)
+        self._batching = Batching(declared.outbox, self.clock, in_transaction=self._sending.in_transaction)
+        self._source = Source(runner, declared.outbox, self._messages, self._cursor, self._batching)
         self._looked_at = -1e9
         self.on_failed: Callable[[str, Trouble], None] = lambda _outbox, _trouble: None
 
     async def tick(self) -> float:
-        """Hand over a piece; seconds until the next look."""
+        """Deliver some messages; seconds until the next look."""
         if (pause := await self._until_ready()) > 0:
             return pause
-        standing, now = self._standing, self.clock.now()
-        if standing.trouble is not None and not standing.trouble.due(now):
-            return _until(standing.trouble.retry_at, now, _STATE_EVERY)
-        items = await self._upcoming.next()
+        cursor, now = self._cursor, self.clock.now()
+        if cursor.trouble is not None and not cursor.trouble.due(now):
+            return _until(cursor.trouble.retry_at, now, _STATE_EVERY)
+        items = await self._source.next()
         if not items:
-            return _until(standing.retry_at, self.clock.now(), _LOOK_EVERY)
-        if (wait := self._wait(items)) > 0:
+            return _until(cursor.retry_at, self.clock.now(), self._until_fed())
+        if (wait := self._linger(items)) > 0:
             return wait
-        await self._hand_over(items)
+        await self._deliver(items)
         return 0.0
 
     @property
     def has_it(self) -> bool:
-        """Whether it is this line that hands over."""
-        return self._standing.row is not None
+        """Whether this process has the outbox."""
+        return self._cursor.row is not None
 
     async def next_at(self) -> datetime | None:
         """When it goes on by itself, if it waits: for a further attempt that is not beyond its policy, or to linger."""
-        if self._standing.row is None:
+        if not self.has_it:
             return None
-        times, left = await self._standing.tried_again_at(), self._portions.waits()
+        times, left = await self._cursor.next_attempts(), self._batching.lingers()
         return min([*times, *([] if left is None else [self.clock.now() + timedelta(seconds=left)])], default=None)
 
     async def end(self, grace: float) -> None:
@@ -110,134 +107,145 @@ class Line(Service):
                 task.cancel()
             await asyncio.gather(running, return_exceptions=True)
             self._task = None
-        with contextlib.suppress(TryAgain):  # then they are handed over once more
-            unknown = self._standing.row is None or self._standing.uncertain
-            if unknown and self._sending.sent and self._holder.lease is not None:
-                await self._take(self._holder.lease)
-            await self._sending.write_sent()
-        await self._standing.leave()
+        with contextlib.suppress(TryAgain):  # then they are delivered once more
+            unknown = not self.has_it or self._cursor.uncertain
+            if unknown and self._cursor.finished and self._lease.number is not None:
+                await self._take(self._lease.number)
+            await self._cursor.write_sent()
+        await self._cursor.leave()
 
     async def interrupt(self) -> None:
         """Stop what is under way, and go on when there is a lease again."""
         running = self._task is not None
         await self.kill()
-        self._forget()
+        self._cursor.forget()
         if running and not self._stopping:
             self.start()
 
-    # ----- where it stands
-
-    def _forget(self) -> None:
-        self._standing.forget()
-        self._upcoming.forget()
+    # ----- holding the outbox
 
     async def _until_ready(self) -> float:
-        """See to it that this line has the outbox, as it is now; seconds until it may, or 0."""
-        lease, standing = self._holder.lease, self._standing
+        """See to it that this process has the outbox, as it is now; seconds until it may, or 0."""
+        lease, cursor = self._lease.number, self._cursor
         if lease is None or self._stopping:
-            self._forget()
+            cursor.forget()
             return _STAND_BY
         if self._is_late():
             return _STATE_EVERY
-        if standing.row is not None and (standing.uncertain or await self._is_changed()):
-            self._forget()
-        if (standing.row is None or standing.lease != lease) and not await self._take(lease):
+        if cursor.row is not None and (cursor.uncertain or await self._is_changed()):
+            cursor.forget()
+        if (cursor.row is None or cursor.lease != lease) and not await self._take(lease):
             return _STAND_BY
-        return 0.0 if standing.row is not None and standing.row.ready and not standing.row.paused else _STATE_EVERY
+        return 0.0 if cursor.row is not None and cursor.row.ready and not cursor.row.paused else _STATE_EVERY
 
     def _is_late(self) -> bool:
         """Whether another relay may have the outbox by now, as this process was paused or the database away."""
-        return self.clock.monotonic() >= self._holder.until
+        return self.clock.monotonic() >= self._lease.until
 
     async def _take(self, lease: int) -> bool:
-        """Become the one who hands over; False if another is, or the outbox is not known."""
-        self._forget()
-        self._portions.reset()
+        """Take the outbox; False if another relay has it, or the database does not know it."""
+        self._source.forget()
+        self._batching.reset()
         self._looked_at = self.clock.monotonic()
-        died = await self._standing.take(lease)
-        if not self._standing.again:
-            self._sending.sent.clear()
-        self._sending.begun.clear()
+        died = await self._cursor.take(lease)
         if died is not None:
-            self._careful = self._portions.whole
-        elif not self._standing.again:  # who takes again what it had goes on as carefully
-            self._careful = 0
-        return self._standing.row is not None
+            self._batching.careful = self._batching.whole
+        elif not self._cursor.resumed:
+            self._batching.careful = 0
+        if self._cursor.row is not None:
+            self._messages.meanings = self._cursor.row.meanings
+        return self._cursor.row is not None
 
     async def _is_changed(self) -> bool:
         """See from time to time whether others have changed the outbox."""
-        standing, now = self._standing, self.clock.monotonic()
-        quiet = self._upcoming.empty and now - self._looked_at >= _STATE_EVERY
-        if not (quiet or standing.trouble is not None or (standing.row is not None and standing.row.paused)):
+        cursor, now = self._cursor, self.clock.monotonic()
+        quiet = self._source.empty and now - self._looked_at >= _STATE_EVERY
+        if not (quiet or cursor.trouble is not None or (cursor.row is not None and cursor.row.paused)):
             return False
         self._looked_at = now
-        return await standing.is_changed()
+        return await cursor.is_changed()
 
-    def _largest(self) -> int:
-        """How many messages are handed over together now."""
-        return 1 if self._careful or self._standing.trouble is not None else self._portions.now()
+    def _until_fed(self) -> float:
+        told = self._signals.until_fed(self.wake, self._source.position) >= BACKSTOP
+        return BACKSTOP if told else LOOK_EVERY
 
-    def _wait(self, items: Sequence[Item]) -> float:
+    def _linger(self, items: Sequence[Item]) -> float:
         """For how long a batch still waits to be filled, where more may come."""
-        first, upcoming = items[0], self._upcoming
-        flows = first.aside is None and first.backfill is None
-        if not flows or not upcoming.exhausted or upcoming.is_kept(first) or self._sending.is_done(first):
+        first, source = items[0], self._source
+        new = first.aside is None and first.backfill is None
+        if not new or not source.exhausted or source.waits_for_key(first) or source.is_done(first):
             return 0.0
-        if (wait := self._portions.wait(items, self._largest())) > 0:
-            upcoming.forget()  # so that what comes is found
+        if (wait := self._batching.linger(items, source.largest)) > 0:
+            source.forget()  # so that what comes is found
         return wait
 
-    # ----- handing over
+    # ----- delivering
 
-    async def _hand_over(self, items: list[Item]) -> None:
-        row = self._standing.row
+    async def _deliver(self, items: list[Item]) -> None:
+        row, source = self._cursor.row, self._source
         assert row is not None  # noqa: S101 - it has the outbox
-        if self._upcoming.is_kept(items[0]):
+        if source.waits_for_key(items[0]):
             await self._write(items, put=[Aside(item.change, item.key, "waiting") for item in items])
             return
-        if done := self._sending.done_of(items):  # though others were not, or it could not be written
-            await self._delivered(done)
+        if done := self._done_of(items):
+            await self._write(done, delivered=sum(map(self._cursor.is_unwritten, done)))
             return
-        skipped = [item.change.seq for item in items if item.change.seq in row.skips]
-        if skipped:
+        if skipped := [item.change.seq for item in items if item.change.seq in row.skips]:
             await self._skip(items, skipped[0])
             return
-        if self._careful and not await self._may_try(items[0]):
+        if self._batching.careful and not await self._may_try(items[0]):
             return
         if points.armed:
             await points.reach("outbox.next", outbox=self._outbox.name, items=items)
         if self._is_late():  # it may have been suspended since it looked
             return
-        if self._function.kind is FunctionKind.MUTATION or self._outbox.batch is not None:
-            await self._together([*takewhile(lambda item: not self._sending.is_done(item), items)])
-            return
-        self._portions.more()
-        wall = items[0].change.kind in OF_ALL_KEYS  # it goes alone, and not those behind it
-        alone, items = wall or self._outbox.parallelism == 1 or self._largest() == 1, items[:1] if wall else items
-        failure = await (self._sending.one_by_one(items, self._stops) if alone else self._beside(items))
-        if failure is not None and self._standing.row is not None:
-            await self._failed(*failure)
+        await self._open_window(items)
 
-    async def _beside(self, items: Sequence[Item]) -> Failure | None:
-        window = Beside(
-            self._outbox, self._standing, self._upcoming, self._sending, self._hooks,
-            clock=self.clock, wake=self.wake, room=self._portions.whole,
-        )  # fmt: skip
-        return await window.run(items)
+    def _done_of(self, items: Sequence[Item]) -> list[Item]:
+        """Messages that are done with already; only the first ones, but of those aside any."""
+        if items[0].aside is not None:
+            return [item for item in items if self._source.is_done(item)]
+        return list(takewhile(self._source.is_done, items))
 
-    def _stops(self) -> bool:
-        return self._stopping or self._is_late()
+    async def _open_window(self, items: Sequence[Item]) -> None:
+        """Deliver messages: in one transaction or call, or each by itself."""
+        together = self._sending.in_transaction or self._outbox.batch is not None
+        wall = items[0].change.kind in OF_ALL_KEYS  # it goes alone, and no other key is delivered beside it
+        if together:
+            items = list(takewhile(lambda item: not self._source.is_done(item), items))
+        elif wall:
+            items = items[:1]
+        window = Window(
+            self._outbox,
+            self._cursor,
+            self._source,
+            self._sending,
+            clock=self.clock,
+            wake=self.wake,
+            room=self._batching.whole,
+            stops=lambda: self._stopping or self._is_late(),
+            halted=self._halted,
+        )
+        began = self._machine.monotonic()
+        failure = await window.run(items, together=together or wall or self._source.largest == 1)
+        if failure is not None:
+            if self._cursor.row is not None:
+                await self._failed(failure)
+        elif self._sending.in_transaction and self._machine.monotonic() - began > _SLOW:
+            self._batching.slow(len(items))
+        else:
+            self._batching.more()
 
     async def _may_try(self, item: Item) -> bool:
         """Whether a message may be tried after a process has died, maybe of it.
 
-        Until as many are done with as it may have been at, each is by itself, and it is written that its attempt has
-        begun: so the one that ends processes is known when the next one has died.
+        Each is delivered alone, and it is written that its attempt has begun, until as many are done with as the
+        process may have been at. So the message that ends processes is known when the next one has died.
         """
-        if item.identity in self._sending.begun:
-            self._careful -= 1
+        if self._cursor.has_begun(item):
+            self._batching.careful -= 1
             return True
-        known, now, most = self._sending.known(item), self.clock.now(), self._outbox.retry.max_attempts
+        known, now, most = self._cursor.known(item), self.clock.now(), self._outbox.retry.max_attempts
         if known is not None and most is not None and known.deaths >= most:
             await self._pass_by(item, replace(known, halted=True, retry_at=None), known)
             return False
@@ -245,105 +253,55 @@ class Line(Service):
         begun = after_failure(self._outbox.retry, item.change.seq, known, error, now, 0.0)
         at = now if known is None or known.retry_at is None else min(now, known.retry_at)  # so that it is next again
         begun = replace(begun, halted=False, retry_at=at, key=item.change.key, left=item.backfill)
-        self._upcoming.stay()
+        self._source.stay()
         if item.aside is not None and item.aside.state == "halted":
             await self._write([item], put=[Aside(item.change, item.key, "halted", begun)], keeps=True)
         else:
             await self._write(trouble=begun)
-        self._sending.begun[item.identity] = known
+        self._cursor.begin(item, known)
         return False
 
     async def _skip(self, items: list[Item], seq: int) -> None:
-        """Pass a message by, and hand over those before it."""
+        """Skip a message, once those before it are delivered."""
         if items[0].change.seq != seq:
-            self._portions.fewer(next(number for number, item in enumerate(items) if item.change.seq == seq))
+            self._batching.fewer(next(number for number, item in enumerate(items) if item.change.seq == seq))
             return
         await self._write(items[:1], skipped=[seq])
         log_event("outbox.passed", outbox=self._outbox.name, message=seq)
 
-    async def _together(self, items: list[Item]) -> None:
-        """Hand messages over in one transaction, or in one call."""
-        function = self._function
-        mutation, began = function.kind is FunctionKind.MUTATION, self._runner.engine.machine.monotonic()
-        delivery: Delivery | None = None
-        taken_away = sealed = False
-        try:
-            delivery = self._sending.delivery(items)
-            step = self._standing.step(items, delivered=len(items))
-
-            async def seal(session: Session) -> bool:
-                nonlocal taken_away, sealed
-                sealed = await self._runner.engine.store.outboxes.advance(step, self.clock.now(), session)
-                taken_away = not sealed
-                return sealed
-
-            await self._sending.run(delivery, seal if mutation else None)
-        except Exception as error:
-            if taken_away and isinstance(error, LeaseLost):
-                self._standing.lost()
-                self._forget()
-            elif sealed and isinstance(error, CallTimeout):
-                self._standing.uncertain = True  # it may be committed all the same
-                raise
-            elif not mutation or not isinstance(error, TryAgain) or (len(items) == 1 and is_its_own(error)):
-                await self._failed_together(items, 0 if delivery is None else delivery.done, error)
-            else:
-                self._again(items, error)
-            return
-        if mutation:
-            self._standing.advanced(step)
-            self._drop(items)
-        else:
-            self._sending.sent.update((item.identity, item) for item in items)
-            await self._delivered(items)
-        if mutation and self._runner.engine.machine.monotonic() - began > _SLOW:
-            self._portions.slow(len(items))
-        else:
-            self._portions.more()
-
-    def _again(self, items: Sequence[Item], error: TryAgain) -> None:
-        """Hand fewer over together, as that may be why the database was busy."""
-        self._standing.uncertain = bool(error.facts.get("uncertain"))
-        if len(items) == 1 or self._standing.uncertain:
-            raise error
-        self._portions.fewer(len(items) // 2, items)
-        log_event("outbox.again", outbox=self._outbox.name, messages=len(items), error=error)
-
-    async def _failed_together(self, items: list[Item], done: int, error: Exception) -> None:
-        """Find the message that failed: fewer are handed over together, until it is alone."""
-        if len(items) > 1:
-            halves = done == len(items) or (not done and self._outbox.batch is not None)  # nobody knows which it was
-            self._portions.fewer(len(items) // 2 if halves else max(1, done), items)
-            return
-        await self._failed(items[0], error)
-
     # ----- failures
 
-    async def _failed(self, item: Item, error: Exception) -> None:
-        """What becomes of a message that failed."""
-        await self._pass_by(item, *self._trouble(item, error))
+    async def _failed(self, failure: Failure) -> None:
+        """Find the message that failed: fewer are delivered together, until it is alone. Then follow the policy."""
+        items, done = failure.items, failure.done
+        if len(items) == 1:
+            await self._pass_by(items[0], *self._trouble(items[0], failure.error))
+            return
+        halves = failure.busy or done == len(items) or (not done and self._outbox.batch is not None)  # nobody knows
+        self._batching.fewer(len(items) // 2 if halves else max(1, done), items)
+        if failure.busy:
+            log_event("outbox.again", outbox=self._outbox.name, messages=len(items), error=failure.error)
 
     def _trouble(self, item: Item, error: Exception) -> tuple[Trouble, Trouble | None]:
         """What is known of a message that failed, and what was before."""
-        known, now = self._sending.known(item), self.clock.now()
-        trouble = after_failure(self._outbox.retry, item.change.seq, known, error, now, self.clock.random())
-        self._sending.begun.pop(item.identity, None)
-        return trouble, known
+        known, now = self._cursor.known(item), self.clock.now()
+        self._cursor.has_failed(item)
+        return after_failure(self._outbox.retry, item.change.seq, known, error, now, self.clock.random()), known
 
     def _halted(self, item: Item, error: Exception) -> Aside:
-        """How a message is put aside which those of its key wait for."""
+        """How a message is put aside that failed while messages of other keys go on."""
         trouble, known = self._trouble(item, error)
         trouble = replace(trouble, key=item.change.key)
         self._tell(item, trouble, known, halts=trouble.halted)
         return Aside(item.change, item.key, "halted", trouble)
 
     async def _pass_by(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
+        """Follow the policy of the outbox: halt, halt the key, or park the message."""
         trouble = replace(trouble, key=item.change.key, left=item.backfill)
         policy = "halt" if item.change.kind == "lost" else self._outbox.on_failure
         self._tell(item, trouble, known, halts=trouble.halted and policy != "park")
         if policy == "halt_key":
-            put = Aside(item.change, item.key, "halted", trouble)
-            await self._write([item], put=[put], keeps=True)
+            await self._write([item], put=[Aside(item.change, item.key, "halted", trouble)], keeps=True)
         elif policy == "park" and trouble.halted:
             await self._write([item], put=[Aside(item.change, item.key, "parked", trouble)], keeps=True)
             log_event("outbox.parked", logging.ERROR, outbox=self._outbox.name, message=trouble.seq, key=item.told_key)
@@ -353,46 +311,16 @@ class Line(Service):
     def _tell(self, item: Item, trouble: Trouble, known: Trouble | None, *, halts: bool) -> None:
         outbox, message, attempts = self._outbox.name, item.change.seq, trouble.attempts
         facts: dict[str, Any] = {"outbox": outbox, "message": message, "key": item.told_key, "attempts": attempts}
-        self._standing.count("penstock_outbox_failed", min(attempts, 1))  # none if it was only put off
+        self._cursor.count("penstock_outbox_failed", min(attempts, 1))  # none if it was only put off
         log_event("outbox.failed", logging.WARNING, **facts, error=trouble.error)
-        again = known is not None and known.attempts and message in self._told
-        if halts and not again:
-            self._told.add(message)
+        if halts and self._cursor.is_news(message, known):
             log_event("outbox.halted", logging.ERROR, **facts, error=trouble.error)
         self.on_failed(outbox, trouble)
 
-    async def _write(
-        self,
-        items: Sequence[Item] = (),
-        *,
-        trouble: Trouble | None = None,
-        put: Sequence[Aside] = (),
-        skipped: Sequence[int] = (),
-        delivered: int = 0,
-        keeps: bool = False,
-    ) -> None:
-        """Write that messages are done with, or have failed."""
-        step = self._standing.step(items, trouble=trouble, put=put, skipped=skipped, delivered=delivered, keeps=keeps)
-        await self._written(step, () if put else items)
-        self._upcoming.drop(items)
-
-    async def _delivered(self, items: Sequence[Item]) -> None:
-        passed = self._standing.passed  # and counted before
-        await self._write(items, delivered=sum(item.aside is not None or item.identity not in passed for item in items))
-
-    async def _written(self, step: Step, items: Sequence[Item]) -> None:
-        """Write a step by which these are done with."""
-        if await self._standing.write(step):
-            self._drop(items)
-        else:
-            self._forget()
-
-    def _drop(self, items: Sequence[Item]) -> None:
-        """These are done with."""
-        self._upcoming.drop(items)
-        for item in items:
-            self._sending.forget(item)
-            self._told.discard(item.change.seq)
+    async def _write(self, items: Sequence[Item] = (), *, put: Sequence[Aside] = (), **said: Any) -> None:
+        """Write that messages are done with, put aside, or have failed."""
+        await self._cursor.write(self._cursor.step(items, put=put, **said), () if put else items)
+        self._source.drop(items)
 
 
 def _until(moment: datetime | None, now: datetime, most: float) -> float:

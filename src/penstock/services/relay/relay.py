@@ -15,8 +15,7 @@ from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.run.runner import Runner
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.observe.logs import event as log_event
-from penstock.services.relay.cursor import Holder
-from penstock.services.relay.delivery import Line
+from penstock.services.relay.delivery import OutboxDelivery, RelayLease
 from penstock.services.service import Service
 from penstock.services.worker.rescue import Rescue
 
@@ -46,24 +45,24 @@ class Relay(Service):
         self._label = f"relay {name}"
         self._bound = runner.engine.config.lease
         self._ttl = timedelta(seconds=self._bound * _HOLDS_PART)
-        self._holder = Holder()
+        self._lease = RelayLease()
         self._rescue = Rescue(runner)
         self._renewed_at = -1e9
-        self.lines = [Line(runner, one, self._holder) for one in outboxes]
+        self.outboxes = [OutboxDelivery(runner, one, self._lease) for one in outboxes]
 
     async def tick(self) -> float:
         """Keep the lease; seconds until it is to be renewed."""
-        if not self.lines:
+        if not self.outboxes:
             return _IDLE
         now = self.clock.monotonic()
-        if self._holder.lease is None:
-            self._holder.lease = await self._store.leases.take(self._label, self._ttl, self.clock.now())
+        if self._lease.number is None:
+            self._lease.number = await self._store.leases.take(self._label, self._ttl, self.clock.now())
             self._is_held_since(now)
             self._wake()
         elif now - self._renewed_at >= self._bound * _RENEW_PART:
-            await self._renew(self._holder.lease, now)
+            await self._renew(self._lease.number, now)
         pause = self._until_renewal()
-        if all(line.has_it for line in self.lines):
+        if all(outbox.has_it for outbox in self.outboxes):
             return pause
         await self._take_over()
         return min(pause, self._bound * _LOOK_PART)
@@ -71,30 +70,30 @@ class Relay(Service):
     async def drain(self) -> None:
         """Hand over all that there is now, one outbox after another, as tests do that start no services."""
         await self.tick()
-        for line in self.lines:
-            while await line.tick() == 0:
+        for outbox in self.outboxes:
+            while await outbox.tick() == 0:
                 pass
 
     async def next_at(self) -> datetime | None:
         """When an outbox that waits goes on by itself; None if none does."""
-        times = [await line.next_at() for line in self.lines]
+        times = [await outbox.next_at() for outbox in self.outboxes]
         return min((at for at in times if at is not None), default=None)
 
     def start(self) -> None:
         """Begin to run on the current event loop."""
         super().start()
-        for line in self.lines:
-            self._store.signals.subscribe(line.wake)
-            line.start()
+        for outbox in self.outboxes:
+            self._store.signals.subscribe(outbox.wake)
+            outbox.start()
 
     async def finish(self) -> None:
         """Let what is under way end within the grace time, then give the outboxes back."""
         ended = asyncio.Event()
-        await asyncio.gather(self._end_lines(ended), self._hold_until(ended))
-        for line in self.lines:
-            self._store.signals.unsubscribe(line.wake)
-        if self._holder.lease is not None:
-            lease, self._holder.lease = self._holder.lease, None
+        await asyncio.gather(self._end_outboxes(ended), self._hold_until(ended))
+        for outbox in self.outboxes:
+            self._store.signals.unsubscribe(outbox.wake)
+        if self._lease.number is not None:
+            lease, self._lease.number = self._lease.number, None
             try:
                 await self._store.leases.give_back(lease)
             except TryAgain as error:
@@ -103,21 +102,21 @@ class Relay(Service):
 
     async def kill(self) -> None:
         """End at once and leave everything as it is, as a crash does."""
-        await asyncio.gather(super().kill(), *(line.kill() for line in self.lines))
+        await asyncio.gather(super().kill(), *(outbox.kill() for outbox in self.outboxes))
 
     # ----- steps
 
-    async def _end_lines(self, ended: asyncio.Event) -> None:
+    async def _end_outboxes(self, ended: asyncio.Event) -> None:
         grace = self._runner.engine.grace_left()
         try:
-            await asyncio.gather(*(line.end(grace) for line in self.lines))
+            await asyncio.gather(*(outbox.end(grace) for outbox in self.outboxes))
         finally:
             ended.set()
 
     async def _hold_until(self, ended: asyncio.Event) -> None:
         """Keep the lease, or another relay would hand over what is still under way."""
         pause = self._until_renewal()
-        while self._holder.lease is not None and not await self.clock.wait(ended, pause):
+        while self._lease.number is not None and not await self.clock.wait(ended, pause):
             pause = await self._guarded_tick()
 
     def _until_renewal(self) -> float:
@@ -142,19 +141,19 @@ class Relay(Service):
 
     async def _take_over(self) -> None:
         """Take away leases that have run out: whoever handed over may be dead, and there may be no worker to notice."""
-        if self._rescue.is_due and await self._rescue.look(self._holder.lease):
+        if self._rescue.is_due and await self._rescue.look(self._lease.number):
             self._wake()
 
     async def _lose(self, reason: str) -> None:
         """Stop handing over at once: another relay may begin to."""
-        log_event("relay.lease_lost", logging.ERROR, lease=self._holder.lease, reason=reason)
-        self._holder.lease = None
-        await asyncio.gather(*(line.interrupt() for line in self.lines))
+        log_event("relay.lease_lost", logging.ERROR, lease=self._lease.number, reason=reason)
+        self._lease.number = None
+        await asyncio.gather(*(outbox.interrupt() for outbox in self.outboxes))
 
     def _is_held_since(self, now: float) -> None:
         self._renewed_at = now
-        self._holder.until = now + self._bound * _STOP_PART
+        self._lease.until = now + self._bound * _STOP_PART
 
     def _wake(self) -> None:
-        for line in self.lines:
-            line.wake.set()
+        for outbox in self.outboxes:
+            outbox.wake.set()
