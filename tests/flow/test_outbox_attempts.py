@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from stage.outboxes import OutboxStage, aside, died, drain, failing, outbox_row, states, text_of
+from stage.waits import until
 
 from penstock import LeaseLost, Retry, Table
 from penstock.outbox.message import Message
@@ -121,6 +122,83 @@ async def test_what_a_canceled_future_of_a_thread_raises_is_told_as_that(databas
         await stage.insert(test, *of("a"))
         await drain(test)
         assert "a task that it awaited was" in (await outbox_row(test)).trouble.error
+
+
+# ----- handlers that cancel the task they run in
+
+HANDLERS: list[dict[str, Any]] = [
+    {},
+    {"mutation": True},
+    {"parallelism": 3},
+    {"batch": 5},
+    {"mutation": True, "batch": 5},
+]
+
+
+def cancelling_at(note: str, *, late: bool = False) -> Callable[[Any, Message[Any]], Awaitable[None]]:
+    """Cancels its own task at a message, and waits until that comes through or returns first."""
+
+    async def during(_ctx: Any, message: Message[Any]) -> None:
+        if text_of(message) == note:
+            asyncio.current_task().cancel()
+            if not late:
+                await asyncio.Event().wait()
+
+    return during
+
+
+@pytest.mark.parametrize("options", HANDLERS)
+async def test_a_handler_that_cancels_its_own_task_fails_its_message_only(
+    database_url: str, options: dict[str, Any]
+) -> None:
+    stage = OutboxStage(Item)
+    stage.outbox(Item, retry=SOON, **options)
+    stage.during = cancelling_at("b")
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await stage.insert(test, *of("a", "b", "c"))
+        await drain(test)
+        trouble = (await outbox_row(test)).trouble
+        assert (trouble.attempts, "cancelled the task that it runs in" in trouble.error) == (1, True)
+        stage.during = None
+        await drain(test, TEN)
+        got = await stage.written(test) if options.get("mutation") else sorted(set(stage.texts()))
+        assert got == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("options", HANDLERS)
+async def test_a_handler_that_cancels_its_own_task_and_returns_keeps_no_message_waiting(
+    database_url: str, options: dict[str, Any]
+) -> None:
+    stage = OutboxStage(Item)
+    stage.outbox(Item, retry=SOON, **options)
+    stage.during = cancelling_at("b", late=True)
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await stage.insert(test, *of("a", "b", "c"))
+        await drain(test)
+        stage.during = None
+        await drain(test, TEN)
+        got = await stage.written(test) if options.get("mutation") else sorted(set(stage.texts()))
+        assert got == ["a", "b", "c"]
+
+
+async def test_a_relay_goes_on_though_a_handler_always_cancels_its_own_task(database_url: str) -> None:
+    stage = OutboxStage(Item)
+    stage.outbox(Item, retry=SOON, on_failure="park")
+    stage.during = cancelling_at("a")
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await stage.insert(test, *of("a", "b"))
+        test.relay.start()
+
+        async def is_sent() -> bool:
+            test.clock.advance(TEN)
+            return [text_of(message) for message in stage.got] == ["b"]
+
+        await until(is_sent)
+        await test.relay.stop()
+        assert await states(test) == ["parked"]
 
 
 # ----- attempts

@@ -123,8 +123,10 @@ class Window:
         self._start()
         try:
             while self._workers or (self._news and self._cursor.row is not None):
-                if self._workers:
+                if self._workers and self._reads_on:
                     await self._clock.wait(self._wake, LOOK_EVERY)
+                elif self._workers:
+                    await self._wake.wait()
                 self._wake.clear()
                 if self._broken:
                     raise self._broken[0]
