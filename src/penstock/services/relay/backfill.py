@@ -23,36 +23,21 @@ _AT_ONCE = 2000
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What was captured while older rows are handed over.
-
-    Attributes:
-        put: As it is put aside.
-        position: Where the reader is then.
-        complete: Whether there was no more.
-    """
+    """What was captured while older rows are delivered, as it is put aside."""
 
     put: Sequence[Aside]
-    position: Position
-    complete: bool
+    position: Position  # behind it
+    complete: bool  # whether there was no more
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some older rows.
+    """Some older rows."""
 
-    Attributes:
-        outbox: The name of the outbox.
-        items: Those that are messages.
-        left: What is left after all of them.
-        ended: Whether there are no more.
-        aside: What was captured, as it is to be put aside before.
-    """
-
-    outbox: str
-    items: list[Item]
-    left: Older
+    items: list[Item]  # those that are messages
+    left: Older  # after all of them
     ended: bool
-    aside: Captured
+    captured: Captured  # which is to be put aside before
 
 
 class Backfill:
@@ -79,11 +64,7 @@ class Backfill:
     async def page(self, row: OutboxRow, start: Position, limit: int) -> Page | None:
         """The next rows; None if more was captured than is read at once, or the table is not there.
 
-        Args:
-            row: The outbox.
-            start: Up to where it is known what was captured. It was just read, as what comes since has to be read soon:
-                a session has no time for a reader that is far behind.
-            limit: How many rows.
+        What was captured up to `start` was just read: a session has no time for a reader that is far behind.
         """
         source = await self._store.interests.source(row.interests[-1])
         session = await self._store.begin_read()
@@ -102,7 +83,7 @@ class Backfill:
             await session.rollback()
         known |= {one.change.key for one in captured.put if one.change.kind in _covering(left) and one.change.key}
         items, left = self._items(row, batch, rows, known, left)
-        return Page(row.plan.name, items, left, len(rows) < limit, captured)
+        return Page(items, left, len(rows) < limit, captured)
 
     # ----- steps
 

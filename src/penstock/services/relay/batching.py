@@ -15,12 +15,7 @@ _NEVER = -1e9
 
 
 class Batching:
-    """How many messages of one outbox are delivered together.
-
-    Attributes:
-        whole: How many at most.
-        careful: For how many messages more each is delivered alone, as a process has died of one of them.
-    """
+    """How many messages of one outbox are delivered together: `whole`, or fewer for a while."""
 
     def __init__(self, outbox: Outbox, clock: Clock, *, in_transaction: bool) -> None:
         size = outbox.batch
@@ -30,7 +25,7 @@ class Batching:
         self._limit: int | None = None
         self._since = _NEVER
         self._tried: frozenset[Identity] = frozenset()
-        self.careful = 0
+        self.careful = 0  # so many more are delivered alone, as a process has died, maybe of one of them
         if in_transaction:
             self.whole = _GROUP if size is None else max(size, _CALLS // size * size)
         else:

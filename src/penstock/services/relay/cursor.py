@@ -29,25 +29,15 @@ _SEEN = 100
 
 @dataclass(slots=True)
 class Item:
-    """A message that is to be delivered.
-
-    Attributes:
-        change: The change that it is.
-        key: Messages of one key are delivered in order.
-        batch: The read of the feed that it came with; None if it came from elsewhere.
-        number: How many changes of that read are done with once it is.
-        backfill: What is left of older rows once it is delivered; None if it is none of them.
-        aside: How it was put aside; None if it was not.
-        lost: If it tells of lost changes: how many in a row, and when the first one was noted.
-    """
+    """A message that is to be delivered."""
 
     change: CapturedChange
-    key: str
-    batch: Batch | None = None
-    number: int = 0
-    backfill: str | None = None
-    aside: Aside | None = None
-    lost: Noted | None = None
+    key: str  # messages of one key are delivered in order
+    batch: Batch | None = None  # the read of the feed that it came with, if it did
+    number: int = 0  # how many changes of that read are done with once it is
+    backfill: str | None = None  # of an older row: what is left of them once it is delivered
+    aside: Aside | None = None  # how it was put aside, if it was
+    lost: Noted | None = None  # of one that tells of lost changes: how many in a row, and since when
 
     @property
     def identity(self) -> Identity:
@@ -76,20 +66,7 @@ def unkeyed(change: CapturedChange) -> str:
 
 
 class Cursor:
-    """Where one outbox stands, and what was sent though that is not written yet.
-
-    Attributes:
-        row: The outbox as it is kept; None if that is not known, or another relay has it.
-        lease: The lease under which it is held.
-        position: Where its reader is.
-        trouble: What is known of the next message, if it has failed.
-        keys: The keys of messages that are put aside; messages of these keys that come are put aside too.
-        turned: The numbers of messages that were put aside as inserts; the feed has them as updates still.
-        retry_at: When a halted message is tried again.
-        moved_at: When the reader moved last.
-        resumed: Whether it was taken where this lease had left it, so nobody has moved it since.
-        uncertain: Whether the last write may have been committed, and nobody knows.
-    """
+    """Where one outbox stands, and what was sent though that is not written yet."""
 
     def __init__(self, runner: Runner, outbox: Outbox) -> None:
         self._changes = runner.engine.store.changes
@@ -97,15 +74,16 @@ class Cursor:
         self._meters = runner.engine.journal.meters
         self._clock = runner.engine.clock
         self._outbox = outbox
-        self.row: OutboxRow | None = None
+        self.row: OutboxRow | None = None  # None if it is not known, or another relay has it
         self.lease: int | None = None
         self.position = Position()
-        self.trouble: Trouble | None = None
-        self.keys: set[str] = set()
-        self.turned: set[int] = set()
-        self.retry_at: datetime | None = None
+        self.trouble: Trouble | None = None  # of the next message, if it has failed
+        self.keys: set[str] = set()  # of messages put aside; messages of these keys that come are put aside too
+        self.turned: set[int] = set()  # numbers of messages put aside as inserts; the feed has them as updates still
+        self.retry_at: datetime | None = None  # of the halted message that is due first
         self.moved_at = 0.0
-        self.resumed = self.uncertain = False
+        self.resumed = False  # whether it was taken where this lease had left it, so nobody has moved it since
+        self.uncertain = False  # whether the last write may have been committed, and nobody knows
         self._may_be_released = True
         self._left: int | None = None  # the declaration by another program that was told of
         self._taken: int | None = None  # the lease that has the reader
@@ -241,10 +219,6 @@ class Cursor:
         """Messages behind the position that are done with, whether it is written or not."""
         return {*self._sent, *self.passed}
 
-    def is_finished(self, item: Item) -> bool:
-        """Whether a message is one of these."""
-        return item.identity in self._sent or item.identity in self.passed
-
     def has_sent(self, items: Iterable[Item]) -> None:
         """These were sent, and it is still to be written."""
         self._sent.update((item.identity, item) for item in items)
@@ -295,30 +269,17 @@ class Cursor:
         self,
         items: Sequence[Item] = (),
         *,
-        after: Position | None = None,
+        after: Position | None = None,  # by default behind these messages
         trouble: Trouble | None = None,
         put: Sequence[Aside] = (),
         skipped: Sequence[int] = (),
         delivered: int = 0,
-        backfill: str | None = None,
-        filled: bool = False,
-        keeps: bool = False,
-        passed: Collection[Identity] = (),
+        backfill: str | None = None,  # by default as the messages say
+        filled: bool = False,  # no older rows are left
+        keeps: bool = False,  # messages that were put aside stay there
+        passed: Collection[Identity] = (),  # done with as well, though messages before them are not
     ) -> Step:
-        """What is to be written.
-
-        Args:
-            items: The messages that are done with.
-            after: Where the reader is then; by default behind these messages.
-            trouble: What is known of the next message.
-            put: Messages that are put aside.
-            skipped: Numbers of messages that were skipped.
-            delivered: How many were delivered.
-            backfill: What is left of older rows; by default as the messages say.
-            filled: Whether no older rows are left.
-            keeps: Whether messages that were put aside stay there.
-            passed: More messages that are done with, though those before them are not.
-        """
+        """What is to be written once these messages are done with."""
         assert self.row is not None and self.lease is not None  # noqa: PT018, S101 - it is known
         if trouble is None and items and all(item.aside is not None for item in items):
             trouble = self._trouble_but(items)

@@ -36,23 +36,14 @@ _STAND_BY = 1.0
 
 @dataclass(slots=True)
 class RelayLease:
-    """The lease under which a relay holds its outboxes.
+    """The lease under which a relay holds its outboxes."""
 
-    Attributes:
-        number: The lease; None if there is none.
-        until: Until when no other process can have taken it, by the monotonic clock.
-    """
-
-    number: int | None = None
-    until: float = 0.0
+    number: int | None = None  # None if there is none
+    until: float = 0.0  # no other process can have taken it before, by the monotonic clock
 
 
 class OutboxDelivery(Service):
-    """Delivers the messages of one outbox.
-
-    Attributes:
-        on_failed: Told of each attempt that failed.
-    """
+    """Delivers the messages of one outbox; `on_failed` is told of each attempt that failed."""
 
     name = "outbox"
 
@@ -201,6 +192,9 @@ class OutboxDelivery(Service):
             return
         await self._open_window(items)
 
+    def _stops(self) -> bool:
+        return self._stopping or self._is_late()
+
     def _done_of(self, items: Sequence[Item]) -> list[Item]:
         """Messages that are done with already; only the first ones, but of those aside any."""
         if items[0].aside is not None:
@@ -216,16 +210,10 @@ class OutboxDelivery(Service):
         elif wall:
             items = items[:1]
         window = Window(
-            self._outbox,
-            self._cursor,
-            self._source,
-            self._sending,
-            clock=self.clock,
-            wake=self.wake,
-            room=self._batching.whole,
-            stops=lambda: self._stopping or self._is_late(),
-            halted=self._halted,
-        )
+            self._outbox, self._cursor, self._source, self._sending,
+            clock=self.clock, wake=self.wake, room=self._batching.whole,
+            stops=self._stops, put_aside=self._halted,
+        )  # fmt: skip
         began = self._machine.monotonic()
         failure = await window.run(items, together=together or wall or self._source.largest == 1)
         if failure is not None:
@@ -288,18 +276,10 @@ class OutboxDelivery(Service):
         self._cursor.has_failed(item)
         return after_failure(self._outbox.retry, item.change.seq, known, error, now, self.clock.random()), known
 
-    def _halted(self, item: Item, error: Exception) -> Aside:
-        """How a message is put aside that failed while messages of other keys go on."""
-        trouble, known = self._trouble(item, error)
-        trouble = replace(trouble, key=item.change.key)
-        self._tell(item, trouble, known, halts=trouble.halted)
-        return Aside(item.change, item.key, "halted", trouble)
-
     async def _pass_by(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:
-        """Follow the policy of the outbox: halt, halt the key, or park the message."""
-        trouble = replace(trouble, key=item.change.key, left=item.backfill)
-        policy = "halt" if item.change.kind == "lost" else self._outbox.on_failure
-        self._tell(item, trouble, known, halts=trouble.halted and policy != "park")
+        """Follow the policy of the outbox: halt, halt the key, or park the message as a dead letter."""
+        trouble = self._told(item, trouble, known)
+        policy = self._policy(item)
         if policy == "halt_key":
             await self._write([item], put=[Aside(item.change, item.key, "halted", trouble)], keeps=True)
         elif policy == "park" and trouble.halted:
@@ -308,14 +288,25 @@ class OutboxDelivery(Service):
         else:
             await self._write(trouble=trouble)
 
-    def _tell(self, item: Item, trouble: Trouble, known: Trouble | None, *, halts: bool) -> None:
+    def _policy(self, item: Item) -> str:
+        return "halt" if item.change.kind == "lost" else self._outbox.on_failure
+
+    def _halted(self, item: Item, error: Exception) -> Aside:
+        """How a message is put aside that failed while messages of other keys go on."""
+        return Aside(item.change, item.key, "halted", self._told(item, *self._trouble(item, error)))
+
+    def _told(self, item: Item, trouble: Trouble, known: Trouble | None) -> Trouble:
+        """Tell of a failure; what is to be written of it."""
         outbox, message, attempts = self._outbox.name, item.change.seq, trouble.attempts
         facts: dict[str, Any] = {"outbox": outbox, "message": message, "key": item.told_key, "attempts": attempts}
         self._cursor.count("penstock_outbox_failed", min(attempts, 1))  # none if it was only put off
         log_event("outbox.failed", logging.WARNING, **facts, error=trouble.error)
+        halts = trouble.halted and self._policy(item) != "park"
         if halts and self._cursor.is_news(message, known):
             log_event("outbox.halted", logging.ERROR, **facts, error=trouble.error)
+        trouble = replace(trouble, key=item.change.key, left=item.backfill)
         self.on_failed(outbox, trouble)
+        return trouble
 
     async def _write(self, items: Sequence[Item] = (), *, put: Sequence[Aside] = (), **said: Any) -> None:
         """Write that messages are done with, put aside, or have failed."""

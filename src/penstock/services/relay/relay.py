@@ -1,7 +1,6 @@
-"""The relay: hands over the messages of outboxes. Any number of processes run one, and one at a time has an outbox.
+"""The relay delivers the messages of outboxes. Any number of processes run one; one at a time has an outbox.
 
-Owns its lease, under which it reads, and a line for each outbox of its program, all of which run side by side. What a
-line does is `services/relay/delivery`'s.
+Owns the lease under which the outboxes are held. Leaves each outbox to a service of its own, see `delivery`.
 """
 
 from __future__ import annotations
@@ -25,16 +24,7 @@ _HOLDS_PART, _RENEW_PART, _STOP_PART, _TICK_PART, _LOOK_PART = 0.75, 0.25, 0.6, 
 
 
 class Relay(Service):
-    """Hands over the messages of the outboxes of a program.
-
-    Args:
-        runner: Runs functions.
-        name: How this process is called in its lease.
-        outboxes: The outboxes.
-
-    Attributes:
-        lines: A service for each outbox; they run while the relay does.
-    """
+    """Delivers the messages of the outboxes of a program: `outboxes` has a service for each."""
 
     name = "relay"
 
@@ -68,7 +58,7 @@ class Relay(Service):
         return min(pause, self._bound * _LOOK_PART)
 
     async def drain(self) -> None:
-        """Hand over all that there is now, one outbox after another, as tests do that start no services."""
+        """Deliver all that there is now, one outbox after another, as tests do that start no services."""
         await self.tick()
         for outbox in self.outboxes:
             while await outbox.tick() == 0:
@@ -114,7 +104,7 @@ class Relay(Service):
             ended.set()
 
     async def _hold_until(self, ended: asyncio.Event) -> None:
-        """Keep the lease, or another relay would hand over what is still under way."""
+        """Keep the lease, or another relay would deliver what is still under way."""
         pause = self._until_renewal()
         while self._lease.number is not None and not await self.clock.wait(ended, pause):
             pause = await self._guarded_tick()
@@ -140,12 +130,12 @@ class Relay(Service):
             await self._lose("another process took it over")
 
     async def _take_over(self) -> None:
-        """Take away leases that have run out: whoever handed over may be dead, and there may be no worker to notice."""
+        """Take away leases that have run out: the relay that holds an outbox may be dead, with no worker to notice."""
         if self._rescue.is_due and await self._rescue.look(self._lease.number):
             self._wake()
 
     async def _lose(self, reason: str) -> None:
-        """Stop handing over at once: another relay may begin to."""
+        """Stop delivering at once: another relay may begin to."""
         log_event("relay.lease_lost", logging.ERROR, lease=self._lease.number, reason=reason)
         self._lease.number = None
         await asyncio.gather(*(outbox.interrupt() for outbox in self.outboxes))

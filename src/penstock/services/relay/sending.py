@@ -20,27 +20,16 @@ from penstock.store.contract.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An attempt that failed.
-
-    Attributes:
-        items: The messages.
-        error: Why.
-        done: How many of them the handler had been through.
-        busy: Whether the database was busy, maybe because there were so many.
-    """
+    """An attempt that failed."""
 
     items: Sequence[Item]
     error: Exception
-    done: int = 0
-    busy: bool = False
+    done: int = 0  # how many of them the handler had been through
+    busy: bool = False  # whether the database was busy, maybe because there were so many
 
 
 class Sending:
-    """Delivers messages of one outbox to its handler.
-
-    Attributes:
-        in_transaction: Whether the handler is a mutation, so that the cursor moves in its transaction.
-    """
+    """Delivers messages of one outbox to its handler."""
 
     def __init__(self, runner: Runner, declared: DeclaredOutbox, messages: Messages, cursor: Cursor) -> None:
         self._runner = runner
@@ -49,14 +38,11 @@ class Sending:
         self._limit = None if declared.outbox.timeout is None else declared.outbox.timeout.total_seconds()
         self._messages = messages
         self._cursor = cursor
+        # A mutation, so the cursor moves in its transaction:
         self.in_transaction = declared.function.kind is FunctionKind.MUTATION
 
     async def attempt(self, items: Sequence[Item], is_cut: Callable[[], bool]) -> Failure | None:
-        """Deliver messages; how that failed, if it did.
-
-        Args:
-            items: The messages.
-            is_cut: Whether the relay cancels this task; otherwise the handler does, which is a failure.
+        """Deliver messages; how that failed, if it did. A CancelledError is a failure, unless the relay `is_cut` off.
 
         Raises:
             TryAgain: The database was away or busy, and these messages are not why.

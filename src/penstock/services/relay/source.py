@@ -31,23 +31,19 @@ _MOVE_EVERY = 5.0  # without messages, so that the feed can be emptied
 
 
 class Source:
-    """The messages of one outbox that are next.
-
-    Attributes:
-        exhausted: Whether the change feed had no more when it was read last.
-    """
+    """The messages of one outbox that are next."""
 
     def __init__(self, runner: Runner, outbox: Outbox, messages: Messages, cursor: Cursor, batching: Batching) -> None:
         self._changes = runner.engine.store.changes
         self._clock = runner.engine.clock
-        self._batch, self._by_key = outbox.batch, outbox.on_failure == "halt_key"
+        self._name, self._batch, self._by_key = outbox.name, outbox.batch, outbox.on_failure == "halt_key"
         self._messages = messages
         self._cursor = cursor
         self._batching = batching
         self._buffer: deque[Item] = deque()
         self._read_to: Position | None = None
         self._retried_last = False
-        self.exhausted = False
+        self.exhausted = False  # whether the change feed had no more when it was read last
         self._size = ReadSize(_AT_ONCE)
         self._backfill = Backfill(runner, messages, cursor)
 
@@ -83,7 +79,7 @@ class Source:
             return False
         if item.backfill is not None and not self._by_key:
             return False
-        return not self._cursor.is_finished(item)
+        return item.identity not in self._cursor.finished
 
     def is_done(self, item: Item) -> bool:
         """Whether a message was delivered, or was put aside only to tell of a row that was delivered."""
@@ -204,14 +200,14 @@ class Source:
                 return []
             most = min(max(_ROWS_AT_ONCE, self._batch or 0), self.largest)
             page = await self._backfill.page(cursor.row, self.position, most)
-            if page is None or not await self._put_aside(page.aside):
+            if page is None or not await self._put_aside(page.captured):
                 continue
             if page.items:
                 self._buffer.extend(page.items)
                 return self._piece()
-            after = page.aside.position
+            after = page.captured.position
             if page.ended:
-                log_event("outbox.backfilled", outbox=page.outbox, rows=page.left.count)
+                log_event("outbox.backfilled", outbox=self._name, rows=page.left.count)
                 await cursor.write(cursor.step(after=after, filled=True))
                 return await self.next()
             await cursor.write(cursor.step(after=after, backfill=page.left.text()))

@@ -34,25 +34,17 @@ _AGAIN_AFTER = 1.0  # when the database was away
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """Messages in the window that are delivered together.
-
-    Attributes:
-        items: One, or more if the handler takes them so: then nothing else is in the window.
-        number: Its place in the order in which entries came.
-        done: Whether it is done with.
-        sent: Whether that is because it was sent.
-        put: Whether that is because it was put aside.
-    """
+    """Messages in the window that are delivered together: one, or all that are in the window."""
 
     items: Sequence[Item]
-    number: int
+    number: int  # in the order in which entries came
     done: bool = False
-    sent: bool = False
-    put: bool = False
+    sent: bool = False  # done with because it was sent
+    put: bool = False  # done with because it was put aside
 
     @property
     def first(self) -> Item:
-        """Its first message: all of them come from aside, or none does."""
+        """Its first message: all come from aside, or none does."""
         return self.items[0]
 
 
@@ -68,7 +60,7 @@ class Window:
         wake: Is set when there may be more messages.
         room: How many messages may have started though nothing is written of them.
         stops: Whether nothing more is to start.
-        halted: How a message is put aside that failed, if messages of other keys go on.
+        put_aside: Makes an aside message of one that failed while messages of other keys go on.
     """
 
     def __init__(
@@ -82,7 +74,7 @@ class Window:
         wake: asyncio.Event,
         room: int,
         stops: Callable[[], bool],
-        halted: Callable[[Item, Exception], Aside],
+        put_aside: Callable[[Item, Exception], Aside],
     ) -> None:
         self._parallelism = outbox.parallelism
         self._by_key = outbox.on_failure == "halt_key"
@@ -93,7 +85,7 @@ class Window:
         self._wake = wake
         self._room = room
         self._stops = stops
-        self._halted = halted
+        self._put_aside = put_aside
         self._count = self._bytes = 0
         self._order = deque[Entry]()  # those that were not put aside before, from the oldest that is not done with
         self._known: dict[int, Entry] = {}  # those of which nothing is written, by their numbers
@@ -286,7 +278,7 @@ class Window:
             self._failures[entry.number] = failure
             lane.clear()
             return
-        self._put.append(self._halted(item, failure.error))
+        self._put.append(self._put_aside(item, failure.error))
         self._stopped.add(item.key)
         entry.put = True
         self._is_done(entry)
