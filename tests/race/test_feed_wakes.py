@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from stage.feed import feed, opened, write
+from stage.outboxes import OutboxStage, drain, run_sql
 from stage.waits import until
 
+from penstock import Table
 from penstock.changes.position import BEGINNING
 from penstock.store.contract.feed import BACKSTOP, BY_ITSELF
 from penstock.store.contract.session import Statement
 from penstock.store.contract.store import Store
+from penstock.store.postgres import signals
+
+
+class Item(Table, source="item", key="number", managed=False):
+    number: int
 
 
 async def told(store: Store, reader: asyncio.Event) -> None:
@@ -56,3 +64,28 @@ async def test_who_is_told_of_nothing_looks_as_often_as_before(postgres_url: str
     async with feed(postgres_url) as store:
         position = (await store.changes.read(BEGINNING, 10)).position
         assert store.signals.until_fed(asyncio.Event(), position) == BY_ITSELF, "it does not listen"
+
+
+async def test_an_idle_outbox_is_told_of_what_another_program_writes(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "_READS", 0.1)  # so that it counts as idle soon after the last write
+    stage = OutboxStage(Item)
+    stage.outbox(Item, start="end")
+    await run_sql(empty_database_url, "create table item (number integer primary key)")
+    async with stage.open(empty_database_url) as test:
+        await run_sql(empty_database_url, "insert into item values (1)")
+        await drain(test)
+        (outbox,) = test.relay.outboxes
+        test.engine.store.signals.subscribe(outbox.wake)
+
+        async def is_idle() -> bool:
+            return await outbox.tick() == BACKSTOP
+
+        await until(is_idle)
+        monkeypatch.setattr(signals, "_READS", 60)
+        await outbox.tick()
+        outbox.wake.clear()
+        await run_sql(empty_database_url, "insert into item values (2)")
+        async with asyncio.timeout(BACKSTOP * 5):
+            await outbox.wake.wait()
