@@ -1,6 +1,6 @@
 """What is left of the rows that are older than their outbox, which are handed over before what was captured since.
 
-Owns its text, which is kept with the outbox. Leaves reading the rows to `services/relay/source`.
+Owns its text, which is kept with the outbox. Leaves reading the rows to `services/relay/backfill`.
 """
 
 from __future__ import annotations

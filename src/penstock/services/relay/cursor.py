@@ -105,12 +105,6 @@ class Cursor:
         """
         self.forget()
         self._begun.clear()
-        died = await self._take(lease)
-        if not self.resumed:
-            self._sent.clear()
-        return died
-
-    async def _take(self, lease: int) -> int | None:
         if not self._is_ours(await self._find()):
             await self._give_back()
             return None
@@ -119,6 +113,8 @@ class Cursor:
         position = await self._changes.take(reader, lease)
         row = await self._find()
         self.resumed = held == lease and position == self.position
+        if not self.resumed:
+            self._sent.clear()
         if position is None or row is None:
             return None
         self._taken = lease
@@ -253,9 +249,11 @@ class Cursor:
         """It is written that an attempt has begun; this was known before."""
         self._begun[item.identity] = known
 
-    def has_failed(self, item: Item) -> None:
-        """An attempt at a message has failed, which is about to be written."""
+    def failed(self, item: Item) -> Trouble | None:
+        """What was known of a message before an attempt that has failed."""
+        known = self.known(item)
         self._begun.pop(item.identity, None)
+        return known
 
     def is_news(self, seq: int, known: Trouble | None) -> bool:
         """Whether nobody was told yet that a message halts."""

@@ -272,8 +272,7 @@ class OutboxDelivery(Service):
 
     def _trouble(self, item: Item, error: Exception) -> tuple[Trouble, Trouble | None]:
         """What is known of a message that failed, and what was before."""
-        known, now = self._cursor.known(item), self.clock.now()
-        self._cursor.has_failed(item)
+        known, now = self._cursor.failed(item), self.clock.now()
         return after_failure(self._outbox.retry, item.change.seq, known, error, now, self.clock.random()), known
 
     async def _pass_by(self, item: Item, trouble: Trouble, known: Trouble | None) -> None:

@@ -49,19 +49,7 @@ class Entry:
 
 
 class Window:
-    """Deliveries of one outbox that are under way.
-
-    Args:
-        outbox: The outbox.
-        cursor: Where it stands.
-        source: Gives the messages.
-        sending: Makes the attempts.
-        clock: The time.
-        wake: Is set when there may be more messages.
-        room: How many messages may have started though nothing is written of them.
-        stops: Whether nothing more is to start.
-        put_aside: Makes an aside message of one that failed while messages of other keys go on.
-    """
+    """Deliveries of one outbox that are under way."""
 
     def __init__(
         self,
@@ -71,10 +59,10 @@ class Window:
         sending: Sending,
         *,
         clock: Clock,
-        wake: asyncio.Event,
-        room: int,
-        stops: Callable[[], bool],
-        put_aside: Callable[[Item, Exception], Aside],
+        wake: asyncio.Event,  # set when there may be more messages
+        room: int,  # so many messages may have started though nothing is written of them
+        stops: Callable[[], bool],  # whether nothing more is to start
+        put_aside: Callable[[Item, Exception], Aside],  # of a message that failed while other keys go on
     ) -> None:
         self._parallelism = outbox.parallelism
         self._by_key = outbox.on_failure == "halt_key"
