@@ -205,9 +205,9 @@ class OutboxDelivery(Service):
         """Deliver messages: in one transaction or call, or each by itself."""
         together = self._sending.in_transaction or self._outbox.batch is not None
         wall = items[0].change.kind in OF_ALL_KEYS  # it goes alone, and no other key is delivered beside it
-        if together:
+        if together and self._cursor.finished:
             items = list(takewhile(lambda item: not self._source.is_done(item), items))
-        elif wall:
+        if wall and not together:
             items = items[:1]
         window = Window(
             self._outbox, self._cursor, self._source, self._sending,

@@ -143,8 +143,8 @@ class Source:
 
     def _piece(self) -> list[Item]:
         """The first messages at hand: as many as are delivered at once, or all in a row that wait for their keys."""
-        if not self._buffer:
-            return []
+        if not self._buffer or not self._cursor.keys:
+            return list(islice(self._buffer, self.largest))
         waits = self.waits_for_key(self._buffer[0])
         most = islice(self._buffer, _AT_ONCE if waits else self.largest)
         return list(takewhile(lambda item: self.waits_for_key(item) is waits, most))
