@@ -38,7 +38,7 @@ from penstock.reactive.expression import (
     operands,
     result_kind,
 )
-from penstock.reactive.pattern import PatternInvalid, check_pattern
+from penstock.reactive.pattern import PatternInvalid, common_pattern
 from penstock.reactive.shapes import StepInvalid, step_into
 from penstock.reactive.standins import METHODS, Clause, Site, StandIn, no_dunder, node_of
 from penstock.schema.fields import Column, Kind
@@ -105,7 +105,7 @@ class Operand(StandIn):
         """Whether it is a text in which a pattern is found."""
         self._check_text("matches", pattern)
         try:
-            check_pattern(pattern)
+            common_pattern(pattern)
         except PatternInvalid as error:
             self._at.refuse(f"{self!r}.matches(): {str(error).rstrip('.')}", "docs/filters.md lists what patterns have")
         return Clause(self._at, Matches(self._node, str.__str__(pattern)))

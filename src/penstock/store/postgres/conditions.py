@@ -34,7 +34,7 @@ from penstock.reactive.expression import (
     compared_as,
     fields,
 )
-from penstock.reactive.pattern import postgres_pattern
+from penstock.reactive.pattern import common_pattern
 from penstock.schema.fields import Kind
 from penstock.store.sql.dialect import Part, Spelling
 from penstock.values import decode_json
@@ -98,7 +98,7 @@ class PostgresSpelling(Spelling):
         if isinstance(leaf, TextIs):
             return self._text_is(self._text(leaf.term), leaf)
         if isinstance(leaf, Matches):
-            return f"{self._text(leaf.term)} ~ {literal(postgres_pattern(leaf.pattern))}"
+            return f"{self._text(leaf.term)} ~ {literal(common_pattern(leaf.pattern))}"
         found = self.value(leaf.term, leaf.term.kind)
         if isinstance(leaf, Has):
             wanted = literal(f"[{leaf.constant.value}]")
