@@ -17,17 +17,7 @@ from penstock.errors import ConfigError
 
 
 def confirm(question: str, consequence: str = "", *, sure: bool) -> None:
-    """Say what follows, and ask, unless the answer is given already.
-
-    Args:
-        question: What is asked, to be answered with yes or no.
-        consequence: What follows if the answer is yes; told in any case.
-        sure: Whether ``--yes`` was said.
-
-    Raises:
-        ConfigError: There is no terminal on which to ask.
-        Abort: The answer is no, or none.
-    """
+    """State the consequence, then ask, unless ``--yes`` was said. Without a terminal, raise ConfigError."""
     if consequence:
         say(consequence)
     if sure:
@@ -44,12 +34,7 @@ def confirm(question: str, consequence: str = "", *, sure: bool) -> None:
 
 
 def confirm_many(count: int, verb: str, noun: str, *, sure: bool) -> None:
-    """Ask before several things are changed at once; one is changed without.
-
-    Raises:
-        ConfigError: There is no terminal on which to ask.
-        Abort: The answer is no, or none.
-    """
+    """Ask before several things are changed at once; one is changed without asking."""
     confirm(f"{verb.capitalize()} {counted(count, noun)}?", sure=sure or count <= 1)
 
 

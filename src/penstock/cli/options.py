@@ -19,15 +19,7 @@ FORMATS = ("text", "json")
 
 @dataclass
 class Options:
-    """What was said on the command line beside the command.
-
-    Attributes:
-        app: Where the app is; None to look for it.
-        database: URL of the database; None as the settings say.
-        log_level: From which level on logs are shown; None for the command's own.
-        log_format: Text or JSON.
-        json: Whether a program reads the output.
-    """
+    """The shared options. None means: not given."""
 
     app: str | None = None
     database: str | None = None
@@ -37,7 +29,6 @@ class Options:
 
     @property
     def debug(self) -> bool:
-        """Whether errors are shown with their whole traceback."""
         return self.log_level == "debug"
 
 

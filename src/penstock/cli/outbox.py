@@ -1,23 +1,27 @@
-"""``penstock outbox``: how outboxes stand, and the messages that they cannot hand over."""
+"""``penstock outbox``: how outboxes stand, the messages that they cannot deliver, and changing that."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
 
 from penstock.api.outbox.admin import STATES
-from penstock.api.outbox.overview import MOST_COUNTED, look_at_one
-from penstock.api.outbox.views import OutboxMessage, OutboxPage, OutboxStatus
+from penstock.api.outbox.overview import MOST_COUNTED, look_at_one, outbox_of
+from penstock.api.outbox.rebuilding import reset_of
+from penstock.api.outbox.resending import chosen_rows
+from penstock.api.outbox.views import OutboxMessage, OutboxPage, OutboxStatus, read_place
 from penstock.app import Backend
-from penstock.cli.opening import open_app, with_backend
+from penstock.changes.position import Position
+from penstock.cli.confirm import confirm
+from penstock.cli.opening import with_backend
 from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.outboxchanges import drop, move, pause, rebuild, resend, resume, retry, skip
 from penstock.cli.output import counted, plain, print_fields, print_json, print_list, print_rows, readable_time, say
 from penstock.cli.visible import first_line
+from penstock.errors import DataError, ValueInvalid
 
 
 @click.group("outbox", invoke_without_command=True)
@@ -31,8 +35,7 @@ def command(context: click.Context, options: Options) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    app = open_app(options)
-    found = with_backend(app, options, app.outboxes.list)
+    found = with_backend(options, lambda backend: backend.app.outboxes.list(backend))
     headers = ("outbox", "source", "messages", "behind", "parked", "delivered", "per second", "read by", "state")
     print_list("outboxes", found, headers, _row, as_json=options.json, right=headers[2:7])
 
@@ -43,12 +46,11 @@ def command(context: click.Context, options: Options) -> None:
 @pass_options
 def show(options: Options, outbox: str) -> None:
     """Show how OUTBOX stands, and the message that keeps it from going on, with its traceback."""
-    app = open_app(options)
 
     async def look(backend: Backend) -> tuple[OutboxStatus, list[OutboxMessage]]:
-        return await look_at_one(backend.engine.store, outbox, backend.job_calls.now(), app.outboxes.declares)
+        return await look_at_one(backend.engine.store, outbox, backend.job_calls.now(), backend.app.outboxes.declares)
 
-    status, found = with_backend(app, options, look)
+    status, found = with_backend(options, look)
     if options.json:
         print_json({"outbox": status, "messages": found})
         return
@@ -78,12 +80,11 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
 
     Messages that nobody has looked at yet, as they are behind these, are not listed.
     """
-    app = open_app(options)
 
     async def look(backend: Backend) -> OutboxPage:
-        return await app.outboxes.messages(backend, outbox, states=states or STATES, limit=limit, after=after)
+        return await backend.app.outboxes.messages(backend, outbox, states=states or STATES, limit=limit, after=after)
 
-    page = with_backend(app, options, look)
+    page = with_backend(options, look)
     if options.json:
         print_json(page)
         return
@@ -94,10 +95,6 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
     print_rows(headers, [_message_row(one) for one in page.messages], right=headers[::5], needed=headers[-1])
     if page.next is not None:
         say(f"There are more: --after {page.next}")
-
-
-for _command in (retry, skip, pause, resume, move, resend, rebuild, drop):
-    command.add_command(_command)
 
 
 # ----- what is shown
@@ -148,7 +145,6 @@ def _facts(one: OutboxStatus) -> dict[str, Any]:
 
 
 def _advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> str | None:
-    """What to do about an outbox that does not go on."""
     name = one.name
     if not one.declared and one.read_by is None:
         return (
@@ -209,3 +205,188 @@ def _word(value: Any) -> str:
     if isinstance(value, str):
         return value
     return ",".join(value) if isinstance(value, list) else json.dumps(plain(value), ensure_ascii=False, default=str)
+
+
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+
+@command.command("retry")
+@click.argument("outbox")
+@click.argument("numbers", type=int, nargs=-1)
+@pass_options
+def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
+    """Have messages of OUTBOX that have failed tried again now: those with these NUMBERS, or all.
+
+    Their attempts are counted anew. Parked ones come next, before what is still to be read; while the next message
+    waits for its own attempt, they wait with it. The number of a row that was there before the outbox is negative:
+    write -- before it.
+    """
+
+    async def do(backend: Backend) -> int:
+        return await backend.app.outboxes.retry(backend, outbox, list(numbers) or None)
+
+    count = with_backend(options, do)
+    if numbers and not count:
+        raise DataError(f"Outbox {outbox} has no such message that has failed.", fix="See penstock outbox messages.")
+    say(f"{counted(count, 'message')} of {outbox} will be tried again." if count else f"{outbox} has none that failed.")
+
+
+@command.command("skip")
+@click.argument("outbox")
+@click.argument("number", type=int)
+@click.option("--reason", required=True, help="Why; the log tells it.")
+@_yes
+@pass_options
+def skip(options: Options, outbox: str, number: int, reason: str, yes: bool) -> None:
+    """Pass by the message of OUTBOX with this NUMBER, which has failed: its handler never gets it."""
+
+    async def do(backend: Backend) -> None:
+        name = (await outbox_of(backend.engine.store, outbox)).plan.name
+        await _expect_failed(backend, name, number)
+        confirm(f"Pass message {number} of {name} by, for good?", sure=yes)
+        await backend.app.outboxes.skip(backend, name, number, reason)
+
+    with_backend(options, do)
+    say(f"Message {number} of {outbox} is passed by.")
+
+
+@command.command("pause")
+@click.argument("outbox")
+@pass_options
+def pause(options: Options, outbox: str) -> None:
+    """Hand over nothing of OUTBOX any more, on all machines, until it is resumed. What is written is kept."""
+    with_backend(options, lambda backend: backend.app.outboxes.pause(backend, outbox))
+    say(f"{outbox} is paused. The change feed keeps what is written meanwhile, and grows.")
+
+
+@command.command("resume")
+@click.argument("outbox")
+@pass_options
+def resume(options: Options, outbox: str) -> None:
+    """Hand over messages of a paused OUTBOX again."""
+    with_backend(options, lambda backend: backend.app.outboxes.resume(backend, outbox))
+    say(f"{outbox} is resumed.")
+
+
+@command.command("move")
+@click.argument("outbox")
+@click.option("--to", required=True, metavar="PLACE", help="beginning, end, a time, or a position.")
+@_yes
+@pass_options
+def move(options: Options, outbox: str, to: str, yes: bool) -> None:
+    """Have OUTBOX go on from elsewhere: sending again what is kept, or passing messages by.
+
+    The PLACE is "beginning", that of what is kept; "end", behind all there is; a time with its offset, such as
+    2030-05-01T09:00Z, before all that was written then or later; or a position that penstock outbox show has told.
+    """
+    place = _place(to)
+
+    async def do(backend: Backend) -> OutboxStatus:
+        name = (await outbox_of(backend.engine.store, outbox)).plan.name
+        before = await _status(backend, name)
+        end = (
+            "\nNone of these will be handed over." if to == "end" else "\nMessages are passed by, or handed over again."
+        )
+        confirm(f"Move {name} to {to}?", f"{name} has {_left(before)} to hand over.{end}", sure=yes)
+        return await backend.app.outboxes.move(backend, name, place)
+
+    moved = with_backend(options, do)
+    say(f"{moved.name} is moved, and has {_left(moved)} to hand over.")
+
+
+@command.command("rebuild")
+@click.argument("outbox")
+@_yes
+@pass_options
+def rebuild(options: Options, outbox: str, yes: bool) -> None:
+    """Make what the handler of OUTBOX has written anew, from the rows that there are.
+
+    Its reset runs and it begins with all rows again, in one transaction.
+    """
+
+    async def do(backend: Backend) -> None:
+        name = (await outbox_of(backend.engine.store, outbox)).plan.name
+        reset_of(backend.app.outboxes.find(name), name)  # what cannot be is refused before anybody is asked
+        confirm(
+            f"Rebuild {name}?",
+            f"What {name} has written is cleared, and is incomplete until all rows are sent.",
+            sure=yes,
+        )
+        await backend.app.outboxes.rebuild(backend, name)
+
+    with_backend(options, do)
+    say(f"{outbox} begins with all rows again. See penstock outbox show {outbox} for how far it has come.")
+
+
+@command.command("resend")
+@click.argument("outbox")
+@click.option(
+    "--where", required=True, metavar="TEXT", help="Which rows: a condition such as 'day >= 7 and shop == \"a\"'."
+)
+@_yes
+@pass_options
+def resend(options: Options, outbox: str, where: str, yes: bool) -> None:
+    """Send rows of the table of OUTBOX again, as they are now, in order, behind what it has still to hand over."""
+
+    async def do(backend: Backend) -> int:
+        name = (await outbox_of(backend.engine.store, outbox)).plan.name
+        chosen_rows(backend.app.outboxes.find(name), name, where)  # what cannot be is refused before anybody is asked
+        confirm(f"Send rows of {name} again?", f"Its handler gets each row of which this is true: {where}", sure=yes)
+        return await backend.app.outboxes.resend(backend, name, where)
+
+    count = with_backend(options, do)
+    say(f"{counted(count, 'row')} will be sent again by {outbox}.")
+
+
+@command.command("drop")
+@click.argument("outbox")
+@_yes
+@pass_options
+def drop(options: Options, outbox: str, yes: bool) -> None:
+    """Forget OUTBOX: its place, the messages that it has put aside, and what is captured for it."""
+
+    async def do(backend: Backend) -> bool:
+        name = (await outbox_of(backend.engine.store, outbox)).plan.name
+        before = await _status(backend, name)
+        read_by = f"\nIt is read by {before.read_by} now." if before.read_by else ""
+        aside = f" {counted(before.parked, 'message')} parked will be forgotten." if before.parked else ""
+        never = ", and never will" if before.messages or before.older_rows is not None else ""
+        confirm(f"Drop {name}?", f"{name} has {_left(before)} to hand over{never}.{aside}{read_by}", sure=yes)
+        await backend.app.outboxes.drop(backend, name)
+        return before.declared
+
+    declared = with_backend(options, do)
+    say(f"{outbox} is dropped." + (" This program declares it, and makes it anew when it starts." if declared else ""))
+
+
+# ----- steps
+
+
+async def _status(backend: Backend, name: str) -> OutboxStatus:
+    return next(one for one in await backend.app.outboxes.list(backend) if one.name == name)
+
+
+async def _expect_failed(backend: Backend, name: str, number: int) -> None:
+    """Refuse a message that has not failed, before anybody is asked."""
+    if not -(2**63) < number < 2**63:
+        raise click.BadParameter(f"{number} is no number of a message.")
+    next_one = await backend.app.outboxes.messages(backend, name, states=("failing",), limit=1)
+    aside = await backend.app.outboxes.messages(backend, name, states=("halted", "parked"), limit=1, after=number - 1)
+    if number not in {one.number for one in (*next_one.messages, *aside.messages)}:
+        raise DataError(f"Outbox {name} has no message {number} that has failed.", fix="See penstock outbox messages.")
+
+
+def _left(one: OutboxStatus) -> str:
+    messages = [counted(one.messages, "message")] if one.messages else []
+    rows = ["rows that were there before it"] if one.older_rows is not None else []
+    return " and ".join([*messages, *rows]) or "no messages"
+
+
+def _place(to: str) -> str | datetime:
+    try:
+        place = read_place(to)
+    except ValueInvalid as error:
+        raise click.UsageError(f"--to {error}") from error
+    if isinstance(place, str) and place not in {"beginning", "end"}:
+        Position.parse(place)  # what is none is refused before anybody is asked
+    return place
