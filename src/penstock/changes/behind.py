@@ -16,18 +16,12 @@ LARGE, FULL = 256 * 2**20, 2**30  # bytes of the feed: twice what it has when it
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a reader stands.
-
-    Attributes:
-        moved_at: When it last moved.
-        rows: How many changes it has still to read, as far as they were counted.
-        oldest_at: When the oldest of these was written; None if there are none.
-    """
+    """How a reader stands."""
 
     name: str
-    moved_at: datetime
-    rows: int
-    oldest_at: datetime | None
+    moved_at: datetime  # when it last moved
+    rows: int  # how many changes it has still to read, as far as they were counted
+    oldest_at: datetime | None  # when the oldest of these was written; None if there are none
 
     def age(self, now: datetime) -> timedelta:
         """For how long the oldest change that it has still to read was written; nothing if there is none."""
@@ -40,15 +34,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A reader is behind.
+    """A reader is behind."""
 
-    Attributes:
-        stopped: Whether it does not move at all.
-        full: Whether the feed takes so much room by now that somebody has to do something.
-    """
-
-    stopped: bool
-    full: bool
+    stopped: bool  # whether it does not move at all
+    full: bool  # whether the feed takes so much room by now that somebody has to do something
 
 
 def behind(reader: Standing, size: int, now: datetime) -> Behind | None:

@@ -24,27 +24,19 @@ _decode_any = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal).decode
 
 @dataclass(slots=True)  # not frozen: thousands are made at once, and that takes twice as long
 class CapturedChange:
-    """One change of a row that some interest wants.
+    """One change of a row that some interest wants."""
 
-    Attributes:
-        seq: Its number. Those of one transaction follow its statements, those of one row follow its locks.
-        interest: The number of the interest.
-        kind: ``enter``, ``change`` or ``leave`` the rows that the interest is about; ``delete``; ``truncate``, if all
-            rows of the table or of one of its partitions are gone; ``lost``, if one could not be told, as a column is
-            gone or has another name; ``resent``, if the row is as it was and somebody asked for it.
-        key: The key of the row as JSON, always spelled alike for the same row; None of a truncation, or if it is lost.
-        before: Columns that the interest captures, as they were, as JSON.
-        after: The same as they are then.
-        changed_at: When it was written, by the database's clock; it is committed later.
-    """
-
-    seq: int
-    interest: int
+    seq: int  # its number. Those of one transaction follow its statements, those of one row follow its locks
+    interest: int  # the number of the interest
+    # ``enter``, ``change`` or ``leave`` the rows that the interest is about; ``delete``; ``truncate``, if all rows of
+    # the table or of one of its partitions are gone; ``lost``, if one could not be told, as a column is gone or has
+    # another name; ``resent``, if the row is as it was and somebody asked for it
     kind: str
+    # the key of the row as JSON, always spelled alike for the same row; None of a truncation, or if it is lost
     key: str | None
-    before: str | None
-    after: str | None
-    changed_at: datetime
+    before: str | None  # columns that the interest captures, as they were, as JSON
+    after: str | None  # the same as they are then
+    changed_at: datetime  # when it was written, by the database's clock; it is committed later
 
     def key_values(self) -> tuple[Any, ...]:
         """The key, column by column, as `read_values` gives them."""

@@ -49,20 +49,14 @@ NOTHING = Snapshot(_BEFORE_ALL)
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a reader has come.
+    """How far a reader has come."""
 
-    Attributes:
-        seen: All that this snapshot shows has been handed over. On SQLite commits follow the order of numbers, and
-            `high` says it all.
-        batch: Inside an unfinished batch: the snapshot under which it is read to its end.
-        last: Inside an unfinished batch: the number of the last change handed over.
-        high: No change with a greater number was ever handed over.
-    """
-
+    # all that this snapshot shows has been handed over. On SQLite commits follow the order of numbers, and `high` says
+    # it all
     seen: Snapshot = NOTHING
-    batch: Snapshot | None = None
-    last: int = 0
-    high: int = 0
+    batch: Snapshot | None = None  # inside an unfinished batch: the snapshot under which it is read to its end
+    last: int = 0  # inside an unfinished batch: the number of the last change handed over
+    high: int = 0  # no change with a greater number was ever handed over
 
     @classmethod
     def parse(cls, text: str) -> Position:

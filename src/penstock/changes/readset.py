@@ -23,22 +23,14 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """Rows of a table whose `columns` begin with `prefix`, and whose next column lies between two bounds.
-
-    Attributes:
-        index: Name of the index that was read, or None for the table by its key.
-        columns: The columns of the index, in order.
-        prefix: Values that the first columns equal; None stands for NULL.
-        lower: Lower bound of the next column, or None for no bound.
-        upper: Upper bound of the next column, or None for no bound.
-    """
+    """Rows of a table whose `columns` begin with `prefix`, and whose next column lies between two bounds."""
 
     table: str
-    index: str | None
-    columns: tuple[str, ...]
-    prefix: tuple[Any, ...] = ()
-    lower: Bound | None = None
-    upper: Bound | None = None
+    index: str | None  # name of the index that was read, or None for the table by its key
+    columns: tuple[str, ...]  # the columns of the index, in order
+    prefix: tuple[Any, ...] = ()  # values that the first columns equal; None stands for NULL
+    lower: Bound | None = None  # lower bound of the next column, or None for no bound
+    upper: Bound | None = None  # upper bound of the next column, or None for no bound
 
     def covers(self, row: Sequence[Any], columns: Columns) -> bool:
         """Whether a row lies in the range.
@@ -60,15 +52,10 @@ class RangeRead:
 
 @dataclass(slots=True)
 class ReadSet:
-    """What one transaction looked at.
+    """What one transaction looked at."""
 
-    Attributes:
-        ranges: Every range read, in order.
-        everything: Whether it read by SQL, so that any change may concern it.
-    """
-
-    ranges: list[RangeRead] = field(default_factory=list)
-    everything: bool = False
+    ranges: list[RangeRead] = field(default_factory=list)  # every range read, in order
+    everything: bool = False  # whether it read by SQL, so that any change may concern it
 
     def note(self, read: RangeRead) -> None:
         """Add a range."""

@@ -14,19 +14,12 @@ SOONEST, LATEST = 0.05, 10.0  # seconds between looks
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """How the slots of the feed stand.
+    """How the slots of the feed stand."""
 
-    Attributes:
-        current: The one into which changes are written.
-        since: Since when.
-        sizes: How many bytes each holds.
-        keep_for: How long changes are kept at least, though all readers have passed them.
-    """
-
-    current: int
-    since: datetime
-    sizes: Mapping[int, int]
-    keep_for: timedelta = timedelta(0)
+    current: int  # the one into which changes are written
+    since: datetime  # since when
+    sizes: Mapping[int, int]  # how many bytes each holds
+    keep_for: timedelta = timedelta(0)  # how long changes are kept at least, though all readers have passed them
 
     def to_empty(self) -> list[int]:
         """Those that may be emptied once all readers have passed them."""

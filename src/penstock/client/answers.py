@@ -69,15 +69,7 @@ _UNCERTAIN = frozenset({"CommitUncertain", "ShuttingDown"})
 
 
 def read_answer(status: int, headers: Mapping[str, str], content: bytes) -> Any:
-    """The value of an answer.
-
-    Raises:
-        ApplicationError: The function raised it.
-        FunctionError: The function was not found, refused its arguments, or failed.
-        TryAgain: Nothing is wrong with the call; see its kinds.
-        InputError: The server could not read the call.
-        ServerError: It is not an answer of a penstock server, or the server failed.
-    """
+    """The value of an answer, or the error that it stands for, raised."""
     found = _read(content)
     if status == _OK and found.get("status") == "success":
         return found.get("value")

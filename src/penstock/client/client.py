@@ -25,8 +25,6 @@ _LONGEST_PAUSE = 30.0
 
 
 class _Caller:
-    """What both clients share: how calls are written, and whether one is sent again."""
-
     def __init__(self, url: str, retries: int, mutation_retries: int) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"{url!r} is not the URL of a server.", fix="Use http://host:port, or https://….")
@@ -41,7 +39,7 @@ class _Caller:
         )
 
     def _pause(self, kind: _Kind, attempt: int, error: TryAgain) -> float:
-        """After how many seconds a call is sent again; raises the error if it is not."""
+        """Seconds until a call is sent again; raises the error if it is not."""
         uncertain = kind != "query" and error.facts.get("uncertain")
         if attempt > self._retries.get(kind, 0) or uncertain:
             raise error

@@ -22,19 +22,12 @@ MOST_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Which planned times are to be run, and which comes next.
+    """Which planned times are to be run, and which comes next."""
 
-    Attributes:
-        run: Planned times to be run, the earliest first.
-        last: The last planned time that is decided on, from which the next step goes on.
-        next: The planned time after that. It has come already if more are to be run than one step may give.
-        skipped: The first and the last planned time that are not run, or None.
-    """
-
-    run: tuple[datetime, ...]
-    last: datetime
-    next: datetime
-    skipped: tuple[datetime, datetime] | None = None
+    run: tuple[datetime, ...]  # planned times to be run, the earliest first
+    last: datetime  # the last planned time that is decided on, from which the next step goes on
+    next: datetime  # the planned time after that. It has come already if more are to be run than one step may give
+    skipped: tuple[datetime, datetime] | None = None  # the first and the last planned time that are not run, or None
 
 
 def catch_up(

@@ -24,26 +24,17 @@ _UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", t
 
 @dataclass(frozen=True, slots=True)
 class CronPlan:
-    """What is to be run when, as it is stored: a row that cannot be understood is one row, and stops no other.
-
-    Attributes:
-        schedule: See `schedule_text`.
-        jitter: In seconds.
-        function: Name of the function that it runs.
-        job: The job that a run is, as text.
-        takes_planned_at: Whether the function is given the planned time.
-        declared: Whether a program declares it; if not, it was created at run time.
-    """
+    """What is to be run when, as it is stored: a row that cannot be understood is one row, and stops no other."""
 
     name: str
-    schedule: str
+    schedule: str  # see `schedule_text`
     catch_up: CatchUp
     overlap: Overlap
-    jitter: float
-    function: str
-    job: str
-    takes_planned_at: bool
-    declared: bool
+    jitter: float  # in seconds
+    function: str  # name of the function that it runs
+    job: str  # the job that a run is, as text
+    takes_planned_at: bool  # whether the function is given the planned time
+    declared: bool  # whether a program declares it; if not, it was created at run time
 
     def cron(self) -> Cron:
         """The cron that it is.
@@ -57,22 +48,14 @@ class CronPlan:
 
 @dataclass(frozen=True, slots=True)
 class KeptCron:
-    """A plan, and how far it has come.
-
-    Attributes:
-        paused: Whether nothing is run until it is resumed.
-        last_at: All planned times up to here are decided on.
-        next_at: The planned time after that.
-        job_id: The job of its last run, if there was one.
-        planned_at: The planned time of that run.
-    """
+    """A plan, and how far it has come."""
 
     plan: CronPlan
-    paused: bool
-    last_at: datetime
-    next_at: datetime
-    job_id: UUID | None = None
-    planned_at: datetime | None = None
+    paused: bool  # whether nothing is run until it is resumed
+    last_at: datetime  # all planned times up to here are decided on
+    next_at: datetime  # the planned time after that
+    job_id: UUID | None = None  # the job of its last run, if there was one
+    planned_at: datetime | None = None  # the planned time of that run
 
 
 def plan_of(cron: Cron, *, function: str, job: str, takes_planned_at: bool = False, declared: bool = False) -> CronPlan:

@@ -17,34 +17,21 @@ Reason = Literal["missed", "under way"]
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Planned times that are not run.
+    """Planned times that are not run."""
 
-    Attributes:
-        first: The first of them.
-        last: The last of them.
-        reason: They were missed and are not caught up, or an earlier run is still under way.
-    """
-
-    first: datetime
-    last: datetime
-    reason: Reason
+    first: datetime  # the first of them
+    last: datetime  # the last of them
+    reason: Reason  # they were missed and are not caught up, or an earlier run is still under way
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What becomes of a cron whose time has come.
+    """What becomes of a cron whose time has come."""
 
-    Attributes:
-        run: The planned time that is run now, or None.
-        last: The last planned time that is decided on.
-        next: The planned time after that; it may have come already.
-        skips: What is not run.
-    """
-
-    run: datetime | None
-    last: datetime
-    next: datetime
-    skips: tuple[Skip, ...] = ()
+    run: datetime | None  # the planned time that is run now, or None
+    last: datetime  # the last planned time that is decided on
+    next: datetime  # the planned time after that; it may have come already
+    skips: tuple[Skip, ...] = ()  # what is not run
 
 
 def take_turn(cron: Cron, last: datetime, now: datetime, *, under_way: bool) -> Turn | None:

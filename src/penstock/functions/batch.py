@@ -24,20 +24,13 @@ LONGEST_LINGER = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """How a function takes its calls.
+    """How a function takes its calls."""
 
-    Attributes:
-        handler: Takes a ctx and a list of calls; gives a list of as many results, or exceptions.
-        size: How many calls it takes at most.
-        of: What one call is made with, such as a dataclass or a pydantic model.
-        linger: How long the first of them waits for more.
-        with_attempts: Whether the handler takes each call with the attempt at its job, as those of reactive tasks do.
-    """
-
-    handler: Callable[..., Any]
-    size: int
-    of: Callable[..., Any]
-    linger: timedelta
+    handler: Callable[..., Any]  # takes a ctx and a list of calls; gives a list of as many results, or exceptions
+    size: int  # how many calls it takes at most
+    of: Callable[..., Any]  # what one call is made with, such as a dataclass or a pydantic model
+    linger: timedelta  # how long the first of them waits for more
+    # whether the handler takes each call with the attempt at its job, as those of reactive tasks do
     with_attempts: bool = False
 
     def item(self, name: str, arguments: dict[str, Any]) -> Any:

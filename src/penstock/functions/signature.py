@@ -38,20 +38,16 @@ class Signature:
         handler: The function.
         name: Its name.
         of: For a batch function: what one call is made with, whose parameters are then its arguments.
-
-    Attributes:
-        parameters: The names of its arguments, in order.
-        ids: Those of them that are ids of a managed table, with the table.
     """
 
     def __init__(self, handler: Callable[..., Any], name: str, of: Callable[..., Any] | None = None) -> None:
         self.name = name
         taken = handler if of is None else of
         parameters = list(inspect.signature(taken).parameters.values())[1 if of is None else 0 :]
-        self.parameters = tuple(parameter.name for parameter in parameters)
+        self.parameters = tuple(parameter.name for parameter in parameters)  # the names of its arguments, in order
         hints = _hints(taken, name)
         fields = {parameter.name: _annotation(hints, parameter) for parameter in parameters}
-        self.ids = _ids(fields)
+        self.ids = _ids(fields)  # those of them that are ids of a managed table, with the table
         self._arguments = _build(name, lambda: _arguments_validator(name, fields))
         result = hints.get("return", Any)
         if of is not None:

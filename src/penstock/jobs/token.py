@@ -23,17 +23,11 @@ _TOKEN = re.compile(r"([a-z0-9_]+)\.([1-9][0-9]{0,8})\.([A-Za-z0-9_-]+)")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as it is stored.
+    """A token as it is stored."""
 
-    Attributes:
-        job_id: The job that it ends.
-        attempt: The attempt that it was made for.
-        hash: Of the whole text.
-    """
-
-    job_id: UUID
-    attempt: int
-    hash: str
+    job_id: UUID  # the job that it ends
+    attempt: int  # the attempt that it was made for
+    hash: str  # of the whole text
 
     def fits(self, stored: str) -> bool:
         """Whether it is the one whose hash was stored; takes the same time if it is not."""

@@ -15,16 +15,11 @@ from penstock.reactive.signature import read_signature, signature
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """What is meant by one declaration.
+    """What is meant by one declaration."""
 
-    Attributes:
-        condition: Which rows; None if the triggers say that exactly.
-        kinds: Which kinds of changes are messages.
-        fields: Of which columns one differs in an update that is a message; empty if the triggers see to that.
-    """
-
-    condition: Condition | None = None
-    kinds: tuple[str, ...] = ()
+    condition: Condition | None = None  # which rows; None if the triggers say that exactly
+    kinds: tuple[str, ...] = ()  # which kinds of changes are messages
+    # of which columns one differs in an update that is a message; empty if the triggers see to that
     fields: tuple[str, ...] = ()
 
     def text(self) -> str:

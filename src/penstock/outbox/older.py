@@ -14,20 +14,13 @@ _OF_ONE_BEGINNING, _BEGINNINGS = 2**32, 2**20  # so that no number comes again s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Older:
-    """How far the rows that are older have been handed over.
+    """How far the rows that are older have been handed over."""
 
-    Attributes:
-        after: The place of the last one in their order, as JSON; None before the first.
-        count: How many numbers were given.
-        order: The columns by which they are ordered, before their key.
-        base: What is added to the numbers.
-        failed: The number and the key of the next one, if it has failed before the outbox was moved.
-    """
-
-    after: str | None = None
-    count: int = 0
-    order: tuple[str, ...] = ()
-    base: int = 0
+    after: str | None = None  # the place of the last one in their order, as JSON; None before the first
+    count: int = 0  # how many numbers were given
+    order: tuple[str, ...] = ()  # the columns by which they are ordered, before their key
+    base: int = 0  # what is added to the numbers
+    # the number and the key of the next one, if it has failed before the outbox was moved
     failed: tuple[int, str] | None = None
 
     @property

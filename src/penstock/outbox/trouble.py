@@ -22,31 +22,18 @@ _SECOND, _MINUTE, _LONGEST_HALT = timedelta(seconds=1), timedelta(minutes=1), ti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """A message that has failed, or what keeps an outbox from going on at all.
+    """A message that has failed, or what keeps an outbox from going on at all."""
 
-    Attributes:
-        seq: Its number; 0 if it is the outbox itself that waits for somebody to look after it.
-        attempts: How many attempts have failed.
-        since: When the first one failed.
-        retry_at: When it is tried again; None if not by itself.
-        error: Why the last one failed.
-        traceback: Where.
-        halted: Whether its attempts are used up. It may be tried again all the same.
-        key: The key of its row, or of the message.
-        left: What is left of older rows once it is passed by, if it is one of them.
-        deaths: How many processes in a row have died while they handed it over.
-    """
-
-    seq: int
-    attempts: int
-    since: datetime
-    retry_at: datetime | None
-    error: str
-    traceback: str | None = None
-    halted: bool = False
-    key: str | None = None
-    left: str | None = None
-    deaths: int = 0
+    seq: int  # its number; 0 if it is the outbox itself that waits for somebody to look after it
+    attempts: int  # how many attempts have failed
+    since: datetime  # when the first one failed
+    retry_at: datetime | None  # when it is tried again; None if not by itself
+    error: str  # why the last one failed
+    traceback: str | None = None  # where
+    halted: bool = False  # whether its attempts are used up. It may be tried again all the same
+    key: str | None = None  # the key of its row, or of the message
+    left: str | None = None  # what is left of older rows once it is passed by, if it is one of them
+    deaths: int = 0  # how many processes in a row have died while they handed it over
 
     def text(self) -> str:
         """The same as JSON."""

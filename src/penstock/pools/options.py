@@ -22,16 +22,12 @@ OnDuplicate = Literal["return", "reject", "replace", "debounce"]
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """What is done when there is work with the same key.
+    """What is done when there is work with the same key."""
 
-    Attributes:
-        does: Return its id; refuse the new one; or, while it is pending, put the new one in its place: ``replace``,
-            and ``debounce``, which counts the delay anew.
-        max_wait: How long it may be put off by that, from when the first was enqueued.
-    """
-
+    # return its id; refuse the new one; or, while it is pending, put the new one in its place: ``replace``, and
+    # ``debounce``, which counts the delay anew
     does: OnDuplicate = "return"
-    max_wait: timedelta | None = None
+    max_wait: timedelta | None = None  # how long it may be put off by that, from when the first was enqueued
 
     @property
     def until_start(self) -> bool:

@@ -91,33 +91,22 @@ RateLimit = TokenBucket | FixedWindow
 
 @dataclass(frozen=True, slots=True)
 class RateState:
-    """What is left of a rate limit, as it is stored. No state at all is a rate limit of which nothing was taken yet.
+    """What is left of a rate limit, as it is stored. No state at all is a rate limit of which nothing was taken yet."""
 
-    Attributes:
-        value: Parts of tokens that are left; below zero if more are reserved.
-        parts: How many parts a token has: as many as are needed for a whole number of them to come in a microsecond.
-        moment: The latest time seen, for which the value holds; in UTC.
-    """
-
-    value: int
-    parts: int
-    moment: datetime
+    value: int  # parts of tokens that are left; below zero if more are reserved
+    parts: int  # how many parts a token has: as many as are needed for a whole number of them to come in a microsecond
+    moment: datetime  # the latest time seen, for which the value holds; in UTC
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of an attempt to take tokens.
+    """What became of an attempt to take tokens."""
 
-    Attributes:
-        ok: Whether they were taken or reserved.
-        state: What is to be stored; if they were not taken, what was stored before.
-        retry_after: Zero for tokens that were taken. For tokens that were reserved, after which time what they are for
-            may begin. For tokens that were refused, after which time the same attempt succeeds, and no sooner, if
-            nobody takes others meanwhile.
-    """
-
-    ok: bool
-    state: RateState | None
+    ok: bool  # whether they were taken or reserved
+    state: RateState | None  # what is to be stored; if they were not taken, what was stored before
+    # zero for tokens that were taken. For tokens that were reserved, after which time what they are for may begin. For
+    # tokens that were refused, after which time the same attempt succeeds, and no sooner, if nobody takes others
+    # meanwhile
     retry_after: timedelta
 
 

@@ -15,55 +15,35 @@ from penstock.pools.rates import RateLimit, RateState, peek, take
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """How the gate of a pool stands.
+    """How the gate of a pool stands."""
 
-    Attributes:
-        key_parallelism: How many jobs of one concurrency key run at once; None for any number.
-        rate_limit: How many jobs of the pool start in a time; None for any number.
-        key_rate_limit: How many of one concurrency key do.
-        rate: What is left of the pool's rate limit.
-        opens_at: When the next key may start a job of those that wait for tokens only, and have no turn therefore.
-    """
-
-    key_parallelism: int | None = None
-    rate_limit: RateLimit | None = None
-    key_rate_limit: RateLimit | None = None
-    rate: RateState | None = None
+    key_parallelism: int | None = None  # how many jobs of one concurrency key run at once; None for any number
+    rate_limit: RateLimit | None = None  # how many jobs of the pool start in a time; None for any number
+    key_rate_limit: RateLimit | None = None  # how many of one concurrency key do
+    rate: RateState | None = None  # what is left of the pool's rate limit
+    # when the next key may start a job of those that wait for tokens only, and have no turn therefore
     opens_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A concurrency key whose jobs wait at a gate. Jobs without one have an empty one, which has no limit of its own.
+    """A concurrency key whose jobs wait at a gate. Jobs without one have an empty one, which has no limit of its own."""
 
-    Attributes:
-        key: The key.
-        waiting: How many of its jobs wait; counted no further than there is room.
-        running: How many run.
-        rate: What is left of its own rate limit.
-    """
-
-    key: str
-    waiting: int
-    running: int = 0
-    rate: RateState | None = None
+    key: str  # the key
+    waiting: int  # how many of its jobs wait; counted no further than there is room
+    running: int = 0  # how many run
+    rate: RateState | None = None  # what is left of its own rate limit
 
 
 @dataclass(slots=True)
 class Passage:
-    """What passes a gate.
+    """What passes a gate."""
 
-    Attributes:
-        counts: How many jobs of each key, in the order of their first turns.
-        last: The key that had the last turn; None if none had one.
-        rates: What is left of rate limits of which something was taken; that of the pool has an empty key.
-        again: After which time more may pass, if a rate limit is in the way.
-    """
-
-    counts: dict[str, int] = field(default_factory=dict)
-    last: str | None = None
+    counts: dict[str, int] = field(default_factory=dict)  # how many jobs of each key, in the order of their first turns
+    last: str | None = None  # the key that had the last turn; None if none had one
+    # what is left of rate limits of which something was taken; that of the pool has an empty key
     rates: dict[str, RateState] = field(default_factory=dict)
-    again: timedelta | None = None
+    again: timedelta | None = None  # after which time more may pass, if a rate limit is in the way
 
 
 def passage(gate: Gate, turns: Sequence[Turn], room: int, now: datetime) -> Passage:

@@ -35,7 +35,6 @@ from penstock.schema.fields import Kind
 
 
 def describe(expression: Expression) -> str:
-    """A term or a condition as text."""
     if isinstance(expression, TERMS):
         return _term(expression)
     if isinstance(expression, (Every, Some)):

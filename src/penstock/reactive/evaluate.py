@@ -75,7 +75,6 @@ _CLASSES: dict[Kind, type | tuple[type, ...]] = {
 
 
 def holds(condition: Condition, values: Values) -> bool:
-    """Whether a condition is true of a row."""
     if isinstance(condition, Every):
         return all(holds(one, values) for one in condition.conditions)
     if isinstance(condition, Some):
@@ -86,7 +85,7 @@ def holds(condition: Condition, values: Values) -> bool:
 
 
 def watched(expressions: Iterable[Expression], values: Values) -> tuple[Any, ...]:
-    """What some terms and conditions say of a row; `same` tells whether it has changed."""
+    """Values of some terms and conditions; `same` tells whether they have changed."""
     return tuple(
         _read(one, values) if isinstance(one, (Field, Path, Constant, Length, Arithmetic)) else holds(one, values)
         for one in expressions
@@ -108,7 +107,6 @@ def same(left: Any, right: Any) -> bool:
 
 
 def row_values(definition: TableDefinition, row: Table, columns: Iterable[str]) -> dict[str, Any]:
-    """The values of some columns of a row object."""
     return {name: _field_value(definition.column(name), row.__dict__.get(name)) for name in columns}
 
 
@@ -124,7 +122,7 @@ def _field_value(column: Column, value: Any) -> Any:
 
 
 def normal_value(kind: Kind, value: Any) -> Any:
-    """A value in the form that `schema.fields` gives stores, in the one form of `Values`; None if it is none."""
+    """A value from `schema.fields` in the form of `Values`; None if it is invalid."""
     if not isinstance(value, _CLASSES[kind]) or (isinstance(value, bool) and kind is not Kind.BOOLEAN):
         return None
     return _NORMAL.get(kind, _unchanged)(value)
@@ -151,7 +149,7 @@ def _finite(value: Decimal | int) -> Decimal | None:
 
 
 def parsed(text: str | bytes) -> Any:
-    """JSON as `Values` has it; None if it is none."""
+    """JSON as `Values` has it; None if it is invalid."""
     try:
         return json.loads(text, parse_float=Decimal, parse_int=Decimal, parse_constant=_no_number)
     except (ValueError, ArithmeticError, RecursionError):
@@ -251,7 +249,6 @@ def _leaf(leaf: Any, values: Values) -> bool:
 
 
 def _says(leaf: Any, found: Any, values: Values) -> bool:
-    """A leaf on a value that is there."""
     if isinstance(leaf, OneOf):
         return any(same(found, _read(constant, values)) for constant in leaf.constants)
     if isinstance(leaf, TextIs):
@@ -275,7 +272,6 @@ def _compared(leaf: Compare, values: Values) -> bool:
 
 
 def _as(kind: Kind, value: Any) -> Any:
-    """A value as one of the kind in which it is compared."""
     if kind is Kind.REAL and isinstance(value, int):
         return float(value)
     if kind in {Kind.DECIMAL, Kind.JSON} and isinstance(value, int) and not isinstance(value, bool):

@@ -33,13 +33,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A part of a filter that decides whether a row matches.
-
-    Attributes:
-        part: The part as text.
-        holds: Whether it is true of the row.
-        found: What it found: each term with its value, as text.
-    """
+    """A part of a filter that decides, whether it is true of the row, and each of its terms with its value."""
 
     part: str
     holds: bool

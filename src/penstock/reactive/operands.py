@@ -48,14 +48,7 @@ _WITH_LENGTH = (Kind.TEXT, Kind.BYTES, Kind.JSON)
 
 
 class Operand(StandIn):
-    """Stands in for a value.
-
-    Args:
-        at: Where the expression is declared.
-        node: Its term.
-        column: The column it is, if it is one.
-        shape: What is known of what it holds, if it is JSON.
-    """
+    """Stands in for a value; `shape` is the annotation of JSON, as far as it is known."""
 
     __slots__ = ("_column", "_shape")
     _column: Column | None
@@ -69,7 +62,6 @@ class Operand(StandIn):
     # ----- what it may be asked
 
     def in_(self, options: Iterable[Any]) -> Clause:
-        """Whether it equals one of some values."""
         if isinstance(options, (str, bytes, StandIn)) or not isinstance(options, Iterable):
             self._at.refuse(f"{self!r}.in_() takes a list or tuple of values, not {options!r}")
         given = (
@@ -86,23 +78,18 @@ class Operand(StandIn):
         return Clause(self._at, parts[0] if len(parts) == 1 else Some(tuple(parts)))
 
     def is_none(self) -> Clause:
-        """Whether it is not there."""
         return Clause(self._at, Missing(self._node))
 
     def startswith(self, text: str) -> Clause:
-        """Whether it is a text that begins with another one."""
         return self._text_is("startswith", text)
 
     def endswith(self, text: str) -> Clause:
-        """Whether it is a text that ends with another one."""
         return self._text_is("endswith", text)
 
     def contains(self, text: str) -> Clause:
-        """Whether it is a text that contains another one."""
         return self._text_is("contains", text)
 
     def matches(self, pattern: str) -> Clause:
-        """Whether it is a text in which a pattern is found."""
         self._check_text("matches", pattern)
         try:
             common_pattern(pattern)
@@ -111,13 +98,11 @@ class Operand(StandIn):
         return Clause(self._at, Matches(self._node, str.__str__(pattern)))
 
     def length(self) -> Operand:
-        """How many characters, bytes or elements it has."""
         if self._node.kind not in _WITH_LENGTH:
             self._at.refuse(f"{self!r} has no length, as it is of kind {self._node.kind.value}")
         return Operand(self._at, Length(self._node))
 
     def has(self, value: Any) -> Clause:
-        """Whether it is a JSON array with an element that equals a value."""
         if self._node.kind is not Kind.JSON:
             self._at.refuse(f"{self!r} is no JSON and has no elements", "Write .contains(…) for a part of a text")
         constant = self._constant(value)

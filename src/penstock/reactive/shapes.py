@@ -21,11 +21,7 @@ class StepInvalid(ValueError):
 
 
 def step_into(annotation: Any, step: Step) -> tuple[Step, Any]:
-    """A step as JSON has it, and the annotation of what it leads to.
-
-    Raises:
-        StepInvalid: There is no such field, or the key or place cannot be.
-    """
+    """A step as JSON has it, and the annotation of what it leads to."""
     if isinstance(step, bool) or not isinstance(step, (str, int)):
         raise StepInvalid(f"[{step!r}] is no step into JSON. Write a key such as ['city'], or a place such as [0]")
     inner = _bare(annotation)

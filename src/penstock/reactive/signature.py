@@ -73,12 +73,11 @@ _READ: dict[Kind, Callable[[Any], Any]] = {
 
 
 def signature(expression: Expression) -> str:
-    """The text of an expression; two have the same one if and only if they are equal."""
+    """The text of an expression; equal texts mean equal expressions."""
     return json.dumps(_written(expression), ensure_ascii=True, separators=(",", ":"))
 
 
 def read_signature(text: str) -> Any:
-    """The expression of a text that `signature` has written."""
     return _read(json.loads(text))
 
 
@@ -110,7 +109,6 @@ def _read(given: Any) -> Any:
 
 
 def _plain_decimal(value: Decimal) -> Decimal:
-    """The same number, written in one way only."""
     if not value:
         return Decimal(0)
     sign, digits, exponent = value.as_tuple()

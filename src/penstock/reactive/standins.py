@@ -22,12 +22,7 @@ _JOINED = "With & and | each comparison needs parentheses: (a == 1) & (b > 2)"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where an expression is declared.
-
-    Attributes:
-        what: What it belongs to, as errors begin: ``Reactive task sync: filter``.
-        definition: The table whose row it is about.
-    """
+    """Where an expression is declared; errors begin with `what`, such as ``Reactive task sync: filter``."""
 
     what: str
     definition: TableDefinition
@@ -39,7 +34,7 @@ class Site:
 
 
 class StandIn:
-    """What a stand-in for anything refuses: whatever would need to know a value now."""
+    """Refuses whatever would need to know a value now."""
 
     __slots__ = ("_at", "_node")
     _at: Site
@@ -77,7 +72,6 @@ class StandIn:
         self._no("len()", "Write .length()")
 
     def __call__(self, *_arguments: Any, **_named: Any) -> NoReturn:
-        """Nothing of a row can be called that is not known here."""
         self._no(f"a call of {self!r}", f"The methods that can be translated are {METHODS}")
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -119,8 +113,6 @@ class StandIn:
 
 
 class Clause(StandIn):
-    """Stands in for what is true or false."""
-
     __slots__ = ()
 
     def _compared(self, _other: object) -> NoReturn:
@@ -138,22 +130,15 @@ class Clause(StandIn):
 
 
 def node_of(one: StandIn) -> Any:
-    """The term or condition that a stand-in keeps."""
     return object.__getattribute__(one, "_node")
 
 
 def refuse(one: StandIn, problem: str, fix: str = "") -> NoReturn:
-    """Raise the error that says what cannot be done with a stand-in."""
     site: Site = object.__getattribute__(one, "_at")
     site.refuse(problem, fix)
 
 
 def condition_of(value: object, at: Site) -> Condition:
-    """The condition that a stand-in says, or is.
-
-    Raises:
-        DeclarationError: It is none.
-    """
     if not isinstance(value, StandIn):
         at.refuse(f"it returned {value!r} instead of a condition on the row", "Return a comparison of its fields")
     node: Expression = node_of(value)
@@ -173,7 +158,7 @@ def no_dunder(name: str) -> None:
 
 
 def _parts(of: type[Every | Some], value: object, one: StandIn) -> tuple[Condition, ...]:
-    """The conditions that are joined; those that were joined in the same way before are not nested."""
+    """The conditions that are joined; those joined in the same way before are not nested."""
     if not isinstance(value, StandIn):
         refuse(one, f"{one!r} is joined with {value!r}, which is no condition on the row", _JOINED)
     condition = condition_of(value, object.__getattribute__(one, "_at"))

@@ -83,27 +83,19 @@ Decode = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table.
+    """One column of a table."""
 
-    Attributes:
-        name: The field's name, and the column's.
-        kind: What it is in SQL.
-        optional: Whether it may hold None (NULL).
-        choices: For an Enum or Literal, the stored values it is limited to; each store adds a CHECK.
-        long: Whether it is for decimals of more digits than a float keeps.
-        required: Whether an insert must name it; otherwise `default` fills it.
-        encode: From a valid Python value to the form a store takes; None passes unchanged through both.
-        decode: From that form to the Python value; None where both are the same.
-    """
-
-    name: str
-    kind: Kind
-    optional: bool
+    name: str  # the field's name, and the column's
+    kind: Kind  # what it is in SQL
+    optional: bool  # whether it may hold None (NULL)
+    # for an Enum or Literal, the stored values it is limited to; each store adds a CHECK
     choices: tuple[str | int, ...] = ()
-    required: bool = True
+    required: bool = True  # whether an insert must name it; otherwise `default` fills it
+    # from a valid Python value to the form a store takes; None passes unchanged through both
     encode: Encode = field(default=lambda value: value, repr=False, compare=False)
+    # from that form to the Python value; None where both are the same
     decode: Decode | None = field(default=None, repr=False, compare=False)
-    long: bool = False
+    long: bool = False  # whether it is for decimals of more digits than a float keeps
     info: FieldInfo | None = field(default=None, repr=False, compare=False)
 
     def check(self, value: Any) -> Any:

@@ -110,43 +110,30 @@ Step = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a table cannot be changed to fit its declaration.
-
-    Attributes:
-        what: What does not fit, as a whole sentence.
-        fix: The way out.
-        column: The column, or the columns, it is about.
-        index: The index it is about.
-        rows: How many rows stand against it, where that is the reason.
-    """
+    """Why a table cannot be changed to fit its declaration."""
 
     table: str
-    what: str
-    fix: str
-    column: str = ""
-    index: str = ""
-    rows: int | None = None
+    what: str  # what does not fit, as a whole sentence
+    fix: str  # the way out
+    column: str = ""  # the column, or the columns, it is about
+    index: str = ""  # the index it is about
+    rows: int | None = None  # how many rows stand against it, where that is the reason
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Rows that a step would lose or break; they have to be counted before.
+    """Rows that a step would lose or break; they have to be counted before."""
 
-    Attributes:
-        rule: Which rows offend: any, those with NULL or with a value in the columns, those with other values than
-            the choices, those that are not unique in the columns.
-        what: The problem as a sentence that lacks the number of rows at its end.
-        always: Whether it is a problem even if no row offends.
-    """
-
+    # which rows offend: any, those with NULL or with a value in the columns, those with other values than the choices,
+    # those that are not unique in the columns
     rule: Rule
     table: str
-    what: str
+    what: str  # the problem as a sentence that lacks the number of rows at its end
     fix: str
     columns: tuple[str, ...] = ()
     choices: tuple[str | int, ...] = ()
     index: str = ""
-    always: bool = False
+    always: bool = False  # whether it is a problem even if no row offends
 
     def problem(self, rows: int) -> Problem | None:
         """The problem it is if this many rows offend."""
@@ -158,21 +145,12 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What lies between a declaration and the stored table.
-
-    Attributes:
-        declared: The declaration in the form of a stored table.
-        stored: The table as it is; None if it does not exist.
-        steps: What to do, in order.
-        guards: Rows that must not exist for it.
-        problems: Why it cannot be done, whatever the rows are.
-        notes: What is left alone.
-    """
+    """What lies between a declaration and the stored table."""
 
     definition: TableDefinition
-    declared: StoredTable
-    stored: StoredTable | None
-    steps: tuple[Step, ...] = ()
-    guards: tuple[Guard, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[str, ...] = ()
+    declared: StoredTable  # the declaration in the form of a stored table
+    stored: StoredTable | None  # the table as it is; None if it does not exist
+    steps: tuple[Step, ...] = ()  # what to do, in order
+    guards: tuple[Guard, ...] = ()  # rows that must not exist for it
+    problems: tuple[Problem, ...] = ()  # why it cannot be done, whatever the rows are
+    notes: tuple[str, ...] = ()  # what is left alone

@@ -17,76 +17,51 @@ _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
-    """A column as the database has it.
-
-    Attributes:
-        type: Its SQL type with its collation, as the store spells it.
-        filled: Whether the database fills it when an insert does not name it: a default, an identity, a formula.
-        generated: Whether it is a formula over other columns, which nobody writes.
-        sql: Its text in CREATE TABLE; only on SQLite, where a table is changed by writing it anew.
-    """
+    """A column as the database has it."""
 
     name: str
-    type: str
+    type: str  # its SQL type with its collation, as the store spells it
     nullable: bool
+    # whether the database fills it when an insert does not name it: a default, an identity, a formula
     filled: bool = False
-    generated: bool = False
-    sql: str = ""
+    generated: bool = False  # whether it is a formula over other columns, which nobody writes
+    sql: str = ""  # its text in CREATE TABLE; only on SQLite, where a table is changed by writing it anew
 
 
 @dataclass(frozen=True, slots=True)
 class StoredIndex:
-    """An index as the database has it.
-
-    Attributes:
-        columns: Its columns as SQL, with what it says of their order.
-        valid: False for an index whose building was interrupted.
-        extra: What penstock's indexes never have: a condition, a method, included columns.
-    """
+    """An index as the database has it."""
 
     name: str
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # its columns as SQL, with what it says of their order
     unique: bool
-    valid: bool = True
-    extra: str = ""
+    valid: bool = True  # False for an index whose building was interrupted
+    extra: str = ""  # what penstock's indexes never have: a condition, a method, included columns
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCheck:
-    """A CHECK as the database has it.
-
-    Attributes:
-        choices: The values it allows in a column; empty if it says something else.
-        valid: False for one that was never checked against the rows that stood there before it.
-    """
+    """A CHECK as the database has it."""
 
     name: str
-    choices: frozenset[str | int] = frozenset()
-    valid: bool = True
+    choices: frozenset[str | int] = frozenset()  # the values it allows in a column; empty if it says something else
+    valid: bool = True  # False for one that was never checked against the rows that stood there before it
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """A table as the database has it. Names are keys in the form in which the database compares them.
-
-    Attributes:
-        schema: The schema it lies in; empty on SQLite.
-        kind: ``table``, or what else bears its name, such as ``view``.
-        key: The columns of its primary key.
-        constraints: Constraints of the table as a whole, as SQL; only on SQLite.
-        options: What follows its columns in CREATE TABLE; only on SQLite.
-        attached: Its indexes and triggers as SQL, by name; only on SQLite.
-    """
+    """A table as the database has it. Names are keys in the form in which the database compares them."""
 
     name: str
     columns: Mapping[str, StoredColumn]
     indexes: Mapping[str, StoredIndex] = field(default_factory=dict)
     checks: Mapping[str, StoredCheck] = field(default_factory=dict)
-    key: tuple[str, ...] = ("id",)
-    kind: str = "table"
-    schema: str = ""
-    constraints: tuple[str, ...] = ()
-    options: str = ""
+    key: tuple[str, ...] = ("id",)  # the columns of its primary key
+    kind: str = "table"  # ``table``, or what else bears its name, such as ``view``
+    schema: str = ""  # the schema it lies in; empty on SQLite
+    constraints: tuple[str, ...] = ()  # constraints of the table as a whole, as SQL; only on SQLite
+    options: str = ""  # what follows its columns in CREATE TABLE; only on SQLite
+    # its indexes and triggers as SQL, by name; only on SQLite
     attached: Mapping[str, str] = field(default_factory=dict)
 
 

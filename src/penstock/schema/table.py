@@ -181,22 +181,14 @@ class _Declared:
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """What a table class means: everything a store needs to know of it.
-
-    Attributes:
-        name: The SQL name; with a schema before a dot for some user-owned tables.
-        key: The columns that identify a row: `id`, or the user-owned table's own.
-        columns: All columns in order, the system's first.
-        indexes: The declared indexes by name.
-        managed: Whether penstock creates and changes the table.
-    """
+    """What a table class means: everything a store needs to know of it."""
 
     table: type[Table]
-    name: str
-    key: tuple[str, ...]
-    managed: bool
-    columns: tuple[Column, ...]
-    indexes: Mapping[str, Index]
+    name: str  # the SQL name; with a schema before a dot for some user-owned tables
+    key: tuple[str, ...]  # the columns that identify a row: `id`, or the user-owned table's own
+    managed: bool  # whether penstock creates and changes the table
+    columns: tuple[Column, ...]  # all columns in order, the system's first
+    indexes: Mapping[str, Index]  # the declared indexes by name
     positions: Mapping[str, int] = field(repr=False)
 
     def column(self, name: str) -> Column:

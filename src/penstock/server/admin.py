@@ -26,12 +26,11 @@ from penstock.errors import (
     TaskNotFound,
     TryAgain,
 )
-from penstock.server.access import exchange_of
+from penstock.server.access import brings, exchange_of
 from penstock.server.adminoutbox import OUTBOX_ROUTES
 from penstock.server.admintasks import TASK_ROUTES
 from penstock.server.adminwords import AdminRoute, read_words
 from penstock.server.answers import Answer, answer_error, refusal
-from penstock.server.bearer import brings
 from penstock.server.http import not_routed, opened, send_answer, send_json
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
@@ -50,7 +49,7 @@ def admin_mount(opening: Opening) -> Mount:
 
 
 class _Gate:
-    """Lets pass who brings the token, before it is looked what is wanted."""
+    """Checks the token before the route is looked up."""
 
     def __init__(self, app: ASGIApp, opening: Opening) -> None:
         self._app = app
@@ -62,11 +61,7 @@ class _Gate:
         await self._app(scope, receive, send)
 
     def _admit(self, request: Request) -> None:
-        """Refuse who may not enter.
-
-        Raises:
-            HTTPException: With 404 if nobody may, with 401 if the token is missing or wrong.
-        """
+        """Refuse with 404 if there is no token, with 401 if the request brings another."""
         if not self._config.admin_token:
             raise HTTPException(404)
         if not brings(request, self._config.admin_token):
@@ -75,16 +70,12 @@ class _Gate:
 
 
 class Admin:
-    """Answers those who may enter."""
-
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._config = opening.config
         self._under_way = 0
 
     def route(self, route: AdminRoute) -> Route:
-        """A route as Starlette takes it."""
-
         async def endpoint(request: Request) -> Response:
             tracing = self._opening.tracing
             with nullcontext() if tracing is None else tracing.incoming(request.headers):
@@ -106,7 +97,7 @@ class Admin:
 
     @asynccontextmanager
     async def _admitted(self, *, limited: bool) -> AsyncIterator[None]:
-        """Take on a request. One that changes something ends by itself in time, and is not cut off."""
+        """Admit a request. A change ends by itself in time, and is not cut off."""
         if self._under_way >= _MOST_AT_ONCE:
             raise Overloaded(f"{_MOST_AT_ONCE} requests to the admin interface are under way.")
         seconds = self._config.call_timeout

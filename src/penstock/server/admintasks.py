@@ -124,11 +124,6 @@ async def _filter(backend: Backend, words: Words) -> TaskFilter[Any]:
 
 
 def _table(backend: Backend, name: str | None) -> type[Table] | None:
-    """A table by its name.
-
-    Raises:
-        Refused: The program declares none of this name.
-    """
     if name is None:
         return None
     for definition in backend.app.definitions():

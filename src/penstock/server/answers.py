@@ -36,13 +36,7 @@ _LONGEST_DATA = 2000
 
 @dataclass(slots=True)
 class Exchange:
-    """What is known of a request while it is answered.
-
-    Attributes:
-        request_id: Tells it from all others; on the answer and in the log.
-        function: The function that it calls.
-        error: The stable code of what went wrong.
-    """
+    """What is known of a request while it is answered; `error` is a stable code."""
 
     request_id: str
     function: str = ""
@@ -60,7 +54,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """How an error that means "try again" is told: its code, its text, and after how many seconds."""
+    """How an error that means "try again" is told; `after` in seconds."""
 
     code: str
     message: str
@@ -83,12 +77,10 @@ _AGAIN: dict[type[TryAgain], _Again] = {
 
 
 def success(value: bytes) -> bytes:
-    """What a call that succeeded is answered."""
     return b'{"status":"success","value":' + value + b"}"
 
 
 def answer_error(error: BaseException, exchange: Exchange, form: Format, *, dev: bool) -> Answer:
-    """The answer to a request that failed."""
     if isinstance(error, Refused):
         exchange.error = error.code
         return refusal(error.status, error.code, error.message, error.headers)
@@ -103,7 +95,7 @@ def refusal(status: int, code: str, message: str, headers: dict[str, str] | None
 
 
 def function_error(error: BaseException, exchange: Exchange, form: Format, *, dev: bool) -> bytes:
-    """What a call is answered whose function raised, or was not there, or refused its arguments."""
+    """The body for a call whose function raised, is unknown, or refused its arguments."""
     exchange.error = getattr(error, "code", "unexpected")
     if isinstance(error, ApplicationError):
         try:
@@ -131,10 +123,9 @@ def _application_error(error: ApplicationError, exchange: Exchange, form: Format
 
 
 def _is_callers(error: BaseException) -> bool:
-    """Whether the caller sent something that cannot be taken, and may read what is said of it.
+    """Whether the error is the caller's, who may then read its text.
 
-    Once its function runs, what is wrong is the function's, and what is said of it may tell of tables and values. Only
-    a cursor is handed through to the query that it belongs to, and what is said of it tells of nothing.
+    Errors inside the function are the function's: their text may tell of tables and values. A cursor's does not.
     """
     return isinstance(error, CursorInvalid) or (isinstance(error, InputError) and error.at_the_door)
 
@@ -173,5 +164,4 @@ def _log(error: BaseException, exchange: Exchange) -> None:
 
 
 def _printable(text: str) -> str:
-    """A text that can be sent, whatever an exception says."""
     return text.encode("utf-8", "backslashreplace").decode()

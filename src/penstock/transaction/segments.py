@@ -19,15 +19,13 @@ class Segment(NamedTuple):
     """Rows whose first columns equal `prefix`, and whose next column lies between bounds, or is or is not NULL.
 
     Values are in the form in which the store holds them.
-
-    Attributes:
-        within: The segment that it is the rest of, whose bounds hold too; only where they are not known to.
     """
 
     prefix: tuple[Any, ...] = ()
     lower: Bound | None = None
     upper: Bound | None = None
     null: bool | None = None
+    # the segment that it is the rest of, whose bounds hold too; only where they are not known to
     within: Segment | None = None
 
     def conditions(self, order: Sequence[str]) -> tuple[tuple[Condition, ...], list[Any]]:

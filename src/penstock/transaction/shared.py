@@ -30,23 +30,18 @@ class Shared:
     Args:
         session: The session.
         ordered: Names of tables each of whose changes is a message of an outbox: they are sent one by one, in order.
-
-    Attributes:
-        found: Names of such tables that were not known.
-        failure: What no savepoint undoes: nothing of this transaction may be committed.
-        rows: Rows as those have left them who have ended well.
-        records: Records of reactive tasks, by task and key; they were read before the session began.
-        savepoints: How many have been made.
     """
 
     def __init__(self, session: Session, ordered: Collection[str] = ()) -> None:
         self.session = session
         self._ordered = ordered
-        self.found: set[str] = set()
+        self.found: set[str] = set()  # names of such tables that were not known
+        # what no savepoint undoes: nothing of this transaction may be committed
         self.failure: BaseException | None = None
-        self.rows: dict[Key, Row | None] = {}
+        self.rows: dict[Key, Row | None] = {}  # rows as those have left them who have ended well
+        # records of reactive tasks, by task and key; they were read before the session began
         self.records: Mapping[tuple[int, str], RecordRow | None] = {}
-        self.savepoints = 0
+        self.savepoints = 0  # how many have been made
         self._kept_back: list[Change] = []
         self._keys: set[Key] = set()
 

@@ -22,20 +22,14 @@ _WORDS = {"nested_query": "run_query", "nested_mutation": "run_mutation"}
 
 
 class Calls:
-    """The ctx calls of one run.
-
-    Attributes:
-        function: The name of the function that runs.
-        ended: Whether the run has ended.
-        dropped: Names of helpers that got its ctx and were dropped before they began.
-    """
+    """The ctx calls of one run."""
 
     __slots__ = ("__weakref__", "_calls", "dropped", "ended", "function")
 
     def __init__(self, function: str) -> None:
-        self.function = function
-        self.ended = False
-        self.dropped: tuple[str, ...] = ()
+        self.function = function  # the name of the function that runs
+        self.ended = False  # whether the run has ended
+        self.dropped: tuple[str, ...] = ()  # names of helpers that got its ctx and were dropped before they began
         self._calls: list[Coroutine[Any, Any, Any]] = []
 
     def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:

@@ -45,16 +45,7 @@ _holds: ContextVar[tuple[object, ...]] = ContextVar("penstock_holds", default=()
 
 
 class Transaction:
-    """One database transaction and all that belongs to it.
-
-    Attributes:
-        now: The time of this execution; a retry has the same.
-        rows: Rows known in this transaction, by table and key, as the store holds them; None where there is none.
-        shared: Its session, if it shares that with others.
-        wakes: Whether workers are to be woken after the commit.
-        committed: What is done once it has committed; never raises.
-        work: The attempt at a job that it runs in.
-    """
+    """One database transaction and all that belongs to it."""
 
     __slots__ = (
         "_bytes_read", "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written",
@@ -74,20 +65,21 @@ class Transaction:
         work: Work | None = None,
     ) -> None:
         self.session = session
-        self.shared = session if isinstance(session, Part) else None
+        self.shared = session if isinstance(session, Part) else None  # its session, if it shares that with others
         self.store = store
         self.statements = statements
         self.clock = clock
-        self.now = now
+        self.now = now  # the time of this execution; a retry has the same
         self.read_set = ReadSet()
         self.write_set = WriteSet()
         self.jobs: list[NewJob] = []
         self.cancels: list[UUID] = []
+        # rows known in this transaction, by table and key, as the store holds them; None where there is none
         self.rows: dict[tuple[type[Table], Any], Row | None] = {}
         self.failure: Exception | None = None
-        self.wakes = False
-        self.committed: list[Callable[[], None]] = []
-        self.work = work
+        self.wakes = False  # whether workers are to be woken after the commit
+        self.committed: list[Callable[[], None]] = []  # what is done once it has committed; never raises
+        self.work = work  # the attempt at a job that it runs in
         self._config = config
         self._seed = seed
         self._random: Random | None = None

@@ -22,29 +22,19 @@ _SYSTEM = frozenset({"id", "creation_time"})  # fields of rows that leave as mar
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What leaves of an object.
+    """What leaves of an object."""
 
-    Attributes:
-        keys: From its attributes to their names on the wire.
-        computed: The same for its computed fields.
-        special: Fields that pydantic must write, because they have a serializer of their own.
-        adapter: How pydantic writes it.
-        whole: Whether pydantic must write all of it.
-        root: Whether it is nothing but its root value.
-        key: For rows: the attributes that are its id on the wire, once it has one; several as an array.
-        timed: For rows: whether it bears its creation time too.
-        open: Whether objects may have fields that the class does not declare.
-    """
-
-    keys: Mapping[str, str]
-    computed: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str]  # from its attributes to their names on the wire
+    computed: Mapping[str, str] = field(default_factory=dict)  # the same for its computed fields
+    # fields that pydantic must write, because they have a serializer of their own
     special: frozenset[str] = frozenset()
-    adapter: TypeAdapter[Any] | None = None
-    whole: bool = False
-    root: bool = False
+    adapter: TypeAdapter[Any] | None = None  # how pydantic writes it
+    whole: bool = False  # whether pydantic must write all of it
+    root: bool = False  # whether it is nothing but its root value
+    # for rows: the attributes that are its id on the wire, once it has one; several as an array
     key: tuple[str, ...] = ()
-    timed: bool = False
-    open: bool = False
+    timed: bool = False  # for rows: whether it bears its creation time too
+    open: bool = False  # whether objects may have fields that the class does not declare
 
     @property
     def is_fixed(self) -> bool:
