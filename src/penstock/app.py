@@ -31,7 +31,7 @@ from penstock.config import Config, check_settings, load_config, unknown_variabl
 from penstock.crons.plan import CronPlan
 from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
-from penstock.functions.tables import distinct, tables_of
+from penstock.functions.registry import distinct, tables_of
 from penstock.jobs.filter import ALL_JOBS, JobFilter, check_limit
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.retry import Retry

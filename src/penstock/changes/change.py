@@ -49,7 +49,7 @@ class CapturedChange:
 
 
 def changes_told(rows: Iterable[Sequence[Any]], interests: Collection[int] | None = None) -> list[CapturedChange]:
-    """The changes that rows of the feed tell of: one for each interest, or for each of these."""
+    """The changes in rows of the feed: one for each interest, or for each of these."""
     told = []
     for seq, numbers, kinds, key, before, after, changed_at in rows:
         for number, kind, piece in _listed(numbers, kinds):
@@ -61,7 +61,7 @@ def changes_told(rows: Iterable[Sequence[Any]], interests: Collection[int] | Non
 
 @lru_cache(maxsize=1024)
 def _listed(numbers: str, kinds: str) -> list[tuple[int, str, int | None]]:
-    """The interests that a row tells, what each is told, and which piece of what is captured is its own if not all."""
+    """Each interest of a row, its kind of change, and which piece of the captured values is its own."""
     names = [kind.partition(" ") for kind in kinds.split(",")]
     each = zip(map(int, numbers.strip("{[]}").split(",")), names, strict=True)
     return [(number, name, int(piece) if piece else None) for number, (name, _, piece) in each]
@@ -72,9 +72,9 @@ def _piece(text: str | None, number: int) -> str | None:
 
 
 def read_values(text: str) -> Any:
-    """Captured values, from JSON: fractions are Decimal, points in time text in UTC without offset, bytes hex text.
+    """Captured values from JSON: fractions are Decimal, times text in UTC without offset, bytes hex text.
 
-    So are all numbers where one has more digits than Python reads as an int.
+    All numbers are Decimal if one has more digits than Python reads as an int.
     """
     try:
         return _decode(text)

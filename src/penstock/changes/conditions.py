@@ -13,14 +13,7 @@ from penstock.changes.interest import ROW, Interest
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditions of one interest.
-
-    Args:
-        interest: The interest.
-        differs: What stands between two values to ask whether they differ, NULL being a value.
-        unlike: Whether one of some columns differs, as SQL, whatever their types and collations.
-        any_unlike: Whether any column of the table differs, as SQL.
-    """
+    """The SQL conditions of one interest, from the store's ways to ask whether values or columns differ."""
 
     interest: Interest
     differs: str
@@ -29,7 +22,6 @@ class Conditions:
 
     @property
     def moved(self) -> str:
-        """Whether the key differs."""
         return self.unlike(self.interest.key)
 
     def matches(self, row: str) -> str:
@@ -37,7 +29,7 @@ class Conditions:
         return f"({_of(self.interest.matches, row)}) is true" if self.interest.matches else ""
 
     def may_match(self, row: str) -> str:
-        """The same for who takes NULL for false: what is read anew for each statement is short."""
+        """A shorter form where NULL may count as false, as SQLite parses it anew for each statement."""
         return f"({_of(self.interest.matches, row)})" if self.interest.matches else ""
 
     def update(self) -> str:
@@ -45,14 +37,14 @@ class Conditions:
         return " or ".join(f"({side})" for side in (self._new_side(), self._old_side()) if side)
 
     def may_update(self) -> str:
-        """The same in few words, for who asks `kind` afterwards: it may say yes to what is not wanted."""
+        """A shorter form for a trigger that asks `kind` afterwards: it may say yes to unwanted updates."""
         wants = self.interest.wants
         sides = [self.may_match("new")] if wants("enter") or wants("change") else []
         sides += [self.may_match("old")] if wants("leave") or wants("delete") else []
         return " or ".join(sides) if self.interest.matches else self.update()
 
     def kind(self, moved: str = "'moved'") -> str:
-        """Which kind of change an update is, or `moved` if it has changed the key; NULL if it is not wanted."""
+        """The kind of change of an update, or `moved` if its key has changed; NULL if it is not wanted."""
         enter, leave = (f"'{kind}'" if self.interest.wants(kind) else "null" for kind in ("enter", "leave"))
         change = f"case when {self._watched()} then 'change' end" if self.interest.wants("change") else "null"
         inside = f"else {change}"
@@ -62,7 +54,7 @@ class Conditions:
         return f"case when {self.moved} then {moved} {inside} end"
 
     def _new_side(self) -> str:
-        """Of a row that the interest is about then: it entered, or has changed inside."""
+        """A row that the interest is about then: it entered, or has changed inside."""
         enter, change = self.interest.wants("enter"), self.interest.wants("change")
         new, old = self.matches("new"), self.matches("old")
         differs = [self._watched()] if change else []
@@ -75,7 +67,7 @@ class Conditions:
         return " and ".join(term for term in (*terms, old if change and not enter else "") if term)
 
     def _old_side(self) -> str:
-        """Of a row that the interest was about: it left, or its key is gone."""
+        """A row that the interest was about: it left, or its key is gone."""
         leave, delete = self.interest.wants("leave"), self.interest.wants("delete")
         new, old = self.matches("new"), self.matches("old")
         gone = [f"not ({new})"] if leave and new else []

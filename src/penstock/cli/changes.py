@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from penstock.app import Backend
-from penstock.changes.behind import Standing
+from penstock.changes.lag import ReaderLag
 from penstock.cli.confirm import confirm
 from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, json_option, pass_options
@@ -91,7 +91,7 @@ async def _drop(backend: Backend, name: str, *, sure: bool) -> None:
     await backend.engine.store.changes.forget(name)
 
 
-def _tell(look: _Look, row: ReaderRow, standing: Standing, others: int) -> None:
+def _tell(look: _Look, row: ReaderRow, standing: ReaderLag, others: int) -> None:
     alone = max(0, standing.rows - others)
     say(
         f"{row.name} has {_counted(standing.rows)} unread, and will never read them. About {_counted(alone)} of them "
@@ -124,7 +124,7 @@ def _show(look: _Look) -> None:
         click.echo(f"The oldest transaction has been open for {_length(oldest)}.")
 
 
-def _reader(look: _Look, row: ReaderRow, standing: Standing) -> tuple[str, ...]:
+def _reader(look: _Look, row: ReaderRow, standing: ReaderLag) -> tuple[str, ...]:
     rows = f"{standing.rows:,}{'+' if standing.rows >= _MOST else ''}"
     behind = _length(standing.age(look.now)) if standing.rows else "-"
     return row.name, rows, behind, readable_time(row.moved_at), look.worker(row) or "nobody"

@@ -23,8 +23,7 @@ from penstock.clock import Clock
 from penstock.errors import ConfigError, InputError, RowInvalid, ValueInvalid
 from penstock.schema.fields import Kind
 from penstock.schema.ids import format_id, is_id
-from penstock.schema.system import SYSTEM_COLUMNS
-from penstock.schema.table import TableDefinition
+from penstock.schema.table import SYSTEM_COLUMNS, TableDefinition
 from penstock.store.contract.session import Row, Session
 from penstock.store.sql.statements import Comparison, Condition, TableStatements
 from penstock.transaction.segments import Segment, after

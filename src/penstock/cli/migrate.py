@@ -21,7 +21,7 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.crons.plan import CronPlan
 from penstock.errors import DataError, DeclarationError
-from penstock.outbox.older import Older
+from penstock.outbox.backfill import BackfillProgress
 from penstock.pools.pool import PoolDefinition
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.changes import InterestRow
@@ -270,7 +270,7 @@ def _of_outboxes(backend: Backend, seen: _Known) -> list[News | None]:
         found.append(_news("outbox", plan.name, known, same=known is not None and known.plan == plan))
         if one.outbox.definition is not None:
             backfill = None if known is None else known.backfill
-            order = one.outbox.order_by if backfill is None else Older.parse(backfill).order
+            order = one.outbox.order_by if backfill is None else BackfillProgress.parse(backfill).order
             found.append(_captured(one.interest(dialect, order), seen))
     return found
 

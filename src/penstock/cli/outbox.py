@@ -294,6 +294,26 @@ def move(options: Options, outbox: str, to: str, yes: bool) -> None:
     say(f"{moved.name} is moved, and has {_left(moved)} to hand over.")
 
 
+@command.command("resend")
+@click.argument("outbox")
+@click.option(
+    "--where", required=True, metavar="TEXT", help="Which rows: a condition such as 'day >= 7 and shop == \"a\"'."
+)
+@_yes
+@pass_options
+def resend(options: Options, outbox: str, where: str, yes: bool) -> None:
+    """Send rows of the table of OUTBOX again, as they are now, in order, behind what it has still to hand over."""
+
+    async def do(backend: Backend) -> int:
+        name = (await outbox_of(backend.engine.store, outbox)).plan.name
+        chosen_rows(backend.app.outboxes.find(name), name, where)  # what cannot be is refused before anybody is asked
+        confirm(f"Send rows of {name} again?", f"Its handler gets each row of which this is true: {where}", sure=yes)
+        return await backend.app.outboxes.resend(backend, name, where)
+
+    count = with_backend(options, do)
+    say(f"{counted(count, 'row')} will be sent again by {outbox}.")
+
+
 @command.command("rebuild")
 @click.argument("outbox")
 @_yes
@@ -316,26 +336,6 @@ def rebuild(options: Options, outbox: str, yes: bool) -> None:
 
     with_backend(options, do)
     say(f"{outbox} begins with all rows again. See penstock outbox show {outbox} for how far it has come.")
-
-
-@command.command("resend")
-@click.argument("outbox")
-@click.option(
-    "--where", required=True, metavar="TEXT", help="Which rows: a condition such as 'day >= 7 and shop == \"a\"'."
-)
-@_yes
-@pass_options
-def resend(options: Options, outbox: str, where: str, yes: bool) -> None:
-    """Send rows of the table of OUTBOX again, as they are now, in order, behind what it has still to hand over."""
-
-    async def do(backend: Backend) -> int:
-        name = (await outbox_of(backend.engine.store, outbox)).plan.name
-        chosen_rows(backend.app.outboxes.find(name), name, where)  # what cannot be is refused before anybody is asked
-        confirm(f"Send rows of {name} again?", f"Its handler gets each row of which this is true: {where}", sure=yes)
-        return await backend.app.outboxes.resend(backend, name, where)
-
-    count = with_backend(options, do)
-    say(f"{counted(count, 'row')} will be sent again by {outbox}.")
 
 
 @command.command("drop")

@@ -29,7 +29,7 @@ from penstock.cli.output import counted, make_console, print_json, say
 from penstock.errors import ConfigError, DataError, InputError, PenstockError, ValueInvalid
 from penstock.store.contract.session import Session
 from penstock.store.sql.statements import TableStatements
-from penstock.transaction.load import advance_numbers, clear_table, load_rows
+from penstock.transaction.rows import advance_numbers, clear_table, load_rows
 from penstock.transaction.transaction import Transaction
 
 

@@ -10,8 +10,7 @@ from datetime import timedelta
 from typing import Literal, get_args
 
 from penstock.crons.cron import chance_of, check_name
-from penstock.crons.expression import CronExpression
-from penstock.crons.schedule import Interval
+from penstock.crons.schedule import CronExpression, Interval
 from penstock.errors import DeclarationError
 
 Weekday = Literal["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"]

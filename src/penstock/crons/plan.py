@@ -12,11 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from penstock.crons.catchup import CatchUp, Overlap
-from penstock.crons.cron import Cron
-from penstock.crons.expression import CronExpression
-from penstock.crons.schedule import Interval, Schedule, next_due
-from penstock.crons.wall import in_utc
+from penstock.crons.cron import CatchUp, Cron, Overlap
+from penstock.crons.schedule import CronExpression, Interval, Schedule, in_utc, next_due
 from penstock.errors import DeclarationError
 
 _UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1)))
@@ -37,11 +34,7 @@ class CronPlan:
     declared: bool  # whether a program declares it; if not, it was created at run time
 
     def cron(self) -> Cron:
-        """The cron that it is.
-
-        Raises:
-            DeclarationError: It cannot be understood, such as a time zone that this machine does not know.
-        """
+        """The cron; DeclarationError if it cannot be read, such as a time zone unknown to this machine."""
         jitter = timedelta(seconds=self.jitter)
         return Cron(self.name, schedule_of(self.schedule), self.catch_up, self.overlap, jitter)
 
@@ -59,7 +52,6 @@ class KeptCron:
 
 
 def plan_of(cron: Cron, *, function: str, job: str, takes_planned_at: bool = False, declared: bool = False) -> CronPlan:
-    """A cron and what it runs, as they are stored."""
     return CronPlan(
         name=cron.name,
         schedule=schedule_text(cron.schedule),
@@ -79,10 +71,9 @@ def begun(plan: CronPlan, now: datetime) -> KeptCron:
 
 
 def changed(kept: KeptCron, plan: CronPlan, now: datetime) -> KeptCron:
-    """A cron with another plan; as it is if the schedule is the same.
+    """A cron with another plan.
 
-    Another schedule counts from now, so that it does not run again what the one before has run. If that one was late,
-    it counts from the planned time that was to come, so that what was missed is caught up.
+    Another schedule counts from now, so that nothing runs twice. If the old one was late, its next time is caught up.
     """
     since = kept.last_at
     if plan.schedule != kept.plan.schedule:
@@ -114,11 +105,6 @@ def schedule_text(schedule: Schedule) -> str:
 
 
 def schedule_of(text: str) -> Schedule:
-    """The schedule that `schedule_text` wrote.
-
-    Raises:
-        DeclarationError: It is none, or names a time zone that this machine does not know.
-    """
     try:
         given: dict[str, Any] = json.loads(text)
         if "expression" in given:

@@ -40,21 +40,15 @@ class JobId(Id[Any]):
 
 
 def job_id(uuid: UUID) -> JobId:
-    """The public spelling of a job's UUID."""
     return JobId(format_id(JOB_PREFIX, uuid.int))
 
 
 def job_ids(uuids: Iterable[UUID]) -> list[JobId]:
-    """The same for many."""
     return [JobId(text) for text in format_ids(JOB_PREFIX, (uuid.int for uuid in uuids))]
 
 
 def job_uuid(text: str) -> UUID:
-    """The UUID of a job's public id.
-
-    Raises:
-        IdInvalid: It is not an id of a job.
-    """
+    """The UUID of a job's public id."""
     return UUID(int=parse_id(JOB_PREFIX, text))
 
 
@@ -282,7 +276,7 @@ class JobStatus:
 
 
 def status_of_new(job: NewJob, now: datetime) -> JobStatus:
-    """How a job stands that its transaction has not stored yet."""
+    """The status of a job that its transaction has not stored yet."""
     return JobStatus(
         id=job_id(job.id),
         function=job.function,

@@ -130,7 +130,6 @@ class Histogram:
         self.total = 0.0  # their sum
 
     def observe(self, value: float) -> None:
-        """Add a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
@@ -147,11 +146,9 @@ class Meters:
         self.gauges: dict[str, Callable[[], Mapping[str, float]]] = {}
 
     def add(self, name: str, *labels: str, number: int = 1) -> None:
-        """Count."""
         self.counters[name][labels] += number
 
     def observe(self, name: str, value: float, *labels: str) -> None:
-        """Add a value to a histogram."""
         values = self.histograms[name]
         histogram = values.get(labels)
         if histogram is None:
@@ -159,7 +156,6 @@ class Meters:
         histogram.observe(value)
 
     def read_gauges(self) -> dict[str, dict[Labels, float]]:
-        """What its gauges say now."""
         return {name: {(label,): value for label, value in read().items()} for name, read in self.gauges.items()}
 
 

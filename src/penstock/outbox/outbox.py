@@ -74,16 +74,13 @@ class Outbox:
 
     @property
     def source(self) -> str:
-        """What it sends, as it is shown."""
         return f"topic {self.topic}" if self.definition is None else self.definition.name
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of changes that are messages."""
         return tuple(kind for event in EVENTS if event in self.on for kind in _KINDS[event])
 
     def spec(self) -> str:
-        """What is kept of it, to be shown."""
         return json.dumps(
             {
                 "on": [] if self.definition is None else list(self.on),
@@ -172,10 +169,9 @@ class Outbox:
 
 
 def reader_name(outbox: str) -> str:
-    """The name of an outbox's reader of the change feed."""
     return f"{_READER}{outbox}"
 
 
 def outbox_read(reader: str) -> str | None:
-    """The outbox whose reader of the change feed has this name; None if it is none of an outbox."""
+    """The outbox whose reader has this name; None if it is none of an outbox."""
     return reader.removeprefix(_READER) if reader.startswith(_READER) else None

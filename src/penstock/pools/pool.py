@@ -76,7 +76,6 @@ class PoolDefinition:
 
     @property
     def reports(self) -> bool:
-        """Whether it is reported on."""
         return self.log_level in {"debug", "info", "report"}
 
 
@@ -104,11 +103,6 @@ def _check_keys_and_rates(pool: PoolDefinition) -> None:
 
 
 def check_max_parallelism(pool: str, number: object) -> int:
-    """A limit that a pool may have.
-
-    Raises:
-        DeclarationError: It is no whole number from 0 to a million.
-    """
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST_PARALLEL:
         raise DeclarationError(
             f"Pool {pool}: max_parallelism must be a whole number from 0 to {MOST_PARALLEL:,}, not {number!r}.",

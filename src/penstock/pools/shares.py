@@ -44,10 +44,9 @@ class Member:
 
 
 def lent(members: Sequence[Member], name: str) -> int:
-    """The limit that holds for a pool of a group, with what the others lend it.
+    """The limit of a pool of a group, with what the others lend it.
 
-    A pool has its own slots whenever they are free. Beyond them it gets what nobody else of the group wants of its own;
-    all pools together never have more than their limits together. A pool that is paused gets none.
+    Its own slots are its own whenever they are free. It borrows slots that nobody else wants; a paused pool gets none.
     """
     (pool,) = (member for member in members if member.name == name)
     if not pool.limit:
@@ -82,7 +81,7 @@ def change(need: Need) -> int:
 
 
 def _share(need: Need) -> int:
-    """What is this worker's part, while others want some too."""
+    """This worker's part, while others want some too."""
     if need.full and need.wanted:
         return 0  # it could not use a slot that is free
     return need.limit // max(1, need.holders) if need.wanted else need.limit

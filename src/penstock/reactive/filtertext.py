@@ -19,8 +19,7 @@ from typing import Any, ClassVar, NoReturn
 from uuid import UUID
 
 from penstock.errors import DeclarationError, ValueInvalid
-from penstock.reactive.operands import Operand, Row
-from penstock.reactive.standins import METHODS, Site, StandIn
+from penstock.reactive.standins import METHODS, Operand, Row, Site, StandIn
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.fields import Column
 from penstock.schema.table import TableDefinition

@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 from penstock.errors import DeclarationError
 from penstock.reactive.describe import describe
 from penstock.reactive.expression import TERMS, Condition, Expression, OneOf, leaves
-from penstock.reactive.operands import Row, term_of
 from penstock.reactive.signature import signature
-from penstock.reactive.standins import Site, condition_of
+from penstock.reactive.standins import Row, Site, condition_of, term_of
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from penstock.errors import UsageError
-from penstock.reactive.operands import Operand
+from penstock.reactive.standins import Operand
 
 T = TypeVar("T")
 

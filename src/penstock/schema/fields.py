@@ -99,16 +99,12 @@ class Column:
     info: FieldInfo | None = field(default=None, repr=False, compare=False)
 
     def check(self, value: Any) -> Any:
-        """A Python value that may be one of this column.
-
-        Raises:
-            ValueError: It is not.
-        """
+        """A Python value, if it is one of this column; else ValueError."""
         return self.adapter.validate_python(value)
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any]:
-        """The check of the field's annotation alone, strict."""
+        """The strict check of the field's annotation alone."""
         annotation: Any = _SYSTEM[self.name] if self.info is None else self.info.annotation
         try:
             return TypeAdapter(annotation, config={"strict": True})
@@ -116,7 +112,7 @@ class Column:
             return TypeAdapter(annotation)
 
     def default(self) -> Any:
-        """The declared default in the form a store takes; the function that makes it is called."""
+        """The declared default in the form a store takes. Calls the function that makes it."""
         if self.info is None or self.required:
             return None
         value = self.info.get_default(call_default_factory=True)
@@ -124,11 +120,7 @@ class Column:
 
 
 def column_of(table: str, name: str, info: FieldInfo) -> Column:
-    """The column of a field.
-
-    Raises:
-        DeclarationError: The annotation cannot be stored.
-    """
+    """The column of a field."""
     where = f"{table}.{name}"
     annotation, optional = _strip_optional(info.annotation)
     kind, choices, encode, decode = _convert(where, annotation, info)
@@ -137,7 +129,7 @@ def column_of(table: str, name: str, info: FieldInfo) -> Column:
 
 
 def _max_digits(annotation: Any, said: Iterable[Any]) -> int:
-    """How many digits pydantic's `max_digits` allows, wherever it stands; 0 if it is not said."""
+    """How many digits pydantic's `max_digits` allows, wherever it stands; 0 if it is not given."""
     metadata = getattr(annotation, "__metadata__", ())
     inner = get_args(annotation)[:1] if metadata else get_args(annotation)
     found = [_max_digits(part, ()) for part in inner]

@@ -66,7 +66,7 @@ class StoredTable:
 
 
 def unique_keys(table: StoredTable) -> Iterator[tuple[str, ...]]:
-    """Columns whose values no two rows share: those of the primary key, and of each unique index over all rows."""
+    """Columns whose values no two rows share: of the primary key, and of unique indexes over all rows."""
     if table.key:
         yield table.key
     yield from (columns for columns, unique in index_columns(table) if unique)
@@ -92,12 +92,12 @@ def choices_name(table: str, column: str) -> str:
 
 
 def required_name(table: str, column: str) -> str:
-    """The name of the passing CHECK under which PostgreSQL proves that a column holds no NULL."""
+    """The name of the temporary CHECK by which PostgreSQL proves that a column holds no NULL."""
     return _fit(f"{table}_{column}~required")
 
 
 def next_name(name: str) -> str:
-    """The passing name of what is built to take another's place; the tilde keeps it apart from declared names."""
+    """The temporary name of a replacement; the tilde keeps it apart from declared names."""
     return _fit(f"{name}~next")
 
 

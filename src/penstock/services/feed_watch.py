@@ -2,7 +2,7 @@
 
 It also tells of tasks and outboxes that have none, for which nothing can be mended here.
 
-A part of the pruner. Owns when to look, and that nothing is told twice. Leaves who is behind to `changes/behind`.
+A part of the pruner. Owns when to look, and that nothing is told twice. Leaves who is behind to `changes/lag`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from penstock.changes.behind import Behind, Standing, Told, behind, is_news, is_try
+from penstock.changes.lag import LagAlert, ReaderLag, SentAlert, is_news, lag_alert, retries_at
 from penstock.clock import Clock
 from penstock.errors import DatabaseBusy, DataError, DeclarationError, PenstockError
 from penstock.observe.logs import event as log_event
@@ -46,7 +46,7 @@ class FeedWatch:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, SentAlert] = {}
         self._states: dict[int, tuple[State, int]] = {}
         self._deaf: dict[str, int] = {}
         self.broken: Mapping[str, float] = {}
@@ -64,17 +64,17 @@ class FeedWatch:
 
     # ----- readers
 
-    def _tell_of_reader(self, reader: Standing, feed: FeedSeen) -> None:
+    def _tell_of_reader(self, reader: ReaderLag, feed: FeedSeen) -> None:
         now = self._clock.now()
-        found, told = behind(reader, feed.size, now), self._told.get(reader.name)
+        found, told = lag_alert(reader, feed.size, now), self._told.get(reader.name)
         if found is None:
             if self._told.pop(reader.name, None) is not None:
                 log_event("changes.reader_caught_up", reader=reader.name)
         elif is_news(found, told, now):
-            self._told[reader.name] = Told(found, now)
+            self._told[reader.name] = SentAlert(found, now)
             self._tell_behind(reader, found, feed)
 
-    def _tell_behind(self, reader: Standing, found: Behind, feed: FeedSeen) -> None:
+    def _tell_behind(self, reader: ReaderLag, found: LagAlert, feed: FeedSeen) -> None:
         now = self._clock.now()
         log_event(
             "changes.reader_behind",
@@ -123,7 +123,7 @@ class FeedWatch:
         """Have an interest capture again, if that can be; whether it does. It is told once, and when it is mended."""
         error: PenstockError | None = None
         mended, told_at = False, 0
-        if row.state != "gone" and is_try(looks):
+        if row.state != "gone" and retries_at(looks):
             try:
                 mended = await self._store.interests.mend(row.id)
             except (DeclarationError, DataError) as refused:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from penstock.clock import Clock
 from penstock.errors import TryAgain
-from penstock.jobs.waits import Exponential, backoff
+from penstock.jobs.retry import Exponential, backoff
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
 

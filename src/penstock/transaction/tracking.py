@@ -33,11 +33,7 @@ class Calls:
         self._calls: list[Coroutine[Any, Any, Any]] = []
 
     def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Remember a call, so that it is noticed if nobody awaits it.
-
-        Raises:
-            ContextError: The run has ended.
-        """
+        """Remember a call, so that it is noticed if nobody awaits it."""
         if self.ended:
             call.close()
             raise ContextError(f"{self.function} has ended; its ctx cannot be used any more.")
@@ -47,11 +43,7 @@ class Calls:
         return call
 
     def end(self) -> None:
-        """End the run.
-
-        Raises:
-            UnawaitedCall: Calls were made and not awaited.
-        """
+        """End the run; UnawaitedCall if calls were not awaited."""
         left = self._end()
         if left or self.dropped:
             raise not_awaited(self.function, [*map(_name, left), *self.dropped], "Write await before them.")
@@ -72,7 +64,6 @@ class Calls:
 
 
 def not_awaited(function: str, calls: Iterable[str], fix: str) -> UnawaitedCall:
-    """The error of a function that has ended before these calls."""
     names = ", ".join(sorted(set(calls)))
     return UnawaitedCall(
         f"{function} ended, but these calls were not awaited: {names}.", fix=fix, calls=names, function=function
@@ -84,6 +75,6 @@ def _is_unfinished(call: Coroutine[Any, Any, Any]) -> bool:
 
 
 def _name(call: Coroutine[Any, Any, Any]) -> str:
-    """What a ctx call is called, such as ``ctx.db.patch``."""
+    """The public name of a call, such as ``ctx.db.patch``."""
     owner, _, name = str(getattr(call, "__qualname__", "call")).rpartition(".")
     return f"ctx.{_ROOMS.get(owner, '')}{_WORDS.get(name, name.lstrip('_'))}"

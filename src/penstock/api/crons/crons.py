@@ -1,6 +1,6 @@
 """Crons as programs use them: declared, or created, paused, run and removed while the program runs.
 
-Owns the words and their checks. What is due is decided by `crons/turn`, and enqueued by `services/scheduler`.
+Owns the words and their checks. What is due is decided by `crons/catchup`, and enqueued by `services/scheduler`.
 """
 
 from __future__ import annotations

@@ -14,12 +14,9 @@ from typing import Any, TypedDict
 from penstock.api.pools.workpool import Workpool
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.ctxkinds import annotation_of, named, word_of
-from penstock.crons.catchup import CatchUp, Overlap
-from penstock.crons.cron import Cron
-from penstock.crons.expression import CronExpression
+from penstock.crons.cron import CatchUp, Cron, Overlap
 from penstock.crons.plan import CronPlan, plan_of
-from penstock.crons.schedule import Interval, Schedule
-from penstock.crons.wall import EPOCH
+from penstock.crons.schedule import EPOCH, CronExpression, Interval, Schedule
 from penstock.errors import DeclarationError, UsageError
 from penstock.functions.function import ActionFunction, AnyFunction, Function, FunctionKind, MutationFunction
 from penstock.jobs.job import NewJob, Options

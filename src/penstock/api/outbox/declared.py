@@ -8,7 +8,7 @@ from typing import Any
 from penstock.calls.handlers.deliveries import Messages, Wanted
 from penstock.changes.interest import Interest
 from penstock.functions.function import AnyFunction
-from penstock.outbox.meaning import Meaning
+from penstock.outbox.criteria import MessageCriteria
 from penstock.outbox.outbox import Outbox
 from penstock.store.contract.outboxes import OutboxPlan
 from penstock.store.sql.conditions import condition_sql
@@ -74,9 +74,9 @@ class DeclaredOutbox:
         meaning = self._meaning(exact=exact, ordered=bool(self.outbox.order_by))
         return Messages(self.outbox, dialect, Wanted(self.handler, self.outbox), meaning)
 
-    def _meaning(self, *, exact: bool, ordered: bool) -> Meaning:
+    def _meaning(self, *, exact: bool, ordered: bool) -> MessageCriteria:
         outbox = self.outbox
-        return Meaning(
+        return MessageCriteria(
             condition=None if exact else outbox.condition,
             kinds=outbox.kinds,
             fields=outbox.fields if ordered or not exact else (),

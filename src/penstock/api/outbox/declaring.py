@@ -17,7 +17,7 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
 from penstock.observe.logs import event as log_event
-from penstock.outbox.older import Older, first
+from penstock.outbox.backfill import BackfillProgress, new_backfill
 from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import reader_lost
 from penstock.schema.stored import StoredTable, index_columns, unique_keys
@@ -89,7 +89,7 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
 
 
 async def _declare(engine: Engine, one: DeclaredOutbox) -> OutboxRow:
-    backfill = first(one.outbox.order_by) if _reads_rows(one.outbox) else None
+    backfill = new_backfill(one.outbox.order_by) if _reads_rows(one.outbox) else None
     return await engine.store.outboxes.declare(one.plan(), backfill, engine.clock.now())
 
 
@@ -152,7 +152,7 @@ async def _read_under(engine: Engine, row: OutboxRow, number: int, meaning: str 
 def _interest(one: DeclaredOutbox, row: OutboxRow | None, dialect: Dialect) -> Interest:
     """What is to be captured; rows that are being handed over go on in the order they have."""
     left = None if row is None else row.backfill
-    return one.interest(dialect, one.outbox.order_by if left is None else Older.parse(left).order)
+    return one.interest(dialect, one.outbox.order_by if left is None else BackfillProgress.parse(left).order)
 
 
 def _reads_rows(outbox: Outbox) -> bool:

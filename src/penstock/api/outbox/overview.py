@@ -22,7 +22,7 @@ from penstock.api.outbox.views import (
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.errors import OutboxNotFound
-from penstock.outbox.older import BEFORE_ALL
+from penstock.outbox.backfill import BEFORE_ALL
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract.changes import Lag, ReaderRow

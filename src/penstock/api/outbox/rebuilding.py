@@ -19,7 +19,7 @@ from penstock.errors import ContextError, OutboxNotFound, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
-from penstock.outbox.older import first
+from penstock.outbox.backfill import new_backfill
 from penstock.outbox.outbox import reader_name
 from penstock.store.contract.outboxes import OutboxRow
 from penstock.store.contract.session import Session
@@ -69,7 +69,7 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
     lease = await store.leases.take(f"rebuild {name}", timedelta(seconds=engine.config.lease), engine.clock.now())
     log_event("outbox.rebuilding", outbox=name, lease=lease)
     row: OutboxRow | None = None
-    left = first()
+    left = new_backfill()
 
     async def hold() -> dict[str, Any]:
         """Before each attempt: a relay may have it, and it may be declared otherwise."""
@@ -119,6 +119,6 @@ async def _kept(engine: Engine, lease: int) -> AsyncIterator[None]:
 async def _all_rows(engine: Engine, row: OutboxRow | None) -> str:
     """What is left of older rows at first: all, in the order whose changes are captured."""
     if row is None:
-        return first()
+        return new_backfill()
     found = (one.interest.order for one in await engine.store.interests.list() if one.id == row.interests[-1])
-    return first(tuple(next(found, ())), row.epoch)
+    return new_backfill(tuple(next(found, ())), row.epoch)

@@ -18,7 +18,7 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.interest import ROW
 from penstock.errors import ContextError
 from penstock.observe.logs import event as log_event
-from penstock.outbox.meaning import Meaning
+from penstock.outbox.criteria import MessageCriteria
 from penstock.reactive.expression import Condition
 from penstock.reactive.filtertext import TextFilter
 from penstock.reactive.tracing import RowFilter, trace_filter
@@ -74,7 +74,9 @@ async def resend(engine: Engine, row: OutboxRow, chosen: Chosen) -> int:
     source = await store.interests.source(number, only)
     if source is None:
         raise ContextError(f"The table of outbox {row.plan.name} is not there, or not captured.")
-    judged = Judged(store.dialect, Meaning(condition=None if only.exact else chosen.condition, kinds=("enter",)))
+    judged = Judged(
+        store.dialect, MessageCriteria(condition=None if only.exact else chosen.condition, kinds=("enter",))
+    )
     count, place, more = 0, None, True
 
     def is_meant(key: str, columns: str) -> bool:

@@ -1,7 +1,7 @@
 """Why a reactive task has run for a row, or has not: what decides it, looked up and told in sentences.
 
 Owns the order of what is told: first what keeps a run from starting, then what became of the last one. Leaves what a
-filter finds in a row to `reactive/explain`.
+filter finds in a row to `reactive/describe`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from penstock.changes.change import read_values
 from penstock.errors import RowInvalid
 from penstock.jobs.job import JobStatus, job_id
 from penstock.jobs.states import JobState
+from penstock.reactive.describe import Finding, shown
+from penstock.reactive.describe import explain as findings_of
 from penstock.reactive.evaluate import Values, holds, row_values
-from penstock.reactive.explain import Finding, shown
-from penstock.reactive.explain import explain as findings_of
 from penstock.reactive.expression import TERMS, Expression
 from penstock.reactive.task import ReactiveTask, interest_name, kinds_of
 from penstock.schema.table import Table

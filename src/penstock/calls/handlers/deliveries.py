@@ -20,7 +20,7 @@ from penstock.changes.change import LOST, RESENT, CapturedChange, read_values
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, RowInvalid
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.functions.signature import Signature
-from penstock.outbox.meaning import Meaning
+from penstock.outbox.criteria import MessageCriteria
 from penstock.outbox.message import KIND_OF, TOPIC, Message, MessageKind, message_id
 from penstock.outbox.outbox import Outbox
 from penstock.reactive.evaluate import holds
@@ -76,7 +76,7 @@ class Messages:
         meanings: The same of what is captured under some numbers, as it was declared then: as texts.
     """
 
-    def __init__(self, outbox: Outbox, dialect: Dialect, wanted: Wanted, meaning: Meaning) -> None:
+    def __init__(self, outbox: Outbox, dialect: Dialect, wanted: Wanted, meaning: MessageCriteria) -> None:
         self._outbox = outbox
         self._dialect = dialect
         self._wanted = wanted
@@ -105,7 +105,7 @@ class Messages:
             return self._now
         found = self._judged.get(text)
         if found is None:
-            found = self._judged[text] = Judged(self._dialect, Meaning.parse(text))
+            found = self._judged[text] = Judged(self._dialect, MessageCriteria.parse(text))
         return found
 
     def key(self, change: CapturedChange) -> str | None:
@@ -198,7 +198,7 @@ class Messages:
 class Judged:
     """Changes as a declaration means them."""
 
-    def __init__(self, dialect: Dialect, meaning: Meaning) -> None:
+    def __init__(self, dialect: Dialect, meaning: MessageCriteria) -> None:
         self._dialect = dialect
         self._condition = meaning.condition
         self._kinds = {} if meaning.condition is None else kinds_of((meaning.condition,))

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 
+from penstock.schema.diff import Guard
 from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
-from penstock.schema.steps import Guard
 from penstock.schema.stored import (
     StoredCheck,
     StoredColumn,

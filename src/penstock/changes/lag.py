@@ -15,8 +15,8 @@ LARGE, FULL = 256 * 2**20, 2**30  # bytes of the feed: twice what it has when it
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a reader stands."""
+class ReaderLag:
+    """How far a reader is behind."""
 
     name: str
     moved_at: datetime  # when it last moved
@@ -24,7 +24,7 @@ class Standing:
     oldest_at: datetime | None  # when the oldest of these was written; None if there are none
 
     def age(self, now: datetime) -> timedelta:
-        """For how long the oldest change that it has still to read was written; nothing if there is none."""
+        """The age of its oldest unread change."""
         return timedelta(0) if self.oldest_at is None else max(now - self.oldest_at, timedelta(0))
 
     def still(self, now: datetime) -> timedelta:
@@ -33,39 +33,31 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class LagAlert:
     """A reader is behind."""
 
     stopped: bool  # whether it does not move at all
     full: bool  # whether the feed takes so much room by now that somebody has to do something
 
 
-def behind(reader: Standing, size: int, now: datetime) -> Behind | None:
-    """Whether a reader is behind, and how.
-
-    Args:
-        reader: The reader.
-        size: How many bytes the feed takes.
-        now: The time.
-    """
+def lag_alert(reader: ReaderLag, size: int, now: datetime) -> LagAlert | None:
+    """Whether a reader is behind, and how; `size` is the bytes that the feed takes."""
     stopped = reader.still(now) >= STOPPED_AFTER
     slow = reader.age(now) >= (STOPPED_AFTER if size >= LARGE else SLOW_AFTER)
-    return Behind(stopped, full=size >= FULL) if stopped or slow else None
+    return LagAlert(stopped, full=size >= FULL) if stopped or slow else None
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What was told of a reader, and when."""
-
-    behind: Behind
+class SentAlert:
+    behind: LagAlert
     at: datetime
 
 
-def is_news(found: Behind, told: Told | None, now: datetime) -> bool:
-    """Whether it is time to tell of a reader that is behind: it is something new, or an hour has passed."""
+def is_news(found: LagAlert, told: SentAlert | None, now: datetime) -> bool:
+    """Whether to tell of a reader that is behind: something has changed, or an hour has passed."""
     return told is None or told.behind != found or now - told.at >= REMIND_AFTER
 
 
-def is_try(look: int) -> bool:
-    """Whether to try again, at a look after the first one, what has failed before: ever more rarely, at last hourly."""
+def retries_at(look: int) -> bool:
+    """Whether to retry what failed before, at this look after the first one: ever more rarely, at last hourly."""
     return look & (look - 1) == 0 or look % 60 == 0

@@ -26,10 +26,10 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A concurrency key whose jobs wait at a gate. Jobs without one have an empty one, which has no limit of its own."""
+class WaitingKey:
+    """A concurrency key whose jobs wait at a gate. The empty key of jobs without one has no limit of its own."""
 
-    key: str  # the key
+    key: str
     waiting: int  # how many of its jobs wait; counted no further than there is room
     running: int = 0  # how many run
     rate: RateState | None = None  # what is left of its own rate limit
@@ -46,17 +46,10 @@ class Passage:
     again: timedelta | None = None  # after which time more may pass, if a rate limit is in the way
 
 
-def passage(gate: Gate, turns: Sequence[Turn], room: int, now: datetime) -> Passage:
-    """Which jobs pass a gate.
+def passage(gate: Gate, turns: Sequence[WaitingKey], room: int, now: datetime) -> Passage:
+    """Which jobs pass a gate, fairly over all keys. `turns` begin after the key that passed last.
 
-    Who runs the least comes first, of those who has got the fewest places now, and of those the next in line; so the
-    room is shared evenly by all keys that can use it, however many jobs each of them has waiting.
-
-    Args:
-        gate: How the gate stands.
-        turns: Keys, beginning after the one that had the last turn.
-        room: How many jobs may pass.
-        now: The present time, aware.
+    The key that runs the fewest jobs comes first; ties go to the key that got the fewest places now, then to the next.
     """
     found = Passage()
     allowed = {turn.key: _allowed(gate, turn, now) for turn in turns}
@@ -74,8 +67,10 @@ def passage(gate: Gate, turns: Sequence[Turn], room: int, now: datetime) -> Pass
     return found
 
 
-def passed(gate: Gate, turns: Sequence[Turn], found: Passage, started: Mapping[str, int], now: datetime) -> Passage:
-    """The same, if fewer jobs have started than were let through: of those that wait some may be held, or canceled."""
+def passed(
+    gate: Gate, turns: Sequence[WaitingKey], found: Passage, started: Mapping[str, int], now: datetime
+) -> Passage:
+    """The same if fewer jobs have started than could: some that wait may be held, or canceled."""
     if found.counts == started:
         return found
     less = Passage(dict(started), found.last)
@@ -83,8 +78,7 @@ def passed(gate: Gate, turns: Sequence[Turn], found: Passage, started: Mapping[s
     return less
 
 
-def _allowed(gate: Gate, turn: Turn, now: datetime) -> int:
-    """How many jobs of a key may pass at most."""
+def _allowed(gate: Gate, turn: WaitingKey, now: datetime) -> int:
     if not turn.key:
         return turn.waiting
     number = turn.waiting
@@ -95,7 +89,7 @@ def _allowed(gate: Gate, turn: Turn, now: datetime) -> int:
     return max(0, number)
 
 
-def _take(gate: Gate, turns: Sequence[Turn], found: Passage, now: datetime) -> None:
+def _take(gate: Gate, turns: Sequence[WaitingKey], found: Passage, now: datetime) -> None:
     """Take the tokens of what passes, and see when there will be more."""
     if gate.opens_at is not None:
         found.again = max(gate.opens_at - now, timedelta(0))
