@@ -2,8 +2,9 @@
 
 Owns how long is waited for locks. The right to change the schema is an advisory lock, held by a connection of its own
 and asked for again and again: a statement that waited for it would hold a snapshot, for which building an index
-concurrently waits in turn. That connection stays open for a second: a program that starts takes the lock several times. Each change then takes table locks of its own, and gives up soon if it cannot have them:
-whoever waits for a table lock keeps all others waiting behind it.
+concurrently waits in turn. That connection stays open for a second, as a start takes the lock several times. Each
+change then takes table locks of its own, and gives up soon if it cannot have them: whoever waits for a table lock
+keeps all others waiting behind it.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class PostgresCatalog:
 
     async def close(self) -> None:
         """Close the connection that held the lock."""
-        self._let_go(self._kept)
+        if self._kept is not None:
+            self._let_go(self._kept)
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
@@ -134,8 +136,8 @@ class PostgresCatalog:
             if self._kept is not connection:
                 connection.terminate()
 
-    def _let_go(self, connection: Connection | None) -> None:
-        if connection is not None and connection is self._kept:
+    def _let_go(self, connection: Connection) -> None:
+        if connection is self._kept:
             self._kept = None
             connection.terminate()
 

@@ -82,8 +82,7 @@ class PostgresInterests:
             async with self._catalog.lock() as lock:
                 known, declared = {}, await self._declared(interests)
                 return [
-                    await self._declare(lock, one, now, known, missed=identity_of(one) in declared)
-                    for one in interests
+                    await self._declare(lock, one, now, known, missed=identity_of(one) in declared) for one in interests
                 ]
         return [known[identity_of(one)].id for one in interests]
 
