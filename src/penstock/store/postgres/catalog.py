@@ -122,9 +122,8 @@ class PostgresCatalog:
     @contextlib.asynccontextmanager
     async def _kept_connection(self) -> AsyncIterator[Connection]:
         """The one that the block before has left, or a new one. A lock that it holds ends with it, even by a kill."""
-        connection, self._kept = self._kept, None
-        if connection is None or connection.is_closed():
-            connection = await self._direct.connect()
+        kept, self._kept = self._kept, None
+        connection: Connection = await self._direct.connect() if kept is None or kept.is_closed() else kept
         try:
             yield connection
             with contextlib.suppress(*REFUSALS):
@@ -133,11 +132,12 @@ class PostgresCatalog:
                     self._kept = connection
                     asyncio.get_running_loop().call_later(_KEPT, self._let_go, connection)
         finally:
-            if self._kept is not connection:
+            if connection is not self._kept:
                 connection.terminate()
 
     def _let_go(self, connection: Connection) -> None:
-        if connection is self._kept:
+        is_unused = self._kept is connection
+        if is_unused:
             self._kept = None
             connection.terminate()
 
