@@ -433,7 +433,7 @@ select i.id, (select jsonb_build_object(
                 'name', t.tgname, 'table', t.tgrelid::regclass::text, 'enabled', t.tgenabled, 'here', t.tgrelid = c.oid)
                 order by t.tgrelid, t.tgname)
             from pg_trigger t where t.tgparentid = 0 and t.tgfoid = any(own.oids)),
-        'bodies', (select jsonb_object_agg(f.proname, md5(f.prosrc)) from pg_proc f where f.oid = any(own.oids)))
+        'bodies', (select jsonb_object_agg(f.proname, hashtextextended(f.prosrc, 0)) from pg_proc f where f.oid = any(own.oids)))
     from parse_ident(i.source) as p (named) join pg_class c on c.oid = case
         when cardinality(p.named) = 1 then to_regclass(i.source)
         else (select q.oid from pg_class q join pg_namespace s on s.oid = q.relnamespace
