@@ -124,14 +124,14 @@ class PostgresTasks:
         ((found,),) = await self._fetch(session, "signature", task=task)
         return str(found)
 
-    async def find_many(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
-        """The records of rows of one task, by their keys."""
+    async def generations(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, int]:
+        """How many changes the records of rows of one task know of, by key."""
         values: dict[str, Any] = {"task": task, "keys": [*keys]}
         if session is None:
-            rows = await run(self._connections, self._queries["find_many"], values)
+            rows = await run(self._connections, self._queries["generations"], values)
         else:
-            rows = await self._fetch(session, "find_many", **values)
-        return {row[1]: record_of(row, row[2], row[8], row[9]) for row in rows}
+            rows = await self._fetch(session, "generations", **values)
+        return {row[0]: row[1] for row in rows}
 
     async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
         """Say in a transaction that a running job is done."""

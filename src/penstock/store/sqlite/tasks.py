@@ -131,20 +131,20 @@ class SqliteTasks:
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         """The record of a row; None if there is none."""
         rows = await self._fetch(session, "find", task=task, key=key)
-        return _record(rows[0]) if rows else None
+        return record_of(rows[0], UUID(bytes=rows[0][2]), *map(datetime.fromisoformat, rows[0][8:10])) if rows else None
 
     async def signature(self, session: OpenTransaction, task: int) -> str:
         """Filter and watch of a task as they are kept."""
         ((found,),) = await self._fetch(session, "signature", task=task)
         return str(found)
 
-    async def find_many(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
-        """The records of rows of one task, by their keys."""
+    async def generations(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, int]:
+        """How many changes the records of rows of one task know of, by key."""
         if session is None:
             async with reading(self._begin_read) as own:
-                return await self.find_many(own, task, keys)
-        rows = await self._fetch(session, "find_many", task=task, keys=json.dumps([*keys]))
-        return {row[1]: _record(row) for row in rows}
+                return await self.generations(own, task, keys)
+        rows = await self._fetch(session, "generations", task=task, keys=json.dumps([*keys]))
+        return {row[0]: row[1] for row in rows}
 
     async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
         """Say in a transaction that a running job is done."""
@@ -271,7 +271,3 @@ class SqliteTasks:
     async def _execute(self, session: OpenTransaction, name: str, /, **values: Any) -> None:
         query = self._queries[name]
         await session.execute(query.statement, query.args(values))
-
-
-def _record(row: Row) -> RecordRow:
-    return record_of(row, UUID(bytes=row[2]), *map(datetime.fromisoformat, row[8:10]))

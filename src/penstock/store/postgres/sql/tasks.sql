@@ -313,10 +313,9 @@ update penstock.task set failures = array(
 update penstock.task set held_until = greatest(held_until, :until), failures = null
 where id = :task and failures is not null returning id;
 
--- find_many: the records of rows of one task.
+-- generations: of which of their changes the records of rows of one task are.
 -- Differs: the keys are an array.
-select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
-from penstock.task_record where task = :task and key = any(:keys::text[]);
+select key, generation from penstock.task_record where task = :task and key = any(:keys::text[]);
 
 -- records: what is kept of some rows.
 select key, after, gone from penstock.task_record where task = :task and key = any(:keys::text[]);

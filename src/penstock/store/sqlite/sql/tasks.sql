@@ -245,10 +245,9 @@ update penstock_task set failures = (
 update penstock_task set held_until = max(coalesce(held_until, ''), :until), failures = null
 where id = :task and failures is not null returning id;
 
--- find_many: the records of rows of one task.
+-- generations: of which of their changes the records of rows of one task are.
 -- Differs: the keys are JSON.
-select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
-from penstock_task_record where task = :task and key in (select value from json_each(:keys));
+select key, generation from penstock_task_record where task = :task and key in (select value from json_each(:keys));
 
 -- records: what is kept of some rows.
 select key, after, gone from penstock_task_record
