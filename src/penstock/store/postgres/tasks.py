@@ -23,7 +23,7 @@ from penstock.store.postgres.changes import PostgresChanges
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
-from penstock.store.postgres.taskends import PostgresTaskEnds
+from penstock.store.postgres.taskends import PostgresTaskEnds, if_alike_one
 from penstock.store.queries import load_queries
 from penstock.store.taskrows import (
     is_unkeyed,
@@ -203,21 +203,21 @@ class PostgresTasks:
 
     def _arrays(self, plans: Sequence[RowPlan]) -> dict[str, Any]:
         return {
-            "tasks": [plan.task for plan in plans],
+            "tasks": if_alike_one([plan.task for plan in plans]),
             "keys": [plan.key for plan in plans],
             "ids": [_UUID(self._clock.uuid7().to_bytes(16)) for _ in plans],
-            "runs": [plan.runs for plan in plans],
-            "changes": [plan.change for plan in plans],
+            "runs": if_alike_one([plan.runs for plan in plans]),
+            "changes": if_alike_one([plan.change for plan in plans]),
             "befores": _or_none([plan.before for plan in plans]),
             "afters": [plan.after for plan in plans],
             "partitions": _or_none([plan.partition for plan in plans]),
             "places": [plan.place for plan in plans],
-            "changed_ats": [plan.changed_at for plan in plans],
-            "due_ats": [plan.due_at for plan in plans],
+            "changed_ats": if_alike_one([plan.changed_at for plan in plans]),
+            "due_ats": if_alike_one([plan.due_at for plan in plans]),
             "latest_ats": _or_none([plan.latest_at for plan in plans]),
             "gones": _or_none([plan.gone for plan in plans]),
             "forget_ats": _or_none([plan.forgets_at for plan in plans]),
-            "for_versions": [plan.version for plan in plans],
+            "for_versions": if_alike_one([plan.version for plan in plans]),
         }
 
 
