@@ -40,6 +40,8 @@ from penstock.values import INT64_MAX, INT64_MIN, check_text, encode_json
 class Kind(enum.Enum):
     """What a column is in SQL; each store's dialect says by which type."""
 
+    __hash__ = object.__hash__  # as `jobs.states` has it: it is asked for each value that is read or captured
+
     TEXT = "text"
     INTEGER = "integer"
     REAL = "real"

@@ -171,17 +171,18 @@ class MutationTaskCtx(_OfTask[T], MutationCtx):
         run, transaction = self._run, self._scope.transaction
         self._runner.engine.readers.add(run.task.name)
         shared, place = transaction.shared, (run.number, run.key)
-        if shared is not None and place in shared.records:
-            record = shared.records[place]
+        if shared is not None and place in shared.generations:
+            generation = shared.generations[place]
         else:
             async with self._scope.lock:
-                record = await transaction.store.tasks.find(transaction, run.number, run.key)
+                found = await transaction.store.tasks.generations(transaction, run.number, [run.key])
+            generation = found.get(run.key)
         row = await self.db._get(run.task.definition.table, run.doc_id)  # noqa: SLF001 - the call is tracked already
         try:
-            return cast("T", run.check(record, row, fields))
+            return cast("T", run.check(generation, row, fields))
         except TaskConditionFailed as error:
             async with self._scope.lock:
-                meant = await run.meant(transaction, record, error)
+                meant = await run.meant(transaction, generation, error)
             raise meant from None
 
 

@@ -334,7 +334,7 @@ create table penstock.task_record (
     version integer not null default -1,
     for_version integer not null default -1,
     primary key (task, key)
-) with (fillfactor = 80);
+) with (fillfactor = 50);  -- each run updates its record once, on the same page then
 create index task_record_forget_at on penstock.task_record (forget_at) where forget_at is not null;
 
 -- The arguments of a job of a task, and its rank as jobs/order.py says (in microseconds; 252460800000000 is NO_AGEING).
