@@ -11,7 +11,8 @@ import ast
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -32,6 +33,7 @@ _ROW = re.compile(
 )
 _MIB = 1024 * 1024
 _WIDTH = 100
+_SHARED = 3  # options that as many commands of a group have are shown once
 
 
 # ----- what is generated
@@ -88,33 +90,52 @@ def error_codes() -> str:
 
 
 def cli() -> str:
-    """The help of each command."""
-    return "\n\n".join(f"## {context.command_path}\n\n```text\n{help_in(context)}\n```" for context in all_contexts())
-
-
-def help_in(context: click.Context) -> str:
-    return "\n".join(line.rstrip() for line in context.command.get_help(context).splitlines())
-
-
-def all_contexts() -> Iterator[click.Context]:
-    """The group and each command, as if it were called."""
+    """The help of each command. What commands of one group share stands in the group's own part."""
     outer = click.Context(
-        commands,
-        info_name="penstock",
-        terminal_width=_WIDTH,
-        max_content_width=_WIDTH,
-        **commands.context_settings,
+        commands, info_name="penstock", terminal_width=_WIDTH, max_content_width=_WIDTH, **commands.context_settings
     )
-    yield outer
+    parts = [(outer, help_in(outer))]
     for name in commands.list_commands(outer):
         command = commands.get_command(outer, name)
         assert command is not None
-        context = click.Context(command, info_name=name, parent=outer)
-        yield context
-        if isinstance(command, click.Group):
-            yield from (
-                click.Context(below, info_name=inner, parent=context) for inner, below in command.commands.items()
-            )
+        parts += group_or_command(click.Context(command, info_name=name, parent=outer))
+    return "\n\n".join(f"## {context.command_path}\n\n```text\n{text}\n```" for context, text in parts)
+
+
+def group_or_command(context: click.Context) -> Iterator[tuple[click.Context, str]]:
+    below = list(context.command.commands.items()) if isinstance(context.command, click.Group) else []
+    inner = [click.Context(command, info_name=name, parent=context) for name, command in below]
+    own = options_of(context)
+    told = Counter(record for one in inner for record in options_of(one))
+    shared = [record for record, count in told.items() if count >= _SHARED and record not in own]
+    yield context, help_in(context, of_several=shared)
+    yield from ((one, help_in(one, above=[*own, *shared])) for one in inner)
+
+
+def options_of(context: click.Context) -> list[tuple[str, str]]:
+    """The options of a command, but --help, each with its text."""
+    options = (one for one in context.command.get_params(context) if isinstance(one, click.Option))
+    found = (one.get_help_record(context) for one in options if "--help" not in one.opts)
+    return [record for record in found if record]
+
+
+def help_in(
+    context: click.Context, above: Sequence[tuple[str, str]] = (), of_several: Sequence[tuple[str, str]] = ()
+) -> str:
+    formatter, options = context.make_formatter(), options_of(context)
+    context.command.format_usage(context, formatter)
+    context.command.format_help_text(context, formatter)
+    own = [record for record in options if record not in above]
+    for title, records in (("Options", own), ("Options of several commands", of_several)):
+        if records:
+            with formatter.section(title):
+                formatter.write_dl(records)
+    if known := [re.findall(r"--[\w-]+", record[0])[0] for record in options if record in above]:
+        formatter.write_paragraph()
+        formatter.write_text(f"Options as above: {' '.join(known)}")
+    if context.parent is None:
+        context.command.format_commands(context, formatter)
+    return "\n".join(line.rstrip() for line in formatter.getvalue().rstrip().splitlines())
 
 
 def cell(text: str) -> str:

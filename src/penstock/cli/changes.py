@@ -42,9 +42,9 @@ class _Look:
 @pass_options
 @click.pass_context
 def command(context: click.Context, options: Options) -> None:
-    """Show the readers of the change feed, the interests that are captured, and how much room the feed takes.
+    """Show the readers of the change feed, the captured interests, and the size of the feed.
 
-    Of each reader up to ten thousand unread changes are counted.
+    Counts up to 10,000 unread changes per reader.
     """
     if context.invoked_subcommand is not None:
         return
@@ -57,10 +57,10 @@ def command(context: click.Context, options: Options) -> None:
 
 @command.command("drop")
 @click.argument("reader")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask first.")
 @pass_options
 def drop(options: Options, reader: str, yes: bool) -> None:
-    """Forget a reader that nobody needs any more, so that the feed keeps nothing for it."""
+    """Remove a reader that nobody needs. The feed then keeps no changes for it."""
     complete(_drop(open_app(options), options, reader, sure=yes))
     say(f"{reader} is dropped. What no other reader has to read is emptied by the next look of a pruner.")
 

@@ -31,16 +31,18 @@ _NUMBERS = {Kind.INTEGER, Kind.REAL, Kind.DECIMAL}
 
 @click.command("data")
 @click.argument("table", required=False)
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many rows.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many rows to show.")
 @click.option(
     "--order",
     type=click.Choice(["asc", "desc"]),
     default="desc",
     show_default=True,
-    help="By key: newest last, or first.",
+    help="Order by key: asc shows the newest last.",
 )
-@click.option("--where", metavar="COLUMN=VALUE", multiple=True, help="Only such rows; also <, <=, >, >=, and =null.")
-@click.option("--jsonl", is_flag=True, help="Print each row as a line of JSON, as penstock export does.")
+@click.option(
+    "--where", metavar="COLUMN=VALUE", multiple=True, help="Only matching rows; also <, <=, >, >=, and =null."
+)
+@click.option("--jsonl", is_flag=True, help="Print JSON lines, like penstock export.")
 @json_option()
 @pass_options
 def command(options: Options, table: str | None, limit: int, order: str, where: Sequence[str], jsonl: bool) -> None:

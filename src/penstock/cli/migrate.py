@@ -25,18 +25,17 @@ from penstock.store.migrate import Plan, push
 
 
 @click.command("migrate")
-@click.option("--plan", "only_plan", is_flag=True, help="Print what would be done, and change nothing.")
+@click.option("--plan", "only_plan", is_flag=True, help="Print the changes, and make none.")
 @json_option()
 @pass_options
 def command(options: Options, only_plan: bool) -> None:
-    """Make the database fit the tables of the app.
+    """Make the database fit the app.
 
-    Adds tables, columns, indexes and checks, and makes pools, crons, reactive tasks and outboxes known: changes are
-    captured for these from then on, by triggers on their tables. Whatever would lose or break data is refused before
-    anything is changed.
+    Adds tables, columns, indexes and checks. Registers pools, crons, reactive tasks and outboxes, and adds the triggers
+    that capture changes for them. Refuses any change that would lose data, before it changes anything.
 
-    --plan prints the SQL for the tables, and in comments what would be made known, and which tables would get triggers.
-    The SQL of the triggers is not printed: run penstock migrate for these, as the SQL alone is not all.
+    --plan prints the SQL for tables, and comments for the rest. It prints no SQL for triggers, so do not run its output
+    in place of this command.
     """
     app = open_app(options)
     config = app.config(database=options.database)

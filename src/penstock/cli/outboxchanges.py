@@ -18,7 +18,7 @@ from penstock.cli.options import Options, pass_options
 from penstock.cli.output import counted, say
 from penstock.errors import DataError, ValueInvalid
 
-_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask first.")
 
 
 @click.command("retry")
@@ -26,11 +26,10 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.argument("numbers", type=int, nargs=-1)
 @pass_options
 def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
-    """Have messages of OUTBOX that have failed tried again now: those with these NUMBERS, or all.
+    """Retry failed messages of OUTBOX now: those with these NUMBERS, or all.
 
-    Their attempts are counted anew. Parked ones come next, before what is still to be read; while the next message
-    waits for its own attempt, they wait with it. The number of a row that was there before the outbox is negative:
-    write -- before it.
+    Their attempts count from one. Parked messages are delivered next; they wait while the next message waits for its
+    own retry. A row older than the outbox has a negative number: write -- before it.
     """
     app = open_app(options)
 
@@ -46,11 +45,11 @@ def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
 @click.command("skip")
 @click.argument("outbox")
 @click.argument("number", type=int)
-@click.option("--reason", required=True, help="Why; the log tells it.")
+@click.option("--reason", required=True, help="The reason, for the log.")
 @_yes
 @pass_options
 def skip(options: Options, outbox: str, number: int, reason: str, yes: bool) -> None:
-    """Pass by the message of OUTBOX with this NUMBER, which has failed: its handler never gets it."""
+    """Skip a failed message of OUTBOX. Its handler never gets it."""
     app = open_app(options)
 
     async def do(backend: Backend) -> None:
@@ -67,7 +66,7 @@ def skip(options: Options, outbox: str, number: int, reason: str, yes: bool) -> 
 @click.argument("outbox")
 @pass_options
 def pause(options: Options, outbox: str) -> None:
-    """Hand over nothing of OUTBOX any more, on all machines, until it is resumed. What is written is kept."""
+    """Stop deliveries of OUTBOX on all machines until it is resumed. New messages are kept."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.outboxes.pause(backend, outbox))
     say(f"{outbox} is paused. The change feed keeps what is written meanwhile, and grows.")
@@ -77,7 +76,7 @@ def pause(options: Options, outbox: str) -> None:
 @click.argument("outbox")
 @pass_options
 def resume(options: Options, outbox: str) -> None:
-    """Hand over messages of a paused OUTBOX again."""
+    """Resume deliveries of a paused OUTBOX."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.outboxes.resume(backend, outbox))
     say(f"{outbox} is resumed.")
@@ -89,10 +88,10 @@ def resume(options: Options, outbox: str) -> None:
 @_yes
 @pass_options
 def move(options: Options, outbox: str, to: str, yes: bool) -> None:
-    """Have OUTBOX go on from elsewhere: sending again what is kept, or passing messages by.
+    """Move the cursor of OUTBOX, to deliver kept messages again or to skip some.
 
-    The PLACE is "beginning", that of what is kept; "end", behind all there is; a time with its offset, such as
-    2030-05-01T09:00Z, before all that was written then or later; or a position that penstock outbox show has told.
+    PLACE is one of: beginning (the oldest kept message), end (after all messages), a time with an offset such as
+    2030-05-01T09:00Z (messages written since), or a position from penstock outbox show.
     """
     app, place = open_app(options), _place(to)
 
@@ -114,9 +113,9 @@ def move(options: Options, outbox: str, to: str, yes: bool) -> None:
 @_yes
 @pass_options
 def rebuild(options: Options, outbox: str, yes: bool) -> None:
-    """Make what the handler of OUTBOX has written anew, from the rows that there are.
+    """Rebuild what the handler of OUTBOX has written, from the current rows.
 
-    Its reset runs and it begins with all rows again, in one transaction.
+    Runs its reset and starts it again with all rows, in one transaction.
     """
     app = open_app(options)
 
@@ -136,13 +135,11 @@ def rebuild(options: Options, outbox: str, yes: bool) -> None:
 
 @click.command("resend")
 @click.argument("outbox")
-@click.option(
-    "--where", required=True, metavar="TEXT", help="Which rows: a condition such as 'day >= 7 and shop == \"a\"'."
-)
+@click.option("--where", required=True, metavar="TEXT", help="A condition, such as 'day >= 7 and shop == \"a\"'.")
 @_yes
 @pass_options
 def resend(options: Options, outbox: str, where: str, yes: bool) -> None:
-    """Send rows of the table of OUTBOX again, as they are now, in order, behind what it has still to hand over."""
+    """Send rows of the table of OUTBOX again, as they are now and in order, after its backlog."""
     app = open_app(options)
 
     async def do(backend: Backend) -> int:
@@ -160,7 +157,7 @@ def resend(options: Options, outbox: str, where: str, yes: bool) -> None:
 @_yes
 @pass_options
 def drop(options: Options, outbox: str, yes: bool) -> None:
-    """Forget OUTBOX: its place, the messages that it has put aside, and what is captured for it."""
+    """Remove OUTBOX: its cursor, its parked messages, and its capture."""
     app = open_app(options)
 
     async def do(backend: Backend) -> bool:

@@ -28,16 +28,16 @@ _SHARE = 4  # looking takes at most one part in so many of the time, however muc
 
 
 @click.command("top")
-@click.option("--once", is_flag=True, help="Print it once; so it does without a terminal.")
+@click.option("--once", is_flag=True, help="Print once; the default without a terminal.")
 @click.option(
-    "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds between two looks."
+    "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds between updates."
 )
-@json_option("Print it once as JSON, for programs.")
+@json_option("Print once, as JSON.")
 @pass_options
 def command(options: Options, once: bool, interval: float) -> None:
-    """Watch pools and workers: what runs, waits and fails, and how fast. q ends it.
+    """Watch pools and workers: running, waiting and failing jobs, and their rates. q ends it.
 
-    Rates are those of the last ten seconds.
+    Rates cover the last ten seconds.
     """
     app = open_app(options)
     with contextlib.suppress(KeyboardInterrupt):
