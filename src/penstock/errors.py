@@ -2,47 +2,47 @@
 
 PenstockError
 ├── UsageError                    you: the program is written or configured wrongly
-│   ├── DeclarationError          a table, an index or a function is declared wrongly
-│   ├── ConfigError               a setting, a project file, a database URL or a right on the database is wrong
-│   ├── SchemaMismatch            the declared tables do not fit the stored ones, and changing them would lose data
-│   ├── TopicNotFound             a message was sent to a topic that no outbox was ever declared for
-│   ├── ContextError              a ctx, or a connection of yours, was used where or when it must not be
-│   │   └── UnawaitedCall         a function ended before calls of its ctx, or helpers and tasks that have it
-│   └── ResultInvalid             a function returned what its return annotation does not allow
-├── InputError                    they: a caller sent something that cannot be taken
+│   ├── DeclarationError          a wrong declaration of a table, an index or a function
+│   ├── ConfigError               a wrong setting, project file or database URL, or a missing right on the database
+│   ├── SchemaMismatch            the declared tables do not fit the stored ones; a change would lose data
+│   ├── TopicNotFound             a message to a topic without any outbox
+│   ├── ContextError              a ctx, or a connection of yours, used in the wrong place or at the wrong time
+│   │   └── UnawaitedCall         a function ended before calls of its ctx did
+│   └── ResultInvalid             a result that the return annotation does not allow
+├── InputError                    they: a caller sent something that penstock cannot take
 │   ├── FunctionNotFound          no public function has this name
 │   ├── ArgumentsInvalid          arguments that the signature refuses
-│   ├── IdInvalid                 an id that is malformed, or of another table
+│   ├── IdInvalid                 a malformed id, or one of another table
 │   ├── ValueInvalid              a value that cannot be stored
-│   ├── CursorInvalid             a pagination cursor of another query
-│   ├── TokenInvalid              a token of a job that waits for an outside system: malformed, or nobody's
-│   ├── TokenExpired              such a token whose time is over, or whose attempt is
-│   └── LimitExceeded             more rows, bytes or jobs than one transaction, row or call may have
-├── DataError                     the data is not as the function expected it
+│   ├── CursorInvalid             a malformed pagination cursor, or one of another query
+│   ├── TokenInvalid              an unknown token of an externally completed job
+│   ├── TokenExpired              a token whose time or attempt is over
+│   └── LimitExceeded             more rows, bytes or jobs than allowed
+├── DataError                     the data differs from what the function expected
 │   ├── RowNotFound               the row to patch, replace or delete does not exist
 │   ├── NotUnique                 unique() found more than one row
 │   ├── UniqueViolation           a unique index already holds this key
-│   ├── DuplicateJob              another job that has not ended has this key
-│   ├── TaskNotFound              the database knows no reactive task of this name
-│   ├── OutboxNotFound            the database knows no outbox of this name
-│   ├── LockLost                  a lock is not its holder's any more
+│   ├── DuplicateJob              an unfinished job has this key already
+│   ├── TaskNotFound              no reactive task has this name
+│   ├── OutboxNotFound            no outbox has this name
+│   ├── LockLost                  the holder of a lock has lost it
 │   ├── ConstraintViolation       a constraint of a user-owned table refused the row
 │   └── RowInvalid                a stored row does not fit its declared table
-├── ApplicationError              raised by your functions for their callers; its data reaches them
-├── TryAgain                      nothing is wrong with the call; the same call may succeed later
-│   ├── Conflict                  another transaction changed what this one read, more often than it may be retried
-│   ├── DatabaseUnavailable       the database cannot be reached, is starting or shutting down
-│   ├── DatabaseBusy              a lock of the database was held, or a statement ran, for too long
-│   ├── DatabaseFull              no space is left for the database
-│   ├── LockTaken                 a lock had another holder for longer than one was willing to wait
-│   ├── CallTimeout               the call took longer than it may
-│   └── Overloaded                more calls are waiting than this process takes on
+├── ApplicationError              your functions raise it for their callers, who get its data
+├── TryAgain                      nothing is wrong with the call; it may succeed later
+│   ├── Conflict                  every retry conflicted with another transaction
+│   ├── DatabaseUnavailable       the database is unreachable, starting or stopping
+│   ├── DatabaseBusy              a database lock, or a statement, took too long
+│   ├── DatabaseFull              the database has no space left
+│   ├── LockTaken                 another holder kept the lock for too long
+│   ├── CallTimeout               the call took longer than allowed
+│   └── Overloaded                this process has too many waiting calls
 └── JobError                      why a job ended
-    ├── NonRetryableError         raise it in a job: no further attempt is made
-    ├── Snooze                    raise it in a job: it runs again later, and no attempt is used
-    ├── TaskConditionFailed       the row of a reactive task is gone, or is not as it was when the task was called for
-    ├── WorkerLost                the worker that ran the job died or lost its lease
-    └── LeaseLost                 a worker tried to settle a job that is not its own any more
+    ├── NonRetryableError         raise it in a job: the job fails without another attempt
+    ├── Snooze                    raise it in a job: it runs again later and uses no attempt
+    ├── TaskConditionFailed       the row of a reactive task is gone or has changed
+    ├── WorkerLost                the worker died or lost its lease during the job
+    └── LeaseLost                 a worker tried to settle a job that it no longer holds
 """
 
 from __future__ import annotations
@@ -387,7 +387,7 @@ class WorkerLost(JobError):
 
 
 class LeaseLost(JobError):
-    """A worker tried to settle a job that is not its own any more; its transaction was rolled back."""
+    """A worker tried to settle a job that it no longer holds. Its transaction was rolled back."""
 
     code = "lease_lost"
 

@@ -73,9 +73,9 @@ def metrics() -> str:
 
 
 def error_tree() -> str:
-    """The tree as it is drawn at the top of errors.py."""
-    lines = (errors.__doc__ or "").rstrip().splitlines()
-    return "\n".join(["```text", *lines[2:], "```"])
+    """The tree as it is drawn at the top of errors.py, names only: the table below it has the meanings."""
+    lines = (errors.__doc__ or "").rstrip().splitlines()[2:]
+    return "\n".join(["```text", *(re.split(r"(?<=\w)  ", line)[0] for line in lines), "```"])
 
 
 def error_codes() -> str:
