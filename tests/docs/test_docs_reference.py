@@ -19,7 +19,6 @@ from pathlib import Path
 import click
 import pytest
 
-import penstock
 from penstock import client, errors
 from penstock.cli.main import commands
 from penstock.config import Config
@@ -31,6 +30,7 @@ _SETTING = re.compile(r"^(?P<name>\w+): (?P<meaning>.*?)(?=^\w+: |\Z)", re.MULTI
 _ROW = re.compile(
     r"^\| `(?P<name>[a-z_.]+)` \| (?P<level>[a-z ]+) \| (?P<facts>[^|]*) \| (?P<meaning>[^|]+) \|$", re.MULTILINE
 )
+_NUMBER = re.compile(r"(?:INTEGER|FLOAT) RANGE")
 _MIB = 1024 * 1024
 _WIDTH = 100
 _SHARED = 3  # options that as many commands of a group have are shown once
@@ -45,11 +45,8 @@ def settings() -> str:
     meanings = {
         found["name"]: " ".join(found["meaning"].split()) for found in _SETTING.finditer(inspect.cleandoc(listed))
     }
-    rows = [
-        f"| `{one.name}` | `PENSTOCK_{one.name.upper()}` | {default(one.default)} | {cell(meanings[one.name])} |"
-        for one in fields(Config)
-    ]
-    return "\n".join(["| setting | in the environment | default | meaning |", "|---|---|---|---|", *rows])
+    rows = [f"| `{one.name}` | {default(one.default)} | {cell(meanings[one.name])} |" for one in fields(Config)]
+    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
 
 
 def default(value: object) -> str:
@@ -72,21 +69,27 @@ def metrics() -> str:
     return "\n".join(["| metric | kind | labels | meaning |", "|---|---|---|---|", *rows])
 
 
-def error_tree() -> str:
-    """The tree as it is drawn at the top of errors.py, names only: the table below it has the meanings."""
-    lines = (errors.__doc__ or "").rstrip().splitlines()[2:]
-    return "\n".join(["```text", *(re.split(r"(?<=\w)  ", line)[0] for line in lines), "```"])
-
-
-def error_codes() -> str:
-    """A row for each public error, the client's among them."""
-    found = [getattr(module, name) for module in (penstock, client) for name in sorted(module.__all__)]
-    kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, PenstockError)]
+def errors_of_the_tree() -> str:
+    """A row for each error, in the order of the tree, with a dot for each branch above it; then the client's own."""
+    own = [getattr(client, name) for name in sorted(client.__all__)]
+    kinds = [(kind, depth) for kind, depth in tree(PenstockError) if kind.__module__ == errors.__name__]
+    kinds += [
+        (kind, 1)
+        for kind in own
+        if isinstance(kind, type) and kind.__module__.startswith("penstock.client") and issubclass(kind, PenstockError)
+    ]
     rows = [
-        f"| `{kind.__name__}` | `{kind.code}` | {cell((inspect.getdoc(kind) or '').partition(chr(10) * 2)[0])} |"
-        for kind in kinds
+        f"| {'·' * depth}`{kind.__name__}` | `{kind.code}` | "
+        f"{cell((inspect.getdoc(kind) or '').partition(chr(10) * 2)[0])} |"
+        for kind, depth in kinds
     ]
     return "\n".join(["| error | code | meaning |", "|---|---|---|", *rows])
+
+
+def tree(kind: type[PenstockError], depth: int = 0) -> Iterator[tuple[type[PenstockError], int]]:
+    yield kind, depth
+    for below in kind.__subclasses__():
+        yield from tree(below, depth + 1)
 
 
 def cli() -> str:
@@ -99,7 +102,13 @@ def cli() -> str:
         command = commands.get_command(outer, name)
         assert command is not None
         parts += group_or_command(click.Context(command, info_name=name, parent=outer))
-    return "\n\n".join(f"## {context.command_path}\n\n```text\n{text}\n```" for context, text in parts)
+    return "\n\n".join(f"## `{usage_of(context)}`\n\n```text\n{text}\n```" for context, text in parts)
+
+
+def usage_of(context: click.Context) -> str:
+    """The command with its arguments."""
+    pieces = context.command.collect_usage_pieces(context)
+    return " ".join((context.command_path, *(piece for piece in pieces if piece != "[OPTIONS]")))
 
 
 def group_or_command(context: click.Context) -> Iterator[tuple[click.Context, str]]:
@@ -116,14 +125,13 @@ def options_of(context: click.Context) -> list[tuple[str, str]]:
     """The options of a command, but --help, each with its text."""
     options = (one for one in context.command.get_params(context) if isinstance(one, click.Option))
     found = (one.get_help_record(context) for one in options if "--help" not in one.opts)
-    return [record for record in found if record]
+    return [(_NUMBER.sub("N", record[0]), record[1]) for record in found if record]
 
 
 def help_in(
     context: click.Context, above: Sequence[tuple[str, str]] = (), of_several: Sequence[tuple[str, str]] = ()
 ) -> str:
     formatter, options = context.make_formatter(), options_of(context)
-    context.command.format_usage(context, formatter)
     context.command.format_help_text(context, formatter)
     own = [record for record in options if record not in above]
     for title, records in (("Options", own), ("Options of several commands", of_several)):
@@ -132,10 +140,10 @@ def help_in(
                 formatter.write_dl(records)
     if known := [re.findall(r"--[\w-]+", record[0])[0] for record in options if record in above]:
         formatter.write_paragraph()
-        formatter.write_text(f"Options as above: {' '.join(known)}")
-    if context.parent is None:
+        formatter.write_text(f"As above: {' '.join(known)}")
+    if isinstance(context.command, click.Group) and context.parent is None:
         context.command.format_commands(context, formatter)
-    return "\n".join(line.rstrip() for line in formatter.getvalue().rstrip().splitlines())
+    return "\n".join(line.rstrip() for line in formatter.getvalue().strip("\n").splitlines())
 
 
 def cell(text: str) -> str:
@@ -145,15 +153,13 @@ def cell(text: str) -> str:
 GENERATORS: dict[str, Callable[[], str]] = {
     "settings": settings,
     "metrics": metrics,
-    "error_tree": error_tree,
-    "error_codes": error_codes,
+    "errors": errors_of_the_tree,
     "cli": cli,
 }
 PARTS = [
     ("reference/settings.md", "settings"),
     ("reference/metrics.md", "metrics"),
-    ("reference/errors.md", "error_tree"),
-    ("reference/errors.md", "error_codes"),
+    ("reference/errors.md", "errors"),
     ("reference/cli.md", "cli"),
 ]
 
