@@ -102,7 +102,7 @@ def cli() -> str:
         command = commands.get_command(outer, name)
         assert command is not None
         parts += group_or_command(click.Context(command, info_name=name, parent=outer))
-    return "\n\n".join(f"## `{usage_of(context)}`\n\n```text\n{text}\n```" for context, text in parts)
+    return "\n\n".join(f"## {usage_of(context)}\n\n```text\n{text}\n```" for context, text in parts)
 
 
 def usage_of(context: click.Context) -> str:
