@@ -42,7 +42,7 @@ class _Look:
 @pass_options
 @click.pass_context
 def command(context: click.Context, options: Options) -> None:
-    """Show the readers of the change feed, the captured interests, and the size of the feed.
+    """Show the readers of the change feed, the captured interests, and the feed's size.
 
     Counts up to 10,000 unread changes per reader.
     """

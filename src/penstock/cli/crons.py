@@ -28,7 +28,7 @@ def command(context: click.Context, options: Options) -> None:
 @click.argument("cron")
 @pass_options
 def run(options: Options, cron: str) -> None:
-    """Run a cron now, apart from its schedule, and print the job's id. Refused while a run is in progress."""
+    """Run a cron now and print the job's id. Refused while a run is in progress."""
     app = open_app(options)
     click.echo(with_backend(app, options, lambda backend: app.crons.run(backend, cron)))
 
@@ -37,7 +37,7 @@ def run(options: Options, cron: str) -> None:
 @click.argument("cron")
 @pass_options
 def pause(options: Options, cron: str) -> None:
-    """Stop a cron on all machines until it is resumed."""
+    """Pause a cron on all machines."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.crons.pause(backend, cron))
     say(f"{cron} is paused: a run under way goes on, and no other one is started.")

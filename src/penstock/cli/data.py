@@ -46,7 +46,7 @@ _NUMBERS = {Kind.INTEGER, Kind.REAL, Kind.DECIMAL}
 @json_option()
 @pass_options
 def command(options: Options, table: str | None, limit: int, order: str, where: Sequence[str], jsonl: bool) -> None:
-    """Show the tables of the app with their row counts, or rows of one TABLE."""
+    """Show all tables with their row counts, or rows of one TABLE."""
     options.json |= jsonl
     if table is None:
         _show_tables(options, complete(_count(open_app(options), options)))

@@ -46,8 +46,8 @@ _LONGEST_GRACE = 2.0
 def command(options: Options, host: str, port: int, reload: bool) -> None:
     """Run server and services in one process, and restart when the source changes.
 
-    For development only: callers see the text of unexpected errors, and running jobs get little time to end. Prints a
-    token for the admin interface, unless admin_token is set.
+    For development only: callers see unexpected errors, and running jobs get little time to end. Prints a token for the
+    admin interface, unless admin_token is set.
     """
     set_up_logs(options.log_level or "info", options.log_format)
     watch = Watch(_folders(options)) if reload else None

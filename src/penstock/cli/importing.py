@@ -39,7 +39,7 @@ from penstock.transaction.transaction import Transaction
 def command(options: Options, table: str, file: str, append: bool, replace: bool, yes: bool) -> None:
     """Read rows into TABLE from a FILE of JSON lines, or from stdin.
 
-    Keeps ids and creation times if the lines have them. The table must be empty without --append or --replace.
+    Keeps ids and creation times. The table must be empty without --append or --replace.
     """
     if append and replace:
         raise click.UsageError("--append and --replace exclude each other.")

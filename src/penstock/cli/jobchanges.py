@@ -37,9 +37,9 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before changin
 @json_option()
 @pass_options
 def retry(options: Options, /, jobs: Sequence[str], yes: bool, on_complete: bool, **given: Any) -> int:
-    """Run failed or canceled JOBs again, or all failed jobs that match the options.
+    """Run failed or canceled JOBs again, or all failed jobs that match.
 
-    They become pending and count attempts from one. Their on_complete runs again at their end.
+    Their attempts count from one. Their on_complete runs again at the end.
     """
     check_meant(jobs, given, "retry")
     app = open_app(options)
@@ -70,9 +70,9 @@ def retry(options: Options, /, jobs: Sequence[str], yes: bool, on_complete: bool
 @json_option()
 @pass_options
 def cancel(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) -> None:
-    """Cancel JOBs, or all unfinished jobs that match the options.
+    """Cancel JOBs, or all unfinished jobs that match.
 
-    Pending jobs never start; running jobs are asked to stop. Jobs that only wait for their on_complete go on.
+    Pending jobs never start; running ones are asked to stop. Jobs that only wait for their on_complete go on.
     """
     check_meant(jobs, given, "cancel")
     app = open_app(options)

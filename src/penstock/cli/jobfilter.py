@@ -68,7 +68,7 @@ def filter_options(
     """
     options = [
         click.option("--state", type=click.Choice(states), help=of_state),
-        click.option("--pool", help="Only jobs of this pool; default is the scheduler's."),
+        click.option("--pool", help="Only jobs of this pool; the scheduler's is named default."),
         click.option("--function", help="Only jobs of this function; the module is optional."),
         click.option("--name", help="Only jobs of this name."),
         click.option("--key", help="Only jobs with this key."),

@@ -34,7 +34,7 @@ _limit = click.option(
 @pass_options
 @click.pass_context
 def command(context: click.Context, options: Options, /, limit: int, **given: Any) -> None:
-    """Show the number of jobs in each state, and the newest jobs. Same as penstock jobs list."""
+    """Show the number of jobs in each state, and the newest jobs, like penstock jobs list."""
     if context.invoked_subcommand is None:
         _list(options, limit, given)
 
@@ -45,7 +45,7 @@ def command(context: click.Context, options: Options, /, limit: int, **given: An
 @json_option()
 @pass_options
 def list_jobs(options: Options, /, limit: int, **given: Any) -> None:
-    """Show the number of jobs in each state, and the newest jobs that match the options."""
+    """Show the number of jobs in each state, and the newest jobs that match."""
     _list(options, limit, given)
 
 

@@ -31,10 +31,10 @@ from penstock.store.migrate import Plan, push
 def command(options: Options, only_plan: bool) -> None:
     """Make the database fit the app.
 
-    Adds tables, columns, indexes and checks. Registers pools, crons, reactive tasks and outboxes, and adds the triggers
-    that capture changes for them. Refuses any change that would lose data, before it changes anything.
+    Adds tables, columns, indexes and checks, registers pools, crons, reactive tasks and outboxes, and adds the triggers
+    that capture changes for them. Refuses changes that would lose data, before it changes anything.
 
-    --plan prints the SQL for tables, and comments for the rest. It prints no SQL for triggers, so do not run its output
+    --plan prints the SQL for tables, and comments for the rest. It omits the SQL of triggers, so do not run its output
     in place of this command.
     """
     app = open_app(options)

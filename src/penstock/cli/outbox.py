@@ -78,7 +78,7 @@ def show(options: Options, outbox: str) -> None:
 def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int, after: int | None) -> None:
     """Show messages of OUTBOX that failed, are parked, or wait for a failed one.
 
-    Messages that were not attempted yet are not listed.
+    Omits messages that were not attempted yet.
     """
     app = open_app(options)
 

@@ -28,8 +28,8 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask first.")
 def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
     """Retry failed messages of OUTBOX now: those with these NUMBERS, or all.
 
-    Their attempts count from one. Parked messages are delivered next; they wait while the next message waits for its
-    own retry. A row older than the outbox has a negative number: write -- before it.
+    Their attempts count from one. Parked messages are delivered next, but not while the next message waits for its
+    retry. A row older than the outbox has a negative number: write -- before it.
     """
     app = open_app(options)
 
@@ -66,7 +66,7 @@ def skip(options: Options, outbox: str, number: int, reason: str, yes: bool) -> 
 @click.argument("outbox")
 @pass_options
 def pause(options: Options, outbox: str) -> None:
-    """Stop deliveries of OUTBOX on all machines until it is resumed. New messages are kept."""
+    """Pause OUTBOX on all machines. New messages are kept."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.outboxes.pause(backend, outbox))
     say(f"{outbox} is paused. The change feed keeps what is written meanwhile, and grows.")
@@ -76,7 +76,7 @@ def pause(options: Options, outbox: str) -> None:
 @click.argument("outbox")
 @pass_options
 def resume(options: Options, outbox: str) -> None:
-    """Resume deliveries of a paused OUTBOX."""
+    """Resume a paused OUTBOX."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.outboxes.resume(backend, outbox))
     say(f"{outbox} is resumed.")
@@ -90,7 +90,7 @@ def resume(options: Options, outbox: str) -> None:
 def move(options: Options, outbox: str, to: str, yes: bool) -> None:
     """Move the cursor of OUTBOX, to deliver kept messages again or to skip some.
 
-    PLACE is one of: beginning (the oldest kept message), end (after all messages), a time with an offset such as
+    PLACE is beginning (the oldest kept message), end (after all messages), a time with an offset such as
     2030-05-01T09:00Z (messages written since), or a position from penstock outbox show.
     """
     app, place = open_app(options), _place(to)
@@ -115,7 +115,7 @@ def move(options: Options, outbox: str, to: str, yes: bool) -> None:
 def rebuild(options: Options, outbox: str, yes: bool) -> None:
     """Rebuild what the handler of OUTBOX has written, from the current rows.
 
-    Runs its reset and starts it again with all rows, in one transaction.
+    Runs its reset and starts it with all rows again, in one transaction.
     """
     app = open_app(options)
 
@@ -139,7 +139,7 @@ def rebuild(options: Options, outbox: str, yes: bool) -> None:
 @_yes
 @pass_options
 def resend(options: Options, outbox: str, where: str, yes: bool) -> None:
-    """Send rows of the table of OUTBOX again, as they are now and in order, after its backlog."""
+    """Send rows of OUTBOX's table again, as they are now and in order, after its backlog."""
     app = open_app(options)
 
     async def do(backend: Backend) -> int:

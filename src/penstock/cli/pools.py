@@ -24,8 +24,8 @@ from penstock.store.pools import KeyRow, PoolRow
 def command(context: click.Context, options: Options, keys: int | None) -> None:
     """Show all pools: their limits, and the number of their jobs in each state.
 
-    'At the gate' are ready jobs that wait for their concurrency key or for a rate limit. --keys reads the first
-    1,000 keys in order, and counts up to 1,000 jobs of each.
+    Jobs at the gate are ready, and wait for their concurrency key or a rate limit. --keys reads the first 1,000 keys in
+    order, and counts up to 1,000 jobs of each.
     """
     if context.invoked_subcommand is not None:
         return
@@ -48,7 +48,7 @@ def command(context: click.Context, options: Options, keys: int | None) -> None:
 )
 @pass_options
 def change(options: Options, pool: str, max_parallelism: int) -> None:
-    """Change the limit of a pool, on all machines at once, until somebody sets or declares another."""
+    """Change the limit of a pool on all machines, until somebody sets or declares another."""
     row = complete(change_in_database(open_app(options), options, pool, max_parallelism=max_parallelism))
     say(f"{pool} runs at most {max_parallelism:,} jobs at once{', once it is resumed' if row.paused else ''}.")
 

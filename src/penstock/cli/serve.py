@@ -17,10 +17,7 @@ from penstock.server.run import serve
 @click.option("--services/--no-services", default=False, show_default=True, help="Run the services too.")
 @pass_options
 def command(options: Options, host: str, port: int, services: bool) -> None:
-    """Run the server until SIGINT or SIGTERM.
-
-    Run jobs and the other services in processes of their own, with penstock worker.
-    """
+    """Run the server until SIGINT or SIGTERM. Run the services with penstock worker."""
     app = open_app(options, log_level="info")
     config = app.config(database=options.database)
     complete_serving(serve(app, config, host=host, port=port, services=SERVICES if services else ()))

@@ -27,7 +27,7 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before changin
 def retry(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
     """Run rows of TASK, or of all tasks, again; successful ones too, unless --state excludes them.
 
-    Their attempts count from one. Rows that are running run once more afterwards.
+    Their attempts count from one. Running rows run once more afterwards.
     """
     _change(options, "retry", task, given, everything=everything, sure=yes)
 
@@ -55,7 +55,7 @@ def cancel(options: Options, /, task: str | None, everything: bool, yes: bool, *
 @json_option()
 @pass_options
 def skip(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
-    """End pending runs of TASK, or of all tasks, as skipped. The next change of a row runs."""
+    """End pending runs of TASK, or of all tasks, as skipped. A row's next change runs."""
     _change(options, "skip", task, given, "pending", everything=everything, sure=yes)
 
 
@@ -69,7 +69,7 @@ def skip(options: Options, /, task: str | None, everything: bool, yes: bool, **g
 def delete(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
     """Delete the records of TASK, or of all tasks. The rows of the table stay.
 
-    Cancels pending runs, and asks running ones to stop; repeat the command when they have.
+    Cancels pending runs and asks running ones to stop; repeat the command afterwards.
     """
     _change(options, "delete", task, given, everything=everything, sure=yes)
 
@@ -78,7 +78,7 @@ def delete(options: Options, /, task: str | None, everything: bool, yes: bool, *
 @click.argument("task")
 @pass_options
 def pause(options: Options, task: str) -> None:
-    """Stop starting runs of TASK, on all machines, until it is resumed. Running ones continue."""
+    """Pause TASK on all machines. Running runs continue."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.tasks.pause(backend, task))
     say(f"{task} is paused: runs under way go on, and no other ones are started.")

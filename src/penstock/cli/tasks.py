@@ -88,7 +88,7 @@ def records(
 def show(options: Options, task: str, key: str) -> None:
     """Show the record of the row with this KEY; for its runs see penstock jobs show.
 
-    A KEY of several columns is a JSON array, such as '[7, "a"]'.
+    Write a KEY of several columns as a JSON array: '[7, "a"]'.
     """
     app = open_app(options)
     record = with_backend(app, options, lambda backend: app.tasks.find(backend, task, key))
@@ -106,10 +106,7 @@ def show(options: Options, task: str, key: str) -> None:
 @json_option()
 @pass_options
 def explain(options: Options, task: str, key: str) -> None:
-    """Say why TASK has run, or not, for the row with this KEY.
-
-    A KEY of several columns is a JSON array, such as '[7, "a"]'.
-    """
+    """Say why TASK has run, or not, for the row with this KEY; several columns as a JSON array."""
     app = open_app(options)
     found = with_backend(app, options, lambda backend: app.tasks.explain(backend, task, key))
     if options.json:

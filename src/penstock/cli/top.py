@@ -35,10 +35,7 @@ _SHARE = 4  # looking takes at most one part in so many of the time, however muc
 @json_option("Print once, as JSON.")
 @pass_options
 def command(options: Options, once: bool, interval: float) -> None:
-    """Watch pools and workers: running, waiting and failing jobs, and their rates. q ends it.
-
-    Rates cover the last ten seconds.
-    """
+    """Watch pools and workers: running, waiting and failing jobs, and rates over ten seconds. q ends it."""
     app = open_app(options)
     with contextlib.suppress(KeyboardInterrupt):
         complete(_watch(app, options, None if once or options.json or not sys.stdout.isatty() else interval))

@@ -33,7 +33,7 @@ _BY_SIGNAL = 128  # to which the exit code of a process that a signal ends adds 
 def command(options: Options, jobs: int | None, metrics_port: int | None) -> None:
     """Run the services: jobs, crons, reactive tasks, outboxes and pruning. Any number of workers may share a database.
 
-    After SIGINT or SIGTERM, running jobs may finish within the grace time. A second signal does not wait.
+    After SIGINT or SIGTERM, running jobs may finish within the grace time. A second signal ends the worker at once.
     """
     app = open_app(options, log_level="info")
     config = app.config(database=options.database, worker_jobs=jobs, metrics_port=metrics_port)
