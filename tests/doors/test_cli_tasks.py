@@ -162,7 +162,7 @@ def test_a_condition_that_cannot_be_read_changes_nothing(shop: Console) -> None:
             (("ship", "--rows", "nam == 'a'"), "There is name"),
             (("ship", "--rows", "__import__('os').remove('open')"), "cannot be called here"),
             (("ship", "--rows", ""), "0 characters"),
-            (("--rows", "name == 'a'"), "of which table"),
+            (("--rows", "name == 'a'"), "the table is unknown"),
             (("shipp", "--rows", "name == 'a'"), "declares no reactive task 'shipp'"),
             (("--table", "orders", "--rows", "name == 'a'"), "declares no table 'orders'"),
         ):

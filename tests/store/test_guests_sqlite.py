@@ -85,7 +85,7 @@ def test_who_read_before_others_wrote_is_told_to_begin_at_once(sqlite: sqlite3.C
     other.execute("insert into entry values (2)")
     other.commit()
     other.close()
-    with pytest.raises(DatabaseBusy, match=r"Others have written.* BEGIN IMMEDIATE"):
+    with pytest.raises(DatabaseBusy, match=r"Another connection wrote.* BEGIN IMMEDIATE"):
         sync(sqlite).execute(INSERT)
 
 

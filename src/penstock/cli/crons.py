@@ -40,7 +40,7 @@ def pause(options: Options, cron: str) -> None:
     """Pause a cron on all machines."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.crons.pause(backend, cron))
-    say(f"{cron} is paused: a run under way goes on, and no other one is started.")
+    say(f"{cron} is paused. A current run continues; no other one starts.")
 
 
 @command.command("resume")

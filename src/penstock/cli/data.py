@@ -155,7 +155,7 @@ def _condition(statements: TableStatements, text: str) -> tuple[Condition, Any]:
     if column.optional and comparison == "=" and value == "null":
         return Condition(name, "is null"), None
     if column.kind is Kind.JSON:
-        raise ValueInvalid(f"{name} holds JSON, which has no order.", fix="Filter the rows of --jsonl instead.")
+        raise ValueInvalid(f"{name} holds JSON, which cannot be ordered.", fix="Filter the rows of --jsonl instead.")
     for said in (value, json.dumps(value)) if column.kind is not Kind.TEXT else (json.dumps(value),):
         try:
             checked = column.adapter.validate_json(said)

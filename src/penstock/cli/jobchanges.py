@@ -92,7 +92,7 @@ def cancel(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) ->
         if status.state in FINISHED:
             say(f"{status.id} has ended already: {status.state.value}.")
         elif status.state is JobState.COMPLETING:
-            say(f"{status.id} is not canceled: it has ended but for its on_complete, which runs all the same.")
+            say(f"{status.id} is not canceled. Only its on_complete is left, and that still runs.")
         else:
             say(f"Asked for {status.id} to be canceled; it was {status.state.value}.")
 

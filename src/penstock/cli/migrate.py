@@ -100,9 +100,9 @@ def _print_script(plan: Plan, news: Sequence[News] | None) -> None:
     for remark in _remarks(plan):
         click.echo(f"-- {remark}")
     if news is None:
-        click.echo("-- What is made known beside this SQL is not known until penstock's own tables are up to date.")
+        click.echo("-- Further changes are unknown until penstock's own tables are up to date.")
     elif news:
-        click.echo("-- Beside this SQL, penstock migrate does what follows, and so does the program when it starts:")
+        click.echo("-- penstock migrate, and the program at its start, also do this:")
     for one in news or ():
         click.echo(f"-- {_told(one)}")
     if plan.empty and not news:

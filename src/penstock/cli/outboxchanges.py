@@ -39,7 +39,7 @@ def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
     count = with_backend(app, options, do)
     if numbers and not count:
         raise DataError(f"Outbox {outbox} has no such message that has failed.", fix="See penstock outbox messages.")
-    say(f"{counted(count, 'message')} of {outbox} will be tried again." if count else f"{outbox} has none that failed.")
+    say(f"{counted(count, 'message')} of {outbox} will be retried." if count else f"{outbox} has none that failed.")
 
 
 @click.command("skip")
@@ -59,7 +59,7 @@ def skip(options: Options, outbox: str, number: int, reason: str, yes: bool) -> 
         await app.outboxes.skip(backend, name, number, reason)
 
     with_backend(app, options, do)
-    say(f"Message {number} of {outbox} is passed by.")
+    say(f"Message {number} of {outbox} is skipped.")
 
 
 @click.command("pause")
@@ -69,7 +69,7 @@ def pause(options: Options, outbox: str) -> None:
     """Pause OUTBOX on all machines. New messages are kept."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.outboxes.pause(backend, outbox))
-    say(f"{outbox} is paused. The change feed keeps what is written meanwhile, and grows.")
+    say(f"{outbox} is paused. The change feed keeps new messages, and grows.")
 
 
 @click.command("resume")
@@ -101,11 +101,11 @@ def move(options: Options, outbox: str, to: str, yes: bool) -> None:
         end = (
             "\nNone of these will be handed over." if to == "end" else "\nMessages are passed by, or handed over again."
         )
-        confirm(f"Move {name} to {to}?", f"{name} has {_left(before)} to hand over.{end}", sure=yes)
+        confirm(f"Move {name} to {to}?", f"{name} has {_left(before)} to deliver.{end}", sure=yes)
         return await app.outboxes.move(backend, name, place)
 
     moved = with_backend(app, options, do)
-    say(f"{moved.name} is moved, and has {_left(moved)} to hand over.")
+    say(f"{moved.name} is moved, and has {_left(moved)} to deliver.")
 
 
 @click.command("rebuild")
@@ -124,13 +124,13 @@ def rebuild(options: Options, outbox: str, yes: bool) -> None:
         reset_of(app.outboxes.find(name), name)  # what cannot be is refused before anybody is asked
         confirm(
             f"Rebuild {name}?",
-            f"What {name} has written is cleared, and is incomplete until all rows are sent.",
+            f"The effects of {name} are cleared, and incomplete until all rows are delivered.",
             sure=yes,
         )
         await app.outboxes.rebuild(backend, name)
 
     with_backend(app, options, do)
-    say(f"{outbox} begins with all rows again. See penstock outbox show {outbox} for how far it has come.")
+    say(f"{outbox} starts again with all rows. penstock outbox show {outbox} shows its progress.")
 
 
 @click.command("resend")
@@ -145,7 +145,7 @@ def resend(options: Options, outbox: str, where: str, yes: bool) -> None:
     async def do(backend: Backend) -> int:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
         chosen_rows(app.outboxes.find(name), name, where)  # what cannot be is refused before anybody is asked
-        confirm(f"Send rows of {name} again?", f"Its handler gets each row of which this is true: {where}", sure=yes)
+        confirm(f"Send rows of {name} again?", f"Its handler gets each row that matches: {where}", sure=yes)
         return await app.outboxes.resend(backend, name, where)
 
     count = with_backend(app, options, do)
@@ -166,12 +166,12 @@ def drop(options: Options, outbox: str, yes: bool) -> None:
         read_by = f"\nIt is read by {before.read_by} now." if before.read_by else ""
         aside = f" {counted(before.parked, 'message')} parked will be forgotten." if before.parked else ""
         never = ", and never will" if before.messages or before.older_rows is not None else ""
-        confirm(f"Drop {name}?", f"{name} has {_left(before)} to hand over{never}.{aside}{read_by}", sure=yes)
+        confirm(f"Drop {name}?", f"{name} has {_left(before)} to deliver{never}.{aside}{read_by}", sure=yes)
         await app.outboxes.drop(backend, name)
         return before.declared
 
     declared = with_backend(app, options, do)
-    say(f"{outbox} is dropped." + (" This program declares it, and makes it anew when it starts." if declared else ""))
+    say(f"{outbox} is dropped." + (" This program declares it, and creates it again at its start." if declared else ""))
 
 
 # ----- steps

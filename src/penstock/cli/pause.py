@@ -16,4 +16,4 @@ from penstock.cli.pools import change_in_database
 def command(options: Options, pool: str) -> None:
     """Pause a pool on all machines: start none of its jobs."""
     complete(change_in_database(open_app(options), options, pool, paused=True))
-    say(f"{pool} is paused: what runs goes on, and nothing more is started.")
+    say(f"{pool} is paused. Running jobs continue; no other ones start.")

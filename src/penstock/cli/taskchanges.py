@@ -81,7 +81,7 @@ def pause(options: Options, task: str) -> None:
     """Pause TASK on all machines. Running runs continue."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.tasks.pause(backend, task))
-    say(f"{task} is paused: runs under way go on, and no other ones are started.")
+    say(f"{task} is paused. Running ones continue; no other ones start.")
 
 
 @click.command("resume")
@@ -91,7 +91,7 @@ def resume(options: Options, task: str) -> None:
     """Resume a paused TASK."""
     app = open_app(options)
     count = with_backend(app, options, lambda backend: app.tasks.resume(backend, task))
-    say(f"{task} runs again; {counted(count, 'run')} that had been put off {'is' if count == 1 else 'are'} due now.")
+    say(f"{task} runs again; {counted(count, 'run')} that had been deferred {'is' if count == 1 else 'are'} due now.")
 
 
 @click.command("reconcile")
@@ -101,7 +101,7 @@ def reconcile(options: Options, task: str) -> None:
     """Check all rows of TASK again. The planner does it; penstock tasks shows its progress."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.tasks.reconcile(backend, task))
-    say(f"All rows of {task} are looked at, by whichever process plans.")
+    say(f"All rows of {task} will be checked by the planner.")
 
 
 # ----- steps

@@ -93,7 +93,7 @@ def show(options: Options, task: str, key: str) -> None:
     app = open_app(options)
     record = with_backend(app, options, lambda backend: app.tasks.find(backend, task, key))
     if record is None:
-        raise DataError(f"{task} has not heard of a row {key}.", fix=f"See penstock tasks explain {task} {key}.")
+        raise DataError(f"{task} has no record of a row {key}.", fix=f"See penstock tasks explain {task} {key}.")
     if options.json:
         print_json(record)
         return
