@@ -11,6 +11,7 @@ import ast
 import inspect
 import os
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
@@ -139,8 +140,8 @@ def help_in(
             with formatter.section(title):
                 formatter.write_dl(records)
     if known := [re.findall(r"--[\w-]+", record[0])[0] for record in options if record in above]:
-        formatter.write_paragraph()
-        formatter.write_text(f"As above: {' '.join(known)}")
+        names = "all" if len(known) == len(above) else " ".join(known)
+        formatter.write(f"\n{textwrap.fill(f'As above: {names}', _WIDTH, break_on_hyphens=False)}\n")
     if isinstance(context.command, click.Group) and context.parent is None:
         context.command.format_commands(context, formatter)
     return "\n".join(line.rstrip() for line in formatter.getvalue().strip("\n").splitlines())
