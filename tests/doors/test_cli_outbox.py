@@ -227,7 +227,7 @@ def test_what_cannot_be_done_is_refused_before_anybody_is_asked(books: Console) 
 def test_older_rows_are_told_of_without_messages(books: Console) -> None:
     books.ok("outbox", "rebuild", "count", "--yes")
     asked = books("outbox", "drop", "count").err
-    assert "count has rows that were there before it to hand over, and never will." in asked
+    assert "count has older rows to deliver, and never will." in asked
     assert "no messages" not in asked
 
 
@@ -235,7 +235,7 @@ def test_rows_are_sent_again(books: Console, database_url: str) -> None:
     books.ok("outbox", "move", "ledger", "--to", "end", "--yes")
     refused = books("outbox", "resend", "ledger", "--where", 'name == "good"')
     assert refused.code == 1
-    assert 'Its handler gets each row of which this is true: name == "good"' in refused.err
+    assert 'Its handler gets each row that matches: name == "good"' in refused.err
     assert (
         "1 row will be sent again" in books.ok("outbox", "resend", "ledger", "--where", 'name == "good"', "--yes").err
     )

@@ -136,8 +136,8 @@ def test_outboxes_are_changed_once_the_answer_is_yes(shop: Console, database_url
         (
             ("move", "post", "--to", "end"),
             "Move post to end?",
-            "post has 3 messages to hand over.\nNone of these will be handed over.\n",
-            "post is moved, and has no messages to hand over.",
+            "post has 3 messages to deliver.\nNone of these will be delivered.\n",
+            "post is moved, and has no messages to deliver.",
         ),
         (
             ("rebuild", "counts"),
@@ -148,7 +148,7 @@ def test_outboxes_are_changed_once_the_answer_is_yes(shop: Console, database_url
         (
             ("drop", "files"),
             "Drop files?",
-            "files has no messages to hand over. 2 messages parked will be forgotten.\n",
+            "files has no messages to deliver. 2 messages parked will be forgotten.\n",
             "files is dropped.",
         ),
     ):

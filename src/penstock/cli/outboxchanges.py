@@ -98,9 +98,7 @@ def move(options: Options, outbox: str, to: str, yes: bool) -> None:
     async def do(backend: Backend) -> OutboxStatus:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
         before = await _status(app, backend, name)
-        end = (
-            "\nNone of these will be handed over." if to == "end" else "\nMessages are passed by, or handed over again."
-        )
+        end = "\nNone of these will be delivered." if to == "end" else "\nMessages are skipped, or delivered again."
         confirm(f"Move {name} to {to}?", f"{name} has {_left(before)} to deliver.{end}", sure=yes)
         return await app.outboxes.move(backend, name, place)
 
@@ -193,7 +191,7 @@ async def _expect_failed(app: App, backend: Backend, name: str, number: int) -> 
 
 def _left(one: OutboxStatus) -> str:
     messages = [counted(one.messages, "message")] if one.messages else []
-    rows = ["rows that were there before it"] if one.older_rows is not None else []
+    rows = ["older rows"] if one.older_rows is not None else []
     return " and ".join([*messages, *rows]) or "no messages"
 
 
