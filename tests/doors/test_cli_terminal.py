@@ -131,13 +131,13 @@ def test_outboxes_are_changed_once_the_answer_is_yes(shop: Console, database_url
             ("skip", "post", number, "--reason", "x"),
             f"Pass message {number} of post by, for good?",
             "",
-            f"Message {number} of post is passed by.",
+            f"Message {number} of post is skipped.",
         ),
         (
             ("move", "post", "--to", "end"),
             "Move post to end?",
-            "post has 3 messages to hand over.\nNone of these will be handed over.\n",
-            "post is moved, and has no messages to hand over.",
+            "post has 3 messages to deliver.\nNone of these will be delivered.\n",
+            "post is moved, and has no messages to deliver.",
         ),
         (
             ("rebuild", "counts"),
@@ -148,7 +148,7 @@ def test_outboxes_are_changed_once_the_answer_is_yes(shop: Console, database_url
         (
             ("drop", "files"),
             "Drop files?",
-            "files has no messages to hand over. 2 messages parked will be forgotten.\n",
+            "files has no messages to deliver. 2 messages parked will be forgotten.\n",
             "files is dropped.",
         ),
     ):
@@ -193,7 +193,7 @@ def test_nobody_is_asked_who_cannot_see_the_question(shop: Console, database_url
         with errors.open("wb") as file, Terminal(shop.folder, *command, errors=file.fileno()) as terminal:
             assert (terminal.end(), terminal.shown) == (1, "")
         for refused in (errors.read_text(), shop(*command).err):
-            assert f"error: {question} There is no terminal on which to ask.\n  fix: Say so with --yes." in refused
+            assert f"error: {question} There is no terminal to ask on.\n  fix: Confirm with --yes." in refused
     assert rows(database_url) == {"pending": 3}
     assert "post" in outboxes(database_url)
 

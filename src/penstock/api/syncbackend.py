@@ -123,8 +123,8 @@ class Thread:
         refuse_on_a_loop()
         if self.is_of_another_process:
             raise ContextError(
-                "The backend was opened before this process was forked, and its connections are the other's.",
-                fix="Open it in each process after the fork; or use app.sync itself, which does so.",
+                "The backend was opened before this process was forked, so its connections belong to the parent.",
+                fix="Open it in each process after the fork, or use app.sync, which does that.",
             )
         if self._is_over:
             raise not_open()
@@ -189,7 +189,7 @@ def refuse_on_a_loop() -> None:
     """Raise `ContextError` on an event loop, which waiting would stop."""
     if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the only way to ask without an exception
         raise ContextError(
-            "app.sync was used on an event loop, which it would stop.", fix="Use app.open() and await there."
+            "app.sync was used on an event loop, which it would block.", fix="Use app.open() and await there."
         )
 
 
@@ -271,7 +271,7 @@ class SyncBackend(SyncWords):
 
     def __enter__(self) -> Self:
         if self._own is not None:
-            raise ContextError("This backend is open, or was before.", fix="Open another one with app.sync.open().")
+            raise ContextError("This backend was opened before.", fix="Open another one with app.sync.open().")
         self._own = Thread(self._opening)
         return self
 

@@ -33,19 +33,14 @@ def task_filter_options(command: F) -> F:
     """The options that tell rows of tasks apart; the command takes them as keyword arguments."""
     options = (
         click.option("--state", type=States(), metavar="STATE[,…]", help=f"Only these: {', '.join(STATES)}."),
-        click.option(
-            "--error", metavar="TEXT", help="Only rows whose last error contains this; upper and lower case differ."
-        ),
-        click.option("--has-error/--no-error", default=None, help="Only rows with a last error, or without one."),
-        click.option(
-            "--key", metavar="KEY", help="Only the row with this id, or key; a JSON array if that has several columns."
-        ),
-        click.option("--table", metavar="TABLE", help="Only rows of tasks that are about this table."),
+        click.option("--error", metavar="TEXT", help="Only rows whose last error contains this text; case-sensitive."),
+        click.option("--has-error/--no-error", default=None, help="Only rows with, or without, a last error."),
+        click.option("--key", metavar="KEY", help="Only the row with this id or key; several columns as a JSON array."),
+        click.option("--table", metavar="TABLE", help="Only rows of this table's tasks."),
         click.option(
             "--rows",
             metavar="TEXT",
-            help="Only rows of which this is true now, such as 'status == \"paid\" and amount > 100'. Needs a TASK, or "
-            "--table.",
+            help="Only rows that match now, such as 'status == \"paid\" and amount > 100'. Needs TASK or --table.",
         ),
     )
     for option in reversed(options):

@@ -243,7 +243,7 @@ def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
         try:
             adapter.validate_json(text)
         except ValidationError as error:
-            raise ValueInvalid(f"{where}: what JSON makes of a value could not be read again: {error}.") from error
+            raise ValueInvalid(f"{where}: a value could not be read back from JSON: {error}.") from error
         return text
 
     return encode, adapter.validate_json
@@ -288,7 +288,7 @@ def _integer(where: str) -> Encode:
 def _real(where: str) -> Encode:
     def encode(value: float) -> float:
         if value != value:  # noqa: PLR0124 - NaN
-            raise ValueInvalid(f"{where}: NaN cannot be stored, as it has no place in an order.", fix="Use None.")
+            raise ValueInvalid(f"{where}: NaN cannot be stored, because it cannot be ordered.", fix="Use None.")
         return float(value)
 
     return encode

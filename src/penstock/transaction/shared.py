@@ -161,7 +161,7 @@ class Part:
     def _end(self) -> None:
         self._ended = True
         if self._calls:  # which its function began and left behind, and which may still change something
-            self._shared.failure = self._shared.failure or Conflict("A call was left behind in a shared transaction.")
+            self._shared.failure = self._shared.failure or Conflict("A call was not finished in a shared transaction.")
 
     # ----- rows by their keys
 
@@ -231,11 +231,11 @@ class Part:
 
     async def commit(self) -> None:
         """Only who has begun it ends it."""
-        raise ContextError("This transaction is shared, and ends for all at once.")
+        raise ContextError("This transaction is shared and cannot end alone.")
 
     async def rollback(self) -> None:
         """Only who has begun it ends it."""
-        raise ContextError("This transaction is shared, and ends for all at once.")
+        raise ContextError("This transaction is shared and cannot end alone.")
 
     # ----- steps
 

@@ -267,7 +267,7 @@ class Crons:
         """
         calls = _calls(ctx, writes=True)
         if calls.in_transaction:
-            raise ContextError("A cron is run outside of transactions.", fix="Do it in an action.")
+            raise ContextError("A cron cannot be run inside a transaction.", fix="Do it in an action.")
         return calls.answer(self._run(calls, name))
 
     @overload
@@ -312,8 +312,8 @@ class Crons:
     async def _remove(self, calls: JobCalls, name: str) -> bool:
         if name in self._declared:
             raise UsageError(
-                f"The cron {name!r} is declared by this program, which would make it known again.",
-                fix="Take its declaration away, or pause it.",
+                f"The cron {name!r} is declared by this program, which would create it again.",
+                fix="Remove its declaration, or pause it.",
             )
 
         def remove(transaction: Transaction) -> Coroutine[Any, Any, bool]:
@@ -379,5 +379,5 @@ def _unknown(name: str) -> DataError:
 def _calls(ctx: Any, *, writes: bool = False) -> JobCalls:
     calls = calls_of(ctx)
     if writes and not calls.is_writable:
-        raise ContextError("A query only reads; it can change no cron.", fix="Do it in a mutation.")
+        raise ContextError("A query only reads, so it cannot change a cron.", fix="Do it in a mutation.")
     return calls

@@ -39,14 +39,14 @@ def reset_of(declared: DeclaredOutbox | None, name: str) -> AnyFunction:
     """
     if declared is None:
         raise ContextError(
-            f"Outbox {name} is not declared by this program, so its handler cannot run.",
+            f"Outbox {name} has no declaration in this program, so its handler cannot run.",
             fix="Do it with the program that declares it.",
         )
     if declared.reset is None:
         raise ContextError(
             f"Outbox {name} declares no reset, so there is nothing to rebuild.",
-            fix="Move it back, and it sends again what is kept; or write reset= at an outbox of a table whose handler "
-            "is a mutation.",
+            fix="Move it back to send kept messages again. Only an outbox of a table with a mutation as handler takes "
+            "reset=.",
         )
     return declared.reset
 

@@ -220,7 +220,7 @@ class Workpool(Retrying, Completer):
         calls = self._calls(ctx)
         if calls.in_transaction:
             raise ContextError(
-                "A transaction sees nothing end while it waits.", fix="Wait in an action, or use on_complete."
+                "A transaction cannot see a job end while it waits.", fix="Wait in an action, or use on_complete."
             )
         return calls.answer(self._result(calls, work_id, timeout))
 
@@ -306,7 +306,7 @@ class Workpool(Retrying, Completer):
     def _change(self, ctx: Any, **changes: Any) -> Any:
         calls = self._calls(ctx, writes=True)
         if calls.in_transaction:
-            raise ContextError("A limit is changed for all at once, in no transaction.", fix="Pass the backend.")
+            raise ContextError("A limit cannot change inside a transaction.", fix="Pass the backend.")
         return calls.answer(change_pool(calls.engine, self.name, **changes))
 
     async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
@@ -322,9 +322,9 @@ class Workpool(Retrying, Completer):
     ) -> list[JobId]:
         make = self._maker(calls, function)
         if self._options.key is not None:
-            raise UsageError("A batch of work cannot have one key.", fix="Enqueue work with keys one by one.")
+            raise UsageError("The jobs of a batch cannot share a key.", fix="Enqueue jobs with keys one by one.")
         if not isinstance(arguments, Iterable):
-            raise ArgumentsInvalid(f"enqueue_batch takes the arguments of many calls, not {arguments!r}.")
+            raise ArgumentsInvalid(f"enqueue_batch takes a list of arguments, one per call, not {arguments!r}.")
         return await calls.enqueue_all(map(make, arguments))
 
     def job(self, calls: JobCalls, function: Any, arguments: Mapping[str, Any]) -> NewJob:

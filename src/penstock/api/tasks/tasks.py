@@ -235,7 +235,7 @@ class ReactiveTasks(TaskCare):
         if size is not None:
             batch = Batch(run, size, TaskCall, options.get("linger", timedelta(0)), with_attempts=True)
         elif "linger" in options:
-            raise DeclarationError(f"Reactive task {task.name!r}: linger is of use with batch= only.")
+            raise DeclarationError(f"Reactive task {task.name!r}: linger needs batch=.")
         function = _KINDS[word](run, public=False, name=name, batch=batch)
         function.version = task.version
         self._registry.add(function)

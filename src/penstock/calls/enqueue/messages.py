@@ -67,6 +67,6 @@ async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | Non
     if not is_topic(topic) or not await calls.write(lambda transaction: transaction.send(topic, text, key)):
         raise TopicNotFound(
             f"No outbox was ever declared for the topic {topic!r}.",
-            fix='Declare one with @app.outbox("…"), and start the program that does on this database once.',
+            fix='Declare one with @app.outbox("…"), and start that program once on this database.',
             topic=topic,
         )

@@ -211,12 +211,12 @@ async def check_fence(calls: JobCalls, key: object, fence: object) -> None:
     """Make sure in a transaction that a lock has this holder, and keep it from others until the transaction ends."""
     name = checked_key(key)
     if type(fence) is not int or not 0 < fence < 2**63:
-        raise ValueInvalid(f"A fence is the number of a lock's holder, not {fence!r}.", fix="Pass lock.fence.")
+        raise ValueInvalid(f"A fence is a lock's fencing token, not {fence!r}.", fix="Pass lock.fence.")
     held = await calls.write(lambda transaction: transaction.store.locks.check(transaction, name, fence))
     if not held:
         raise LockLost(
             f"The lock {name!r} does not have the holder {fence} any more.",
-            fix="Begin again under a new lock.",
+            fix="Start again under a new lock.",
             key=name,
             fence=fence,
         )
@@ -229,8 +229,7 @@ def refuse_in_transaction() -> NoReturn:
         ContextError: Always.
     """
     raise ContextError(
-        "A transaction takes no locks: nobody else's changes come between its own as it is, and who waits in one keeps "
-        "others waiting.",
+        "A transaction takes no locks: it is isolated already, and waiting in it would block others.",
         fix="Take the lock in the action or the program that calls it, and use ctx.check_fence here.",
     )
 

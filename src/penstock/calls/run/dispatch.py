@@ -118,7 +118,7 @@ class Dispatch:
     async def _admitted(self, what: str) -> AsyncIterator[asyncio.Timeout]:
         """Take on a call, and give it up when its time is over."""
         if self._under_way >= self._config.max_calls:
-            raise Overloaded("This server has too many calls under way.", fix="Try again in a moment.")
+            raise Overloaded("This server has too many calls in progress.", fix="Try again in a moment.")
         timer = asyncio.timeout(self._config.call_timeout)
         self._under_way += 1
         try:

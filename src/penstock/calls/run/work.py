@@ -80,7 +80,7 @@ class ActionWork:
         Raises:
             ValueInvalid: The time is not between 0 and a year.
             ContextError: This attempt has a token already.
-            LeaseLost: The job is not this worker's any more.
+            LeaseLost: The job no longer belongs to this worker.
         """
         return self._calls.track(self._complete_later(timeout))
 
@@ -100,7 +100,7 @@ class ActionWork:
         attempt.issued = True  # an answer that is lost may be one
         store = runner.engine.store
         if not await runner.patiently(lambda: store.tokens.issue(attempt.lease, token, deadline)):
-            raise LeaseLost(f"{self.id} is not this worker's any more.")
+            raise LeaseLost(f"{self.id} no longer belongs to this worker.")
         attempt.held = True
         return text
 
