@@ -129,7 +129,7 @@ def test_outboxes_are_changed_once_the_answer_is_yes(shop: Console, database_url
     for command, question, before, after in (
         (
             ("skip", "post", number, "--reason", "x"),
-            f"Pass message {number} of post by, for good?",
+            f"Skip message {number} of post for good?",
             "",
             f"Message {number} of post is skipped.",
         ),
@@ -142,8 +142,8 @@ def test_outboxes_are_changed_once_the_answer_is_yes(shop: Console, database_url
         (
             ("rebuild", "counts"),
             "Rebuild counts?",
-            "What counts has written is cleared, and is incomplete until all rows are sent.\n",
-            "counts begins with all rows again.",
+            "The effects of counts are cleared, and incomplete until all rows are delivered.\n",
+            "counts starts again with all rows.",
         ),
         (
             ("drop", "files"),

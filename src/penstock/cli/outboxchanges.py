@@ -55,7 +55,7 @@ def skip(options: Options, outbox: str, number: int, reason: str, yes: bool) -> 
     async def do(backend: Backend) -> None:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
         await _expect_failed(app, backend, name, number)
-        confirm(f"Pass message {number} of {name} by, for good?", sure=yes)
+        confirm(f"Skip message {number} of {name} for good?", sure=yes)
         await app.outboxes.skip(backend, name, number, reason)
 
     with_backend(app, options, do)
