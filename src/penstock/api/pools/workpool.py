@@ -25,16 +25,9 @@ from penstock.pools.pool import PoolDefinition
 from penstock.pools.results import Finished, WorkResult, WorkStatus, work_status
 
 if TYPE_CHECKING:
-    from penstock.api.callers import (
-        AsyncReader,
-        AsyncWaiter,
-        AsyncWriter,
-        Program,
-        SyncReader,
-        SyncWaiter,
-        SyncWriter,
-    )
-    from penstock.api.syncbackend import SyncWords
+    from penstock.api.backend import BackendWords
+    from penstock.api.callers import AsyncReader, AsyncWaiter, AsyncWriter, SyncReader, SyncWaiter, SyncWriter
+    from penstock.api.syncwords import SyncBackendWords
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -265,9 +258,9 @@ class Workpool(Retrying, Completer):
         return calls.answer(calls.cancel_all(filter_of(self.name, function, where)))
 
     @overload
-    def set_max_parallelism(self, backend: SyncWords, number: int) -> None: ...
+    def set_max_parallelism(self, backend: SyncBackendWords, number: int) -> None: ...
     @overload
-    def set_max_parallelism(self, backend: Program, number: int) -> Coroutine[Any, Any, None]: ...
+    def set_max_parallelism(self, backend: BackendWords, number: int) -> Coroutine[Any, Any, None]: ...
     def set_max_parallelism(self, backend: Any, number: int) -> Any:
         """Change the limit, on all machines at once. It holds until another one is set or declared.
 
@@ -280,9 +273,9 @@ class Workpool(Retrying, Completer):
         return self._change(backend, max_parallelism=number)
 
     @overload
-    def pause(self, backend: SyncWords) -> None: ...
+    def pause(self, backend: SyncBackendWords) -> None: ...
     @overload
-    def pause(self, backend: Program) -> Coroutine[Any, Any, None]: ...
+    def pause(self, backend: BackendWords) -> Coroutine[Any, Any, None]: ...
     def pause(self, backend: Any) -> Any:
         """Start nothing more, on all machines, until `resume`. Work is accepted, and what runs goes on.
 
@@ -291,9 +284,9 @@ class Workpool(Retrying, Completer):
         return self._change(backend, paused=True)
 
     @overload
-    def resume(self, backend: SyncWords) -> None: ...
+    def resume(self, backend: SyncBackendWords) -> None: ...
     @overload
-    def resume(self, backend: Program) -> Coroutine[Any, Any, None]: ...
+    def resume(self, backend: BackendWords) -> Coroutine[Any, Any, None]: ...
     def resume(self, backend: Any) -> Any:
         """Start work again."""
         return self._change(backend, paused=False)

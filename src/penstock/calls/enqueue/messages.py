@@ -5,7 +5,7 @@ Owns the words and the checks at the door. What hands the messages over is `serv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from penstock.calls.enqueue.jobs import JobCalls
@@ -40,18 +40,6 @@ class Sender:
             LimitExceeded: The payload is too large, or one transaction writes too much.
         """
         return self._calls.track(send_message(self._calls, topic, payload, key))
-
-
-class SyncSender:
-    """`ctx.outbox` of a function written with def; see `Sender`."""
-
-    def __init__(self, sender: Sender, wait: Callable[[Coroutine[Any, Any, None]], None]) -> None:
-        self._sender = sender
-        self._wait = wait
-
-    def send(self, topic: str, payload: Any, *, key: str | None = None) -> None:
-        """See `Sender.send`."""
-        self._wait(self._sender.send(topic, payload, key=key))
 
 
 async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | None) -> None:

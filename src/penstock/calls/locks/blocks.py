@@ -9,19 +9,18 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Coroutine
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, Literal, NoReturn
 from uuid import UUID
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.locks.held import Ask, Holding
+from penstock.calls.run.bridge import Wait
 from penstock.calls.runs import Runs
 from penstock.errors import ContextError, LockLost, ValueInvalid
 from penstock.transaction.tracking import Calls
 
-T = TypeVar("T")
 OnLost = Literal["cancel", "signal"]
 
 WAIT, LEASE = timedelta(seconds=3), timedelta(seconds=15)
@@ -166,13 +165,6 @@ class LockBlock:
         except asyncio.CancelledError:
             return True
         return False
-
-
-class Wait(Protocol):
-    """Waits for a call."""
-
-    def __call__(self, call: Coroutine[Any, Any, T], /) -> T:
-        """Its result."""
 
 
 class SyncLockBlock:
