@@ -23,6 +23,7 @@ from penstock import (
     ContextError,
     DatabaseUnavailable,
     Finished,
+    JobFilter,
     JobState,
     MutationCtx,
     Pending,
@@ -87,6 +88,7 @@ def test_functions_run_and_jobs_are_seen(backend: sync.Backend) -> None:
     assert job is not None
     assert (job.state, job.function) == (JobState.PENDING, visit.name)
     assert [job.id for job in backend.jobs("pending")] == [later]
+    assert backend.jobs(where=JobFilter(function=shout.name)) == []
     assert backend.job_counts()["scheduled"] == 1
     assert [(pool.name, pool.max_parallelism) for pool in backend.pools()] == [("sms", 3)]
 

@@ -137,21 +137,21 @@ def faced(value: str, kind: ast.expr | None, wait: str) -> str:
 
 def parameters(args: ast.arguments) -> tuple[str, str]:
     """The parameters as the face takes them, and as it passes them on."""
-    args, passed = deepcopy(args), list[str]()
-    for group, defaults in ((args.posonlyargs + args.args, args.defaults), (args.kwonlyargs, args.kw_defaults)):
-        for one in group[1:] if group and group[0].arg == "self" else group:
-            if one.arg in REQUIRED:
-                one.annotation = ast.Name("float")
-                defaults.pop()
-            value = f"list({one.arg})" if head(one.annotation) == "Iterable" else one.arg  # read in the thread
-            if one.arg not in DROPPED:
-                passed.append(f"{one.arg}={value}" if group is args.kwonlyargs else value)
-    kept = [number for number, one in enumerate(args.kwonlyargs) if one.arg not in DROPPED]
-    args.kwonlyargs, args.kw_defaults = [args.kwonlyargs[n] for n in kept], [args.kw_defaults[n] for n in kept]
-    if args.vararg:
-        passed.insert(len(args.posonlyargs + args.args) - 1, f"*{args.vararg.arg}")
-    if args.kwarg:
-        passed.append(f"**{args.kwarg.arg}")
+    args = deepcopy(args)
+    named = [
+        (one, value) for one, value in zip(args.kwonlyargs, args.kw_defaults, strict=True) if one.arg not in DROPPED
+    ]
+    args.kwonlyargs, args.kw_defaults = [one for one, _ in named], [value for _, value in named]
+    places = args.posonlyargs + args.args
+    for one in places:
+        if one.arg in REQUIRED:
+            one.annotation = ast.Name("float")
+            args.defaults.pop()
+    # The thread iterates, as that may wait.
+    passed = [f"list({one.arg})" if head(one.annotation) == "Iterable" else one.arg for one in places[1:]]
+    passed += [f"*{args.vararg.arg}"] if args.vararg else []
+    passed += [f"{one.arg}={one.arg}" for one in args.kwonlyargs]
+    passed += [f"**{args.kwarg.arg}"] if args.kwarg else []
     return ast.unparse(_Renamed().visit(args)), ", ".join(passed)
 
 

@@ -22,20 +22,22 @@ def test_a_synchronous_face_is_that_of_its_class(path: str) -> None:
 
 
 def test_each_rule_shows_in_a_face() -> None:
-    source = '''
+    source = """
 class Scan(Generic[T]):
     rows: list[Groups]
     def now(self) -> int: ...
     @property
     def groups(self) -> Groups: ...
-    async def first(self, /, *more: int, on_lost: str = "") -> Scan[T] | None: ...
-    def put(self, items: Iterable[T], *, seconds: float | None = None) -> Coroutine[Any, Any, None]: ...
+    async def first(self, /, *more: int, on_lost: str = "") -> T | None: ...
+    def put(self, items: Iterable[T], seconds: float | None = 1, *, loud: bool = True) -> Coroutine[Any, Any, None]: ...
     def _own(self) -> None: ...
-'''
+"""
     (node,) = ast.parse(source).body
     assert isinstance(node, ast.ClassDef)
     text = "\n".join(line for line in face(node, {}, HELD) if '"""' not in line)
-    assert text == '''\
+    assert (
+        text
+        == """\
 class SyncScan(Generic[T]):
     rows: list[SyncGroups]
     def __init__(self, twin: Scan[T], wait: Wait) -> None:
@@ -46,7 +48,8 @@ class SyncScan(Generic[T]):
     @property
     def groups(self) -> SyncGroups:
         return SyncGroups(self._twin.groups, self._wait)
-    def first(self, /, *more: int) -> SyncScan[T] | None:
+    def first(self, /, *more: int) -> T | None:
         return self._wait(self._twin.first(*more))
-    def put(self, items: Iterable[T], *, seconds: float) -> None:
-        self._wait(self._twin.put(list(items), seconds=seconds))'''
+    def put(self, items: Iterable[T], seconds: float, *, loud: bool=True) -> None:
+        self._wait(self._twin.put(list(items), seconds, loud=loud))"""
+    )

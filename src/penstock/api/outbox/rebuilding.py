@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.run.engine import Engine
+from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
 from penstock.errors import ContextError, OutboxNotFound, TryAgain
 from penstock.functions.function import AnyFunction
@@ -90,7 +91,7 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
 
     try:
         async with _kept(engine, lease):
-            await Runner(engine).mutation(reset, hold, seal=begin_anew)
+            await Runner(engine).mutation(reset, hold, execution=Execution(seal=begin_anew))
     finally:
         await store.changes.leave(reader_name(name), lease)  # a relay that takes it sees that nobody died
         await store.leases.give_back(lease)

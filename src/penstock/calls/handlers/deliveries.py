@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock.calls.jobs.job import time_limit
 from penstock.calls.run.containment import containing
+from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import LOST, RESENT, CapturedChange, read_values
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, RowInvalid
@@ -380,4 +381,4 @@ async def deliver(
             if seal is not None and not await seal(session):
                 raise LeaseLost("The outbox was changed or is read by another relay.")
 
-        await runner.mutation(function, check, seal=sealed)
+        await runner.mutation(function, check, execution=Execution(seal=sealed))

@@ -18,6 +18,7 @@ from penstock.calls.handlers.mark_completed import end_of_marked
 from penstock.calls.jobs.completion import complete
 from penstock.calls.jobs.permit import Withdrawn
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
+from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Cancellation, Running
 from penstock.calls.run.threads import apart, is_small
@@ -268,8 +269,8 @@ async def _run_mutation(runner: Runner, function: AnyFunction, running: Running)
     async def check() -> dict[str, Any]:
         return await apart(len(job.args), lambda: function.signature.check_json(job.args))
 
-    lease, moment, work = running.lease, running.moment, running.work
-    await runner.mutation(function, check, lease=lease, settle=settled, moment=moment, work=work)
+    execution = Execution(running.lease, settled, work=running.work, moment=running.moment)
+    await runner.mutation(function, check, execution=execution)
     if job.on_complete is None and states[0] in FINISHED:  # and was not put off
         runner.engine.journal.ended(job, states[0], runner.now())
 

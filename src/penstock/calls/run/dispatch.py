@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from penstock.calls.run.containment import contained
+from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Encode, QueryRun, Runner
 from penstock.calls.run.threads import apart
 from penstock.errors import CallTimeout, FunctionNotFound, InputError, LimitExceeded, Overloaded
@@ -147,7 +148,7 @@ class Dispatch:
             timer.reschedule(None)
             return answer
 
-        return await contained(function, self._runner.mutation(function, begin, finish=end))
+        return await contained(function, self._runner.mutation(function, begin, execution=Execution(finish=end)))
 
 
 async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
