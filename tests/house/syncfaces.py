@@ -1,7 +1,7 @@
 """Writes the synchronous faces: the classes that code without await uses, made of the asynchronous ones.
 
-Each public word of a class is a word of its face, waits, and gives the result. What a type or a parameter changes in
-that is a rule here; `BODIES` has the words that follow none.
+Each public word of a class is a word of its face, waits, and gives the result. Rules here say how types and parameters
+differ. `BODIES` holds the few words that follow no rule.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ PAGES = {
 }
 FACES = {name: f"Sync{name}" for page in PAGES.values() for names in page.classes.values() for name in names.split()}
 TWINS = {**FACES, "LockBlock": "SyncLockBlock"}
-# What a face needs beside the names of the modules of its class.
+# Names that a face uses and its class does not.
 NEEDED = {
     "Iterator": "collections.abc",
     "SyncLockBlock": "penstock.calls.locks.blocks",
